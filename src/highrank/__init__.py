@@ -1,0 +1,3 @@
+"""highrank: output layers of language models beyond one softmax."""
+
+__version__ = "0.1.0"
