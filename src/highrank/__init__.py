@@ -1,3 +1,13 @@
 """highrank: output layers of language models beyond one softmax."""
 
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.ops import mixture_cross_entropy
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "MixtureOfContexts",
+    "MixtureOfSoftmaxes",
+    "Softmax",
+    "mixture_cross_entropy",
+]

@@ -1,0 +1,23 @@
+"""Mixture of Contexts (MoC): the control of Yang et al. (2018), arXiv 1711.03953.
+
+    p = softmax(W Σ_k π_k h_k + b),  π = softmax(P hidden),  h_k = tanh(L_k hidden + c_k)
+
+The same parameters as a mixture of softmaxes, mixed before the softmax: one context of size E
+remains, so the rank of log p is bounded as for one softmax.
+"""
+
+import torch
+from torch import Tensor
+
+from highrank.heads.base import Mixture
+from highrank.heads.mixture import MixtureHead
+
+
+class MixtureOfContexts(MixtureHead):
+    """One softmax over a weighted sum of K contexts. Arguments as `MixtureOfSoftmaxes`."""
+
+    def softmaxes(self, hidden: Tensor) -> Mixture:
+        log_weight, context = self.mixture(hidden)
+        share = log_weight.exp().to(context.dtype)  # (..., K)
+        mixed = (share[..., None] * context).sum(-2, keepdim=True)  # (..., 1, E)
+        return Mixture(torch.zeros_like(log_weight[..., :1]), mixed)

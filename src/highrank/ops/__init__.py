@@ -1,0 +1,6 @@
+"""Pure tensor functions, each with a slow reference beside its fast paths."""
+
+from highrank.ops.mixture_cross_entropy import MixtureLoss, mixture_cross_entropy, mixture_loss
+from highrank.ops.mixture_log_prob import mixture_log_prob
+
+__all__ = ["MixtureLoss", "mixture_cross_entropy", "mixture_log_prob", "mixture_loss"]

@@ -1,0 +1,62 @@
+"""What the façade checks before any work is done."""
+
+import torch
+from torch import Tensor
+
+
+def check_shapes(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    chunk_bytes: int | None,
+) -> None:
+    if context.dim() < 2:
+        raise ValueError(f"context must be (..., K, E), got {tuple(context.shape)}")
+    *leading, K, E = context.shape
+    if K < 1:
+        raise ValueError(f"context must have at least one component, got {tuple(context.shape)}")
+    _must_be("log_weight", log_weight, (*leading, K))
+    _must_be("target", target, tuple(leading))
+    if weight.dim() != 2 or weight.shape[1] != E or weight.shape[0] < 1:
+        raise ValueError(f"weight must be (V, {E}) with V at least 1, got {tuple(weight.shape)}")
+    if bias is not None:
+        _must_be("bias", bias, (weight.shape[0],))
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise ValueError(f"target must have an integer dtype, got {target.dtype}")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be positive, got {softcap}")
+    if chunk_bytes is not None and chunk_bytes < 1:
+        raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
+
+
+def check_targets(target: Tensor, vocab_size: int) -> None:
+    """Raise for the first target outside 0 … vocab_size - 1."""
+    wrong = ((target < 0) | (target >= vocab_size)).nonzero()
+    if len(wrong):
+        value = target[wrong[0, 0]].item()
+        raise ValueError(f"target must be in 0 … {vocab_size - 1} (V = {vocab_size}), got {value}")
+
+
+def in_autocast_dtype(
+    context: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What enters the matrix multiply, in autocast's dtype where autocast is on."""
+    device_type = context.device.type
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        context, weight = context.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != context.dtype:
+            raise ValueError(
+                f"{name} must have context's dtype {context.dtype}, got {tensor.dtype}"
+            )
+    return context, weight, bias
+
+
+def _must_be(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")

@@ -1,0 +1,95 @@
+"""Gradients in the forward pass: three matrix multiplies, one chunk of logits alive, no recompute.
+
+For a reduced loss the upstream gradient is one number, so the gradients can be made while the
+logits are at hand and scaled afterwards.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from highrank.ops.mixture_cross_entropy.chunked import gradients_of
+from highrank.ops.mixture_cross_entropy.reduction import num_possible, reduce
+from highrank.ops.mixture_cross_entropy.stream import (
+    Gradients,
+    Inputs,
+    Wanted,
+    in_dtypes_of,
+    stream,
+)
+
+
+def losses(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    softcap: float | None,
+    reduction: str,
+    chunk_bytes: int | None,
+) -> tuple[Tensor, Tensor]:
+    token_loss, loss = _Loss.apply(
+        context, log_weight, weight, bias, target, softcap, reduction, chunk_bytes
+    )
+    return token_loss, loss
+
+
+class _Loss(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        context: Tensor,
+        log_weight: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        softcap: float | None,
+        reduction: str,
+        chunk_bytes: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        inputs = Inputs(context, log_weight, weight, bias, target, softcap)
+        wanted = Wanted(*ctx.needs_input_grad[:4])
+        scale = 1 / max(1, len(target)) if reduction == "mean" else 1.0
+        upstream = context.new_full((1,), scale, dtype=torch.float64).expand(len(target))
+        token_loss, gradients = stream(inputs, upstream, wanted, chunk_bytes)
+        impossible = token_loss == torch.inf
+        if reduction == "mean" and impossible.any():
+            _scale(gradients, len(target) / num_possible(impossible))
+        ctx.gradients = gradients
+        ctx.reduction, ctx.chunk_bytes, ctx.softcap = reduction, chunk_bytes, softcap
+        ctx.save_for_backward(context, log_weight, weight, bias, target, token_loss)
+        ctx.mark_non_differentiable(token_loss)
+        return token_loss, reduce(token_loss, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None or torch.is_grad_enabled():
+            return (*_recomputed(ctx, upstream), None, None, None, None)
+        # Handed over, not copied: the weight's gradient may be the largest tensor of the model.
+        gradients, ctx.gradients = ctx.gradients, None
+        if upstream != 1:
+            _scale(gradients, upstream)
+        return (*in_dtypes_of(_inputs(ctx), gradients), None, None, None, None)
+
+
+def _recomputed(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """For a second backward pass through the same graph, or one that is to be differentiated."""
+    inputs, token_loss = _inputs(ctx), ctx.saved_tensors[-1]
+    if ctx.reduction == "mean":
+        upstream = upstream / num_possible(token_loss == torch.inf)
+    wanted = Wanted(*ctx.needs_input_grad[:4])
+    return gradients_of(inputs, upstream.expand(len(token_loss)), wanted, ctx.chunk_bytes)
+
+
+def _inputs(ctx: Any) -> Inputs:
+    context, log_weight, weight, bias, target, _ = ctx.saved_tensors
+    return Inputs(context, log_weight, weight, bias, target, ctx.softcap)
+
+
+def _scale(gradients: Gradients, factor: Tensor) -> None:
+    for gradient in gradients:
+        if gradient is not None:
+            gradient.mul_(factor)

@@ -1,0 +1,176 @@
+"""One pass over the tokens, a chunk at a time: their losses and, where wanted, the gradients.
+
+All K softmaxes of a chunk's tokens are computed together, so that the responsibility r of each
+component is known at once, and with it the gradient of a row's logits: upstream · r · (q - e_y).
+The factor upstream · r multiplies the thin side of each product, never the R × V table.
+N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from highrank.ops.precision import at_least_float32
+
+# The least that runs the multiply at full speed for V = 10,000 … 131,072: `highrank bench loss`.
+CHUNK_BYTES = 64 * 2**20
+
+
+class Inputs(NamedTuple):
+    context: Tensor  # (N, K, E)
+    log_weight: Tensor  # (N, K)
+    weight: Tensor  # (V, E)
+    bias: Tensor | None  # (V,)
+    target: Tensor  # (N,)
+    softcap: float | None
+
+
+class Gradients(NamedTuple):
+    """Of context, log_weight, weight and bias; None where none is wanted."""
+
+    context: Tensor | None
+    log_weight: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class Wanted(NamedTuple):
+    context: bool
+    log_weight: bool
+    weight: bool
+    bias: bool
+
+
+NOTHING = Wanted(False, False, False, False)
+
+
+def stream(
+    inputs: Inputs, upstream: Tensor, wanted: Wanted, chunk_bytes: int | None
+) -> tuple[Tensor, Gradients]:
+    """The loss of each token (N,), and the wanted gradients of Σ upstream · loss.
+
+    Impossible targets (loss +inf) contribute no gradient.
+    """
+    context, log_weight, weight, bias, target, softcap = inputs
+    N, K, E = context.shape
+    dtype = at_least_float32(context.dtype)
+    token_loss = torch.empty(N, dtype=dtype, device=context.device)
+    gradients = _allocate(inputs, wanted, dtype)
+    tokens_per_chunk = _tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
+    buffer = context.new_empty(min(N, tokens_per_chunk) * K, len(weight))  # (R, V)
+    for start in range(0, N, tokens_per_chunk):
+        tokens = slice(start, start + tokens_per_chunk)
+        rows = context[tokens].reshape(-1, E)  # (R, E)
+        index = target[tokens].long().repeat_interleave(K)  # (R,)
+        log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, buffer)
+        joint = log_weight[tokens].to(dtype) + log_q.view(-1, K)  # (n, K)
+        log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
+        token_loss[tokens] = -log_p.squeeze(-1)
+        if any(wanted):
+            impossible = log_p == -torch.inf  # (n, 1)
+            factor = (joint - log_p).exp_() * upstream[tokens, None]  # (n, K)
+            factor.masked_fill_(impossible, 0.0)
+            _add_gradients(gradients, tokens, rows, weight, slope, factor)
+    return token_loss, gradients
+
+
+def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, ...]:
+    """The gradients in the precision of what they belong to."""
+    return tuple(
+        gradient if gradient is None or x is None else gradient.to(x.dtype)
+        for gradient, x in zip(gradients, inputs[:4], strict=True)
+    )
+
+
+def _tokens_per_chunk(bytes_per_token: int, chunk_bytes: int | None) -> int:
+    return max(1, (CHUNK_BYTES if chunk_bytes is None else chunk_bytes) // bytes_per_token)
+
+
+def _allocate(inputs: Inputs, wanted: Wanted, dtype: torch.dtype) -> Gradients:
+    # What is summed over tokens starts at zero and is kept in at least float32.
+    context, log_weight, weight, bias, _, _ = inputs
+    return Gradients(
+        context.new_empty(context.shape) if wanted.context else None,
+        log_weight.new_empty(log_weight.shape) if wanted.log_weight else None,
+        weight.new_zeros(weight.shape, dtype=dtype) if wanted.weight else None,
+        bias.new_zeros(bias.shape, dtype=dtype) if wanted.bias and bias is not None else None,
+    )
+
+
+def _softmax_rows(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    index: Tensor,
+    softcap: float | None,
+    buffer: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """log q[index] of each row (R,), and the slope of -log q[index] in the row's logits (R, V)."""
+    z = buffer[: len(rows)]  # (R, V)
+    if bias is None:
+        torch.mm(rows, weight.T, out=z)
+    else:
+        torch.addmm(bias, rows, weight.T, out=z)
+    z = z.to(at_least_float32(z.dtype))
+    if softcap is not None:
+        z = z.div_(softcap).tanh_().mul_(softcap)
+        cap_slope = 1 - (z / softcap).square_()  # (R, V)
+    index = index[:, None]  # (R, 1)
+    target_logit = z.gather(1, index)  # (R, 1)
+    # In place where that is known to be safe: a second table costs a tenth of the whole step.
+    q = torch.softmax(z, -1, out=z) if z.is_cpu else z.softmax(-1)  # (R, V)
+    log_q = _log_probability(q, target_logit, rows, weight, bias, index, softcap)
+    slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
+    return log_q, slope if softcap is None else slope.mul_(cap_slope)
+
+
+def _log_probability(
+    q: Tensor,
+    target_logit: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    index: Tensor,
+    softcap: float | None,
+) -> Tensor:
+    """log q[index] (R,), also where q[index] is too small for the dtype."""
+    target_q = q.gather(1, index).squeeze(1)  # (R,)
+    log_q = target_q.log()
+    # 1e-30 leaves float32 all its digits: the smallest normal number is 1e-38.
+    small = (target_q < 1e-30).nonzero().squeeze(1)
+    if len(small):
+        # Relative to the likeliest word, whose logit is cheap to compute again.
+        top_q, top = q[small].max(-1)  # (S,)
+        top_logit = (rows[small] * weight[top]).sum(-1, dtype=q.dtype)
+        if bias is not None:
+            top_logit += bias[top]
+        if softcap is not None:
+            top_logit = softcap * torch.tanh(top_logit / softcap)
+        log_q[small] = target_logit.squeeze(1)[small] - top_logit + top_q.log()
+    return log_q
+
+
+def _add_gradients(
+    gradients: Gradients,
+    tokens: slice,
+    rows: Tensor,
+    weight: Tensor,
+    slope: Tensor,
+    factor: Tensor,
+) -> None:
+    """Add what one chunk contributes. The slope is (R, V), the factor upstream · r (n, K)."""
+    if gradients.log_weight is not None:
+        gradients.log_weight[tokens] = -factor
+    if gradients.bias is not None:
+        gradients.bias.addmv_(slope.T, factor.flatten())
+    slope = slope.to(rows.dtype)
+    factor = factor.to(rows.dtype).view(-1, 1)  # (R, 1)
+    if gradients.context is not None:
+        out = gradients.context[tokens].view(-1, rows.shape[1])  # (R, E)
+        torch.mm(slope, weight, out=out).mul_(factor)
+    if gradients.weight is not None:
+        if gradients.weight.dtype == slope.dtype:
+            gradients.weight.addmm_(slope.T, rows * factor)
+        else:
+            gradients.weight.add_(slope.T @ (rows * factor))

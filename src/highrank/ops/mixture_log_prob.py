@@ -1,0 +1,106 @@
+"""Log-probabilities of every word under a mixture of softmaxes, in memory for N × V, not N × K × V.
+
+    log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)
+
+The forward pass streams over chunks of tokens and, in each, over components; the backward pass
+recomputes. N tokens, K components, E embedding size, V vocabulary, n tokens of a chunk.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from highrank.ops.precision import at_least_float32
+
+# A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
+CHUNK_BYTES = 8 * 2**20
+
+
+def mixture_log_prob(
+    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """log p of each word (..., V), normalised, in at least float32.
+
+    Args:
+        context: (..., K, E).
+        log_weight: (..., K), normalised.
+        weight: (V, E).
+        bias: (V,).
+    """
+    leading, device_type = context.shape[:-2], context.device.type
+    context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
+    log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        context, weight = context.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    with torch.autocast(device_type, enabled=False):
+        log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias)  # (N, V)
+    return log_p.reshape(*leading, len(weight))
+
+
+def reference(
+    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """The definition, with N × K × V numbers in memory: what the tests compare with."""
+    log_q = _full(F.linear(context, weight, bias)).log_softmax(-1)  # (..., K, V)
+    return (log_weight[..., None] + log_q).logsumexp(-2)  # (..., V)
+
+
+class _LogProb(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        N, V = len(context), len(weight)
+        log_p = context.new_empty(N, V, dtype=at_least_float32(context.dtype))
+        for tokens in token_slices(N, V, log_p.dtype.itemsize):
+            out = log_p[tokens].fill_(-torch.inf)  # (n, V)
+            for k in range(context.shape[1]):
+                log_q = _full(F.linear(context[tokens, k], weight, bias)).log_softmax(-1)  # (n, V)
+                torch.logaddexp(out, log_q.add_(log_weight[tokens, k, None]), out=out)
+        ctx.save_for_backward(context, log_weight, weight, bias, log_p)
+        return log_p
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        context, log_weight, weight, bias, log_p = ctx.saved_tensors
+        d_context, d_log_weight = torch.empty_like(context), torch.empty_like(log_weight)
+        d_weight = torch.zeros_like(weight, dtype=log_p.dtype)
+        d_bias = None if bias is None else torch.zeros_like(bias, dtype=log_p.dtype)
+        for tokens in token_slices(len(context), len(weight), log_p.dtype.itemsize):
+            for k in range(context.shape[1]):
+                h = context[tokens, k]  # (n, E)
+                log_q = _full(F.linear(h, weight, bias)).log_softmax(-1)  # (n, V)
+                # The share of component k in each word, times upstream; a word that no component
+                # can say has no share.
+                share = log_weight[tokens, k, None] + log_q - log_p[tokens]
+                share = share.masked_fill_(log_p[tokens] == -torch.inf, -torch.inf).exp_()
+                share.mul_(upstream[tokens])  # (n, V)
+                total = share.sum(-1, keepdim=True)  # (n, 1)
+                d_log_weight[tokens, k] = total.squeeze(-1)
+                slope = share.sub_(log_q.exp_().mul_(total))  # (n, V)
+                if d_bias is not None:
+                    d_bias += slope.sum(0)
+                slope = slope.to(h.dtype)
+                d_context[tokens, k] = slope @ weight
+                d_weight += slope.T @ h
+        d_bias = None if d_bias is None else d_bias.to(bias.dtype)
+        return d_context, d_log_weight, d_weight.to(weight.dtype), d_bias
+
+
+def token_slices(num_tokens: int, vocab_size: int, itemsize: int) -> Iterator[slice]:
+    """Chunks of tokens whose rows over the vocabulary take at most `CHUNK_BYTES`."""
+    size = max(1, CHUNK_BYTES // (vocab_size * itemsize))
+    return (slice(start, start + size) for start in range(0, num_tokens, size))
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """The tensor in at least float32."""
+    return tensor.to(at_least_float32(tensor.dtype))
