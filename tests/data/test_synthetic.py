@@ -10,7 +10,7 @@ import scipy.sparse.csgraph
 import scipy.special
 import scipy.stats
 
-from highrank.data import Language, factorised, senses, synthetic
+from highrank.data import Language, factorised, senses
 
 HALF = np.log(np.full((2, 2), 0.5))
 SWAP = np.array([[0, 1], [1, 0]])
@@ -227,7 +227,7 @@ def test_extreme_random_numbers_draw_possible_words_of_their_own_context(draw, m
         choice=lambda contexts, size, p: np.arange(contexts - size, contexts) % contexts,
         random=lambda size: np.full(size, draw),
     )
-    monkeypatch.setattr(synthetic, "default_rng", lambda seed: rng)
+    monkeypatch.setattr("highrank.data.language.default_rng", lambda seed: rng)
     for language in languages:
         tokens, contexts = language.sample(256, seed=0)
         np.testing.assert_array_equal(contexts[:, 0], rng.choice(language.num_contexts, 256, None))

@@ -1,5 +1,6 @@
 """What models read: languages whose entropy is known exactly."""
 
-from highrank.data.synthetic import Language, Stream, factorised, senses
+from highrank.data.language import Language, Stream
+from highrank.data.synthetic import factorised, senses
 
 __all__ = ["Language", "Stream", "factorised", "senses"]

@@ -44,6 +44,7 @@ class LanguageResult:
     singular_values: tuple[float, ...]
     """Of the true log-probability matrix, descending."""
     example_context: int
+    """Where the softmax of the close-up size is worst: the largest divergence from the truth."""
     example_words: tuple[int, ...]
     """The likeliest words of the example context, likeliest first."""
     example: tuple[float, ...]

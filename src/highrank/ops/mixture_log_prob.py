@@ -75,17 +75,16 @@ class _LogProb(Function):
         d_weight = torch.zeros_like(weight, dtype=log_p.dtype)
         d_bias = None if bias is None else torch.zeros_like(bias, dtype=log_p.dtype)
         for tokens in token_slices(len(context), len(weight), log_p.dtype.itemsize):
+            # A word that no component can say has no share in anything, rather than NaN.
+            log_total = log_p[tokens]  # (n, V)
+            log_total = log_total.masked_fill(log_total == -torch.inf, torch.inf)
             for k in range(context.shape[1]):
                 h = context[tokens, k]  # (n, E)
                 log_q = _full(F.linear(h, weight, bias)).log_softmax(-1)  # (n, V)
-                # The share of component k in each word, times upstream; a word that no component
-                # can say has no share.
-                share = log_weight[tokens, k, None] + log_q - log_p[tokens]
-                share = share.masked_fill_(log_p[tokens] == -torch.inf, -torch.inf).exp_()
-                share.mul_(upstream[tokens])  # (n, V)
-                total = share.sum(-1, keepdim=True)  # (n, 1)
-                d_log_weight[tokens, k] = total.squeeze(-1)
-                slope = share.sub_(log_q.exp_().mul_(total))  # (n, V)
+                share = (log_q - log_total).add_(log_weight[tokens, k, None]).exp_()  # (n, V)
+                share.mul_(upstream[tokens])
+                d_log_weight[tokens, k] = total = share.sum(-1)  # (n,)
+                slope = share.sub_(log_q.exp_().mul_(total[:, None]))  # (n, V)
                 if d_bias is not None:
                     d_bias += slope.sum(0)
                 slope = slope.to(h.dtype)

@@ -25,10 +25,12 @@ def tempered(
     Args:
         log_p: (..., V).
     """
-    if temperature == 0:
+    # Below the smallest normal number a quotient may be 0 / 0.
+    if temperature < torch.finfo(log_p.dtype).tiny:
         best = log_p.argmax(-1, keepdim=True)
         return torch.full_like(log_p, -torch.inf).scatter_(-1, best, 0.0)
-    log_p = (log_p / temperature).log_softmax(-1)
+    # Relative to the likeliest word, which then stays finite at any temperature.
+    log_p = ((log_p - log_p.amax(-1, keepdim=True)) / temperature).log_softmax(-1)
     if top_k is not None and top_k < log_p.shape[-1]:
         best = log_p.topk(top_k, -1).indices
         kept = torch.full_like(log_p, -torch.inf).scatter_(-1, best, log_p.gather(-1, best))

@@ -60,7 +60,8 @@ def mixture_loss(
     shape, device_type = target.shape, context.device.type
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
     log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
-    target = target.reshape(-1)  # (N,)
+    # Small integers would wrap around in the comparisons with V and ignore_index.
+    target = target.reshape(-1).long()  # (N,)
     kept = (target != ignore_index).nonzero().squeeze(1)
     all_kept = len(kept) == len(target)
     if not all_kept:

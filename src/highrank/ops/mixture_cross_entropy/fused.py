@@ -13,12 +13,14 @@ from torch.autograd import Function
 from highrank.ops.mixture_cross_entropy.chunked import gradients_of
 from highrank.ops.mixture_cross_entropy.reduction import num_possible, reduce
 from highrank.ops.mixture_cross_entropy.stream import (
+    NOTHING,
     Gradients,
     Inputs,
     Wanted,
     in_dtypes_of,
     stream,
 )
+from highrank.ops.precision import at_least_float32
 
 
 def losses(
@@ -31,8 +33,10 @@ def losses(
     reduction: str,
     chunk_bytes: int | None,
 ) -> tuple[Tensor, Tensor]:
+    # Asked here: `forward` runs without gradients, and needs_input_grad knows nothing of no_grad.
+    in_training = torch.is_grad_enabled()
     token_loss, loss = _Loss.apply(
-        context, log_weight, weight, bias, target, softcap, reduction, chunk_bytes
+        context, log_weight, weight, bias, target, softcap, reduction, chunk_bytes, in_training
     )
     return token_loss, loss
 
@@ -49,15 +53,17 @@ class _Loss(Function):
         softcap: float | None,
         reduction: str,
         chunk_bytes: int | None,
+        in_training: bool,
     ) -> tuple[Tensor, Tensor]:
         inputs = Inputs(context, log_weight, weight, bias, target, softcap)
-        wanted = Wanted(*ctx.needs_input_grad[:4])
+        wanted = Wanted(*ctx.needs_input_grad[:4]) if in_training else NOTHING
         scale = 1 / max(1, len(target)) if reduction == "mean" else 1.0
-        upstream = context.new_full((1,), scale, dtype=torch.float64).expand(len(target))
+        dtype = at_least_float32(context.dtype)
+        upstream = context.new_full((1,), scale, dtype=dtype).expand(len(target))
         token_loss, gradients = stream(inputs, upstream, wanted, chunk_bytes)
         impossible = token_loss == torch.inf
         if reduction == "mean" and impossible.any():
-            _scale(gradients, len(target) / num_possible(impossible))
+            _scale(gradients, len(target) / num_possible(impossible).to(dtype))
         ctx.gradients = gradients
         ctx.reduction, ctx.chunk_bytes, ctx.softcap = reduction, chunk_bytes, softcap
         ctx.save_for_backward(context, log_weight, weight, bias, target, token_loss)
@@ -67,12 +73,12 @@ class _Loss(Function):
     @staticmethod
     def backward(ctx: Any, _: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None or torch.is_grad_enabled():
-            return (*_recomputed(ctx, upstream), None, None, None, None)
+            return (*_recomputed(ctx, upstream), *[None] * 5)
         # Handed over, not copied: the weight's gradient may be the largest tensor of the model.
         gradients, ctx.gradients = ctx.gradients, None
         if upstream != 1:
             _scale(gradients, upstream)
-        return (*in_dtypes_of(_inputs(ctx), gradients), None, None, None, None)
+        return (*in_dtypes_of(_inputs(ctx), gradients), *[None] * 5)
 
 
 def _recomputed(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:

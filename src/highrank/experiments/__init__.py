@@ -1,0 +1,1 @@
+"""Measurements that return dataclasses and print nothing."""
