@@ -93,7 +93,7 @@ def run_demo(
 
 def plan(seed: int, quick: bool) -> Iterator[Task]:
     """Every head at every size, and for each mixture a softmax with as many parameters."""
-    num_steps = 400 if quick else 1000
+    num_steps = 300 if quick else 1000
     for language in LANGUAGES:
         vocab_size = LANGUAGES[language](seed).vocab_size
         for size in QUICK_SIZES if quick else SIZES:

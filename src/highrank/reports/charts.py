@@ -207,7 +207,7 @@ def _scale(
         if axis.ticks is not None:
             target.set_ticks(axis.ticks)
         return
-    ratio = max(high / low, 10.0)
+    ratio = max(high / low, 2.0)
     axes.set(**{f"{name}scale": "log"})
     axes.set(**{f"{name}lim": (low * ratio**-0.06, low * ratio ** (1.06 + headroom))})
     ticks = axis.ticks or _log_ticks(low, low * ratio)
@@ -222,13 +222,14 @@ def _shown(value: float, axis: Axis) -> float:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, at most seven; with 2 and 5 between them where there are few."""
+    """Powers of ten, at most seven; with others between them where there are few."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / 7))
     decades = [10.0**n for n in range(first, last + 1, step)]
     if last - first >= 2:
         return decades
-    around = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in (1, 2, 5)]
+    digits = (1, 2, 5) if high / low > 5 else range(1, 10)
+    around = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits]
     return [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
 
 

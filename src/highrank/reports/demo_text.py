@@ -43,7 +43,9 @@ DESCRIPTIONS = {
     "senses": (
         "Each context blends a few sharp distributions out of many, as a word of several meanings "
         "blends what may follow each of them. Here the probabilities are sums, not their "
-        "logarithms: log P* has rank {rank}, and {most} is the most that its size allows."
+        "logarithms: log P* has rank {rank}, and {most} is the most that its size allows. It "
+        "suits a mixture as the other language suits a softmax: three softmaxes with d = 8 say it "
+        "exactly."
     ),
 }
 METHOD = (

@@ -1,0 +1,6 @@
+"""`python -m highrank.cli` is `highrank`."""
+
+from highrank.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""`highrank demo` as a user meets it: in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def highrank(*arguments, **options):
+    command = [sys.executable, "-m", "highrank.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def test_quick_demo_writes_a_page_a_picture_and_numbers(tmp_path):
+    done = highrank("demo", "--quick", "--json", "--picture", "demo.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [language["name"] for language in result["languages"]] == ["factorised", "senses"]
+    for language in result["languages"]:
+        for fit in language["fits"]:
+            assert fit["excess"] >= 0
+            assert fit["rank_bound"] is None or fit["rank"] <= fit["rank_bound"]
+    assert (tmp_path / "highrank-demo.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_that_does_not_exist_is_found_out_before_any_work(tmp_path):
+    done = highrank("demo", "--out", str(tmp_path / "nowhere" / "page.html"))
+    assert done.returncode == 2
+    assert "folder must exist" in done.stderr and "mkdir -p" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_negative_seed_is_refused():
+    done = highrank("demo", "--seed", "-1")
+    assert done.returncode == 2
+    assert "seed must be at least 0, got -1" in done.stderr
+
+
+def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path):
+    command = [sys.executable, "-m", "highrank.cli", "demo"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in errors and "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
