@@ -1,0 +1,107 @@
+"""AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182, as Yang et al. (2018) use it.
+
+    embedding, words dropped → locked dropout → LSTM → locked dropout → … → LSTM → locked dropout
+
+Each LSTM's recurrent matrix has weight-drop. T time, B sequences, E embedding size, H layer size.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from highrank.models.dropout import WeightDropLSTM, embed_with_dropout
+from highrank.ops.dropout import locked_dropout
+
+# (h, c) of each layer, each (1, B, H).
+State = list[tuple[Tensor, Tensor]]
+
+
+class BackboneOutput(NamedTuple):
+    hidden: Tensor
+    """(T, B, D), after the last dropout: what feeds the head and the activation penalty."""
+    raw: Tensor
+    """(T, B, D), before it: what the temporal activation penalty compares."""
+    state: State
+
+
+class AWDLSTM(nn.Module):
+    """LSTM layers over word embeddings, with the dropouts of the paper.
+
+    Args:
+        vocab_size: V.
+        embedding_size: E.
+        hidden_sizes: H of each layer; the last is the hidden size D that the head sees.
+        embedding_dropout: share of the words that are zero in a window (dropoute).
+        input_dropout: on the embeddings, locked (dropouti).
+        hidden_dropout: between the layers, locked (dropouth).
+        output_dropout: on the last layer, locked (dropout).
+        weight_dropout: on each recurrent matrix (wdrop).
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        hidden_sizes: tuple[int, ...],
+        *,
+        embedding_dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        hidden_dropout: float = 0.0,
+        output_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not hidden_sizes:
+            raise ValueError(f"hidden_sizes must name at least one layer, got {hidden_sizes}")
+        rates = {
+            "embedding_dropout": embedding_dropout,
+            "input_dropout": input_dropout,
+            "hidden_dropout": hidden_dropout,
+            "output_dropout": output_dropout,
+            "weight_dropout": weight_dropout,
+        }
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
+        self.hidden_size = hidden_sizes[-1]
+        self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
+        self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
+        self.embedding = nn.Embedding(vocab_size, embedding_size, device=device, dtype=dtype)
+        sizes = (embedding_size, *hidden_sizes)
+        self.layers = nn.ModuleList(
+            WeightDropLSTM(before, after, weight_dropout, device=device, dtype=dtype)
+            for before, after in zip(sizes, hidden_sizes, strict=False)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Embeddings uniform in ±0.1, LSTMs as torch does (no forget-gate offset)."""
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        for layer in self.layers:
+            assert isinstance(layer, WeightDropLSTM)
+            layer.reset_parameters()
+
+    def initial_state(self, batch_size: int) -> State:
+        """Zeros."""
+        weight = self.embedding.weight
+        sizes = [layer.hidden_size for layer in self.layers if isinstance(layer, WeightDropLSTM)]
+        zeros = [weight.new_zeros(1, batch_size, size) for size in sizes]
+        return [(zero, zero.clone()) for zero in zeros]
+
+    def forward(self, tokens: Tensor, state: State) -> BackboneOutput:
+        """Read tokens (T, B) on from a state."""
+        keep = 1.0 if self.training else 0.0
+        x = embed_with_dropout(self.embedding, tokens, keep * self.embedding_dropout)  # (T, B, E)
+        x = raw = locked_dropout(x, keep * self.input_dropout, shared_dim=0)
+        new_state: State = []
+        for index, (layer, layer_state) in enumerate(zip(self.layers, state, strict=True)):
+            assert isinstance(layer, WeightDropLSTM)
+            raw, layer_state = layer.run(x, layer_state)  # (T, B, H)
+            new_state.append(layer_state)
+            last = index == len(self.layers) - 1
+            rate = self.output_dropout if last else self.hidden_dropout
+            x = locked_dropout(raw, keep * rate, shared_dim=0)
+        return BackboneOutput(x, raw, new_state)
