@@ -1,0 +1,62 @@
+"""A caller's mistake is answered with the name, the contract and the value."""
+
+import re
+
+import pytest
+import torch
+
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+
+
+@pytest.mark.parametrize("value", [7, -1, 1000, -101])
+def test_a_target_out_of_range_is_named_together_with_the_vocabulary(problem, backend, value):
+    context, log_weight, weight, bias, target = problem(V=7)
+    target[[4, 6]] = torch.tensor([value, 99])
+    with pytest.raises(ValueError, match=rf"target must be in 0 … 6 \(V = 7\), got {value}$"):
+        mixture_cross_entropy(context, log_weight, weight, target, bias=bias, backend=backend)
+
+
+def test_the_largest_target_and_an_ignored_one_are_in_range(problem, backend):
+    context, log_weight, weight, _, target = problem(V=7)
+    target[:] = torch.tensor([6, -100, 0] * 3)
+    mixture_cross_entropy(context, log_weight, weight, target, backend=backend)
+
+
+REPLACED = {
+    "context must be (..., K, E), got (4,)": {"context": torch.zeros(4)},
+    "context must have at least one component, got (9, 0, 4)": {"context": torch.zeros(9, 0, 4)},
+    "log_weight must be (9, 3), got (9, 2)": {"log_weight": torch.zeros(9, 2)},
+    "log_weight must be (9, 3), got (1, 3)": {"log_weight": torch.zeros(1, 3)},
+    "target must be (9,), got (8,)": {"target": torch.zeros(8, dtype=torch.long)},
+    "target must be (9,), got ()": {"target": torch.tensor(0)},
+    "weight must be (V, 4) with V at least 1, got (7, 5)": {"weight": torch.zeros(7, 5)},
+    "weight must be (V, 4) with V at least 1, got (4,)": {"weight": torch.zeros(4)},
+    "weight must be (V, 4) with V at least 1, got (0, 4)": {"weight": torch.zeros(0, 4)},
+    "bias must be (7,), got (1,)": {"bias": torch.zeros(1)},
+    "target must have an integer dtype, got torch.float32": {"target": torch.zeros(9)},
+    "target must have an integer dtype, got torch.bool": {"target": torch.zeros(9) > 0},
+    "weight must have context's dtype torch.float64, got torch.float32": {
+        "weight": torch.zeros(7, 4)
+    },
+    "bias must have context's dtype torch.float64, got torch.float16": {
+        "bias": torch.zeros(7).half()
+    },
+    "reduction must be one of ('mean', 'sum', 'none'), got 'total'": {"reduction": "total"},
+    "backend must be auto or one of ['reference', 'chunked', 'fused'], got 'fast'": {
+        "backend": "fast"
+    },
+    'backend must be "chunked" or "reference" for reduction="none", got "fused"': {
+        "backend": "fused",
+        "reduction": "none",
+    },
+    "softcap must be positive, got 0": {"softcap": 0},
+    "softcap must be positive, got -1.0": {"softcap": -1.0},
+    "softcap must be positive, got nan": {"softcap": float("nan")},
+    "chunk_bytes must be at least 1, got 0": {"chunk_bytes": 0},
+}
+
+
+@pytest.mark.parametrize("message", REPLACED)
+def test_a_wrong_argument_is_named(problem, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        mixture_cross_entropy(**(problem()._asdict() | REPLACED[message]))
