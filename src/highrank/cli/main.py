@@ -1,5 +1,6 @@
 """`highrank`: which command, and what the user sees when something goes wrong."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -7,9 +8,21 @@ from typing import Any
 
 import tyro
 
+from highrank.cli.bench import BENCHMARKS, bench
+from highrank.cli.data import CORPORA, data
 from highrank.cli.demo import demo
+from highrank.cli.presets import presets
+from highrank.cli.train import run_train, train
 
-COMMANDS: dict[str, Callable[..., Any]] = {"demo": demo}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": demo,
+    "data": data,
+    "train": train,
+    "presets": presets,
+    "bench": bench,
+}
+# Commands that have commands: `highrank bench loss`. The docstring in `COMMANDS` describes all.
+GROUPS: dict[str, dict[str, Callable[..., Any]]] = {"data": CORPORA, "bench": BENCHMARKS}
 DESCRIPTION = "Output layers of language models beyond one softmax. Start with `highrank demo`."
 
 
@@ -19,11 +32,20 @@ def main() -> None:
     if arguments == ["--version"]:
         print(f"highrank {version('highrank')}")
         return
+    prog, commands, description = "highrank", COMMANDS, DESCRIPTION
+    if arguments[0] in GROUPS:
+        prog, commands = f"highrank {arguments[0]}", GROUPS[arguments[0]]
+        description = inspect.getdoc(COMMANDS[arguments[0]]) or ""
+        arguments = arguments[1:] or ["--help"]
     try:
+        if arguments[0] == "train":
+            # The preset decides the defaults of all options, so it is read before they are.
+            run_train(arguments[1:])
+            return
         tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="highrank",
-            description=DESCRIPTION,
+            commands,
+            prog=prog,
+            description=description,
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )

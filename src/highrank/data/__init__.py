@@ -1,6 +1,23 @@
-"""What models read: languages whose entropy is known exactly."""
+"""What models read: prepared corpora, and languages whose entropy is known exactly."""
 
+from highrank.data.corpus import Corpus, find_corpus, load_corpus
 from highrank.data.language import Language, Stream
+from highrank.data.prepare import TextOptions, prepare_known, prepare_text
 from highrank.data.synthetic import factorised, senses
+from highrank.data.tokenizer import readable
+from highrank.data.vocabulary import Vocabulary
 
-__all__ = ["Language", "Stream", "factorised", "senses"]
+__all__ = [
+    "Corpus",
+    "Language",
+    "Stream",
+    "TextOptions",
+    "Vocabulary",
+    "factorised",
+    "find_corpus",
+    "load_corpus",
+    "prepare_known",
+    "prepare_text",
+    "readable",
+    "senses",
+]

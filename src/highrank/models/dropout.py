@@ -43,7 +43,8 @@ class WeightDropLSTM(nn.LSTM):
         """As `forward`, with the dropout: outputs (T, B, H) and the new state, each (1, B, H)."""
         if not self.training or self.weight_dropout == 0:
             return self(x, state)  # type: ignore[no-any-return]
-        dropped = {"weight_hh_l0": F.dropout(self.get_parameter("weight_hh_l0"), self.weight_dropout)}
+        recurrent = F.dropout(self.get_parameter("weight_hh_l0"), self.weight_dropout)
+        dropped = {"weight_hh_l0": recurrent}
         return torch.func.functional_call(self, dropped, (x, state))  # type: ignore[no-any-return]
 
 

@@ -57,10 +57,10 @@ def stream(
     dtype = at_least_float32(context.dtype)
     token_loss = torch.empty(N, dtype=dtype, device=context.device)
     gradients = _allocate(inputs, wanted, dtype)
-    tokens_per_chunk = _tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
-    buffer = context.new_empty(min(N, tokens_per_chunk) * K, len(weight))  # (R, V)
-    for start in range(0, N, tokens_per_chunk):
-        tokens = slice(start, start + tokens_per_chunk)
+    size = tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
+    buffer = context.new_empty(min(N, size) * K, len(weight))  # (R, V)
+    for start in range(0, N, size):
+        tokens = slice(start, start + size)
         rows = context[tokens].reshape(-1, E)  # (R, E)
         index = target[tokens].long().repeat_interleave(K)  # (R,)
         log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, buffer)
@@ -83,7 +83,8 @@ def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, .
     )
 
 
-def _tokens_per_chunk(bytes_per_token: int, chunk_bytes: int | None) -> int:
+def tokens_per_chunk(bytes_per_token: int, chunk_bytes: int | None) -> int:
+    """At least one: a single token's K · V logits are the least that can be alive."""
     return max(1, (CHUNK_BYTES if chunk_bytes is None else chunk_bytes) // bytes_per_token)
 
 

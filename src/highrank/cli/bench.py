@@ -1,0 +1,75 @@
+"""`highrank bench …`: time and memory, as ratios measured in one run."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from highrank.cli.output import check_writable
+from highrank.cli.progress import progress
+
+
+def bench() -> None:
+    """Measure time and memory on this machine, as ratios of numbers from one run."""
+
+
+def loss(
+    *,
+    shapes: Annotated[
+        tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all; with --quick ptb)")
+    ] = (),
+    rounds: int = 5,
+    quick: bool = False,
+    chunk_bytes: Annotated[
+        int | None, tyro.conf.arg(help_behavior_hint="(default: the package's own)")
+    ] = None,
+    json: bool = False,
+    out: Path = Path("highrank-bench-loss.html"),
+    picture: Path | None = None,
+) -> None:
+    """Compare the ways to the mixture's loss and its gradients: time and memory.
+
+    Prints a table, and writes a page with pictures and a JSON file beside it. Contestants take
+    turns in one run; all four shapes take about twenty minutes on two cores.
+
+    Args:
+        shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).
+        rounds: How often each contestant's time is taken; the best counts.
+        quick: A tenth of the tokens and two rounds: about a minute, rough numbers.
+        chunk_bytes: Memory for the logits of one chunk of tokens.
+        json: Print the numbers as JSON instead of a table.
+        out: Where the page goes; the JSON file has the same name with .json.
+        picture: Also write the page's first picture, as PNG.
+    """
+    numbers = out.with_suffix(".json")
+    if numbers == out:
+        raise ValueError(f"out must be a page and not end in .json, got {out}")
+    for path in (out, numbers, picture):
+        if path is not None:
+            check_writable(path)
+    from highrank.experiments.bench.loss import run_loss_bench
+    from highrank.reports.bench import loss_page, loss_picture
+    from highrank.reports.bench_table import loss_table
+    from highrank.reports.page import write_page
+
+    with progress("Measuring the mixture's loss") as on_progress:
+        result = run_loss_bench(
+            shapes, rounds=rounds, quick=quick, chunk_bytes=chunk_bytes, on_progress=on_progress
+        )
+    numbers.write_text(dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    write_page(loss_page(result), out)
+    if picture is not None:
+        loss_picture(result, picture)
+    if json:
+        print(dumps(asdict(result)))
+        return
+    console = Console()
+    console.print(loss_table(result))
+    console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
+
+
+BENCHMARKS: dict[str, Callable[..., Any]] = {"loss": loss}

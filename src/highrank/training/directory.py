@@ -1,0 +1,52 @@
+"""A run's folder: config.json, vocabulary.json, model.safetensors, metrics.jsonl, trainer.pt."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from highrank.build import config_from_json
+from highrank.config import RunConfig
+from highrank.data.vocabulary import Vocabulary
+from highrank.training.files import write_atomically
+
+# What a run may leave behind that was killed before it had begun.
+FIRST_FILES = {"vocabulary.json", ".vocabulary.json.new", ".config.json.new"}
+
+
+def new_run(parent: Path, name: str) -> Path:
+    """The first free folder runs/<name>-<n>, made."""
+    n = 1
+    while True:
+        folder = parent / f"{name}-{n}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            n += 1
+        else:
+            return folder
+
+
+def prepare_folder(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
+    """Write the configuration and the vocabulary; refuse a folder of another run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.json"
+    if path.exists():
+        if read_config(folder) != config:
+            raise ValueError(
+                f"the run's folder must be new or have the same configuration, got {folder}: "
+                f"choose another, or go on with `highrank train --resume {folder}`"
+            )
+    elif strange := {file.name for file in folder.iterdir()} - FIRST_FILES:
+        raise ValueError(
+            f"the run's folder must be empty, got {folder} with {', '.join(sorted(strange))}"
+        )
+    write_atomically(folder / "vocabulary.json", vocabulary.save)
+    text = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def read_config(folder: Path) -> RunConfig:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
+    return config_from_json(json.loads(path.read_text()))

@@ -1,0 +1,239 @@
+"""The loop: windows, epochs, stages and checkpoints, until the end, the budget or Ctrl-C."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from highrank.config import RunConfig
+from highrank.data.corpus import Corpus
+from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
+from highrank.training.directory import prepare_folder
+from highrank.training.log import MetricsLog
+from highrank.training.trainer import Diverged, Trainer
+
+SECONDS_BETWEEN_CHECKPOINTS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a progress bar shows."""
+
+    stage: str
+    epoch: int
+    step: int
+    share: float
+    tokens_per_second: float
+    train_loss: float
+    valid_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str
+    """"finished", "out of time" or "interrupted"."""
+    best_valid_loss: float
+    num_tokens: int
+    """Trained on, over all epochs."""
+    seconds: float
+    """Spent, over all sittings."""
+
+
+class Run:
+    """A run in its folder: a trainer, its clock, its log and its checkpoint."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        folder: Path,
+        *,
+        budget: float | None = None,
+        device: str = "cpu",
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Args:
+        folder: is made, or goes on from its checkpoint if it has one.
+        budget: seconds of training and validation, over all sittings. Schedules then follow the
+            clock, so that the numbers depend on the machine's speed.
+        """
+        prepare_folder(folder, config, corpus.vocabulary)
+        self.folder, self.budget, self.on_progress = folder, budget, on_progress
+        self.valid: NDArray[np.integer] = corpus.split("valid")
+        self.trainer = Trainer(config, len(corpus.vocabulary), corpus.split("train"), device)
+        self.log = MetricsLog(folder / "metrics.jsonl")
+        self.seconds, self.num_tokens, self.validation_seconds = 0.0, 0, 0.0
+        self.valid_loss: float | None = None
+        self.is_interrupted = False
+        if self.checkpoint_path.exists():
+            self._resume()
+        else:
+            self.log.cut(0)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / "trainer.pt"
+
+    @property
+    def share(self) -> float:
+        """Of the stage: its epochs, or the time."""
+        share = self.trainer.epoch_share
+        return share if self.budget is None else max(share, self.seconds / self.budget)
+
+    def go(self) -> Outcome:
+        """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
+        with _listening_for_ctrl_c(self):
+            reason = self._train()
+        self.save()
+        trainer = self.trainer
+        return Outcome(
+            reason=reason,
+            best_valid_loss=trainer.best,
+            num_tokens=self.num_tokens,
+            seconds=self.seconds,
+        )
+
+    def save(self) -> None:
+        clock = {"seconds": self.seconds, "num_tokens": self.num_tokens}
+        clock |= {"validation_seconds": self.validation_seconds}
+        state = {"trainer": self.trainer.state_dict(), "clock": clock, "log": self.log.length}
+        save_checkpoint(self.checkpoint_path, state | {"valid_loss": self.valid_loss})
+
+    def _resume(self) -> None:
+        state = load_checkpoint(self.checkpoint_path)
+        self.trainer.load_state_dict(state["trainer"])
+        for name, value in state["clock"].items():
+            setattr(self, name, value)
+        self.valid_loss = state["valid_loss"]
+        self.log.cut(state["log"])
+        if self.valid_loss is not None:
+            save_model(self.folder / "model.safetensors", self.trainer.best_state)
+
+    def _train(self) -> str:
+        trainer, saved = self.trainer, time.monotonic()
+        if self.step_count == 0:
+            self.save()
+        while True:
+            if trainer.is_stage_over:
+                if trainer.is_finetuning or trainer.config.finetune is None:
+                    return "finished"
+                trainer.start_finetuning(trainer.best)
+                self.log.write(event="finetune", step=trainer.step)
+            is_out_of_time = self._is_out_of_time()
+            if is_out_of_time or trainer.is_epoch_over:
+                if not self._validate(is_out_of_time):
+                    return "interrupted"
+                saved = time.monotonic()
+                if is_out_of_time:
+                    return "out of time"
+                continue
+            self._train_window()
+            if self.is_interrupted:
+                return "interrupted"
+            if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                self.save()
+                saved = time.monotonic()
+
+    @property
+    def step_count(self) -> int:
+        return self.trainer.step
+
+    def _is_out_of_time(self) -> bool:
+        if self.budget is None:
+            return False
+        # Before the first validation: a token takes at most as long to validate as to train on.
+        guess = self.seconds * len(self.valid) / max(1, self.num_tokens)
+        return self.seconds + (self.validation_seconds or guess) >= self.budget
+
+    def _train_window(self) -> None:
+        start, trainer = time.monotonic(), self.trainer
+        try:
+            tokens = trainer.train_window(self.share)
+        except Diverged as error:
+            raise Diverged(
+                f"the run diverged at step {trainer.step + 1} (epoch {trainer.epoch}): {error}. "
+                f"The last good checkpoint is {self.checkpoint_path}. Try a smaller learning rate: "
+                f"--train.lr {trainer.stage.lr / 3:.2g}"
+            ) from None
+        elapsed = time.monotonic() - start
+        self.seconds += elapsed
+        self.num_tokens += tokens
+        self._show(tokens / elapsed)
+
+    def _validate(self, is_out_of_time: bool) -> bool:
+        """Validate, take note, save. Returns False if Ctrl-C came in between."""
+        start, trainer = time.monotonic(), self.trainer
+        try:
+            valid = trainer.validate(self.valid, on_progress=lambda *_: self._stop_if_interrupted())
+        except KeyboardInterrupt:
+            return False
+        self.validation_seconds = time.monotonic() - start
+        self.seconds += self.validation_seconds
+        self.valid_loss = valid.nats
+        self.log.write(
+            event="epoch",
+            stage="finetune" if trainer.is_finetuning else "train",
+            epoch=trainer.epoch,
+            step=trainer.step,
+            share=self.share,
+            train_loss=trainer.train_loss,
+            valid_loss=valid.nats,
+            valid_perplexity=valid.perplexity,
+            num_components=trainer.model.head.num_components,
+            is_averaging=trainer.average is not None,
+            tokens=self.num_tokens,
+            seconds=round(self.seconds, 3),
+        )
+        if trainer.note_validation(valid.nats):
+            save_model(self.folder / "model.safetensors", trainer.best_state)
+        if trainer.is_epoch_over:
+            trainer.end_epoch(valid.nats)
+        self.save()
+        return not self.is_interrupted or is_out_of_time
+
+    def _stop_if_interrupted(self) -> None:
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+
+    def _show(self, tokens_per_second: float) -> None:
+        if self.on_progress is None:
+            return
+        trainer = self.trainer
+        self.on_progress(
+            Progress(
+                stage="finetune" if trainer.is_finetuning else "train",
+                epoch=trainer.epoch,
+                step=trainer.step,
+                share=self.share,
+                tokens_per_second=tokens_per_second,
+                train_loss=trainer.train_loss,
+                valid_loss=self.valid_loss,
+            )
+        )
+
+
+@contextmanager
+def _listening_for_ctrl_c(run: Run) -> Iterator[None]:
+    """The first Ctrl-C ends the run at the next window; the second at once."""
+
+    def note(*_: object) -> None:
+        run.is_interrupted = True
+        signal.signal(signal.SIGINT, before)
+
+    try:
+        before = signal.signal(signal.SIGINT, note)
+    except ValueError:
+        # Signals belong to the main thread; elsewhere Ctrl-C does what it always does.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

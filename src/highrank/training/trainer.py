@@ -1,0 +1,270 @@
+"""What a run does between two checkpoints: steps, epochs, growth, and its whole state.
+
+T time, B columns, D hidden size.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from highrank.build import build_model, load_state, num_components_of, save_state
+from highrank.config import RunConfig, StageConfig
+from highrank.evaluation.static import Evaluation, columns, evaluate
+from highrank.heads import MixtureOfSoftmaxes
+from highrank.heads.growth import grown
+from highrank.models.awd_lstm import State
+from highrank.models.weights import replaced
+from highrank.training.bptt import draw_window
+from highrank.training.ntasgd import Average, is_non_monotonic
+from highrank.training.regularization import activation_penalties
+
+
+class Diverged(Exception):
+    """The loss or its gradient is no longer a finite number."""
+
+
+class Trainer:
+    """A run in progress. Everything that decides its future is in `state_dict`."""
+
+    def __init__(
+        self, config: RunConfig, vocab_size: int, train: NDArray[np.integer], device: str = "cpu"
+    ) -> None:
+        self.config, self.device = config, torch.device(device)
+        torch.manual_seed(config.seed)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        grows = config.head.grow_at is not None
+        if grows and config.head.kind != "mos":
+            raise ValueError(f"head.kind must be mos for head.grow_at, got {config.head.kind}")
+        self.model = build_model(config, vocab_size, 1 if grows else None).to(self.device)
+        self.data = columns(train, config.batch.batch_size).to(self.device)  # (T, B)
+        self.is_finetuning = False
+        self.epoch, self.row, self.step = 1, 0, 0
+        self.history: list[float] = []
+        self.best = math.inf
+        self.average: Average | None = None
+        self.best_state = save_state(self.model)
+        self.epoch_loss = torch.zeros((), dtype=torch.float64)
+        self.epoch_tokens = 0
+        self._start_stage()
+
+    @property
+    def stage(self) -> StageConfig:
+        stage = self.config.finetune if self.is_finetuning else self.config.train
+        assert stage is not None
+        return stage
+
+    @property
+    def is_epoch_over(self) -> bool:
+        return self.row >= len(self.data) - 2
+
+    @property
+    def epoch_share(self) -> float:
+        """How much of the stage's epochs is done."""
+        return (self.epoch - 1 + min(1.0, self.row / (len(self.data) - 2))) / self.stage.epochs
+
+    @property
+    def train_loss(self) -> float:
+        """Mean loss of this epoch's tokens so far, with dropout."""
+        return self.epoch_loss.item() / max(1, self.epoch_tokens)
+
+    def train_window(self, share: float) -> int:
+        """One update; returns its number of tokens. `share` of the stage is done, for schedules."""
+        if self._must_grow(share):
+            self._grow()
+        self.model.train()
+        length = draw_window(self.config.batch, self.generator)
+        factor = 0.5 * (1 + math.cos(math.pi * min(1.0, share))) if self.stage.anneal else 1.0
+        lr = self.stage.lr * factor * length / self.config.batch.window
+        length = min(length, len(self.data) - 1 - self.row)
+        words = self.data[self.row : self.row + length]  # (T, B)
+        target = self.data[self.row + 1 : self.row + 1 + length]  # (T, B)
+        self.optimizer.zero_grad()
+        loss = self._backward(words, target)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip)
+        if not (math.isfinite(loss) and norm.isfinite()):
+            raise Diverged(f"the loss is {loss} and its gradient's norm {norm.item()}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model.parameters())
+        self.row += length
+        self.step += 1
+        self.epoch_loss += loss * words.numel()
+        self.epoch_tokens += words.numel()
+        return words.numel()
+
+    def validate(self, valid: NDArray[np.integer], **options: Any) -> Evaluation:
+        """Of the average where there is one."""
+        with self._averaged():
+            return evaluate(self.model, valid, self.config.valid_columns, **options)
+
+    def note_validation(self, valid_loss: float) -> bool:
+        """Keep the weights if they are the best so far; returns whether they are."""
+        if valid_loss >= self.best:
+            return False
+        self.best = valid_loss
+        with self._averaged():
+            self.best_state = {k: v.clone() for k, v in save_state(self.model).items()}
+        return True
+
+    def end_epoch(self, valid_loss: float) -> None:
+        """Decide, after a whole epoch, whether to average, to stop, or to go on."""
+        stage, was_averaging = self.stage, self.average is not None
+        stop = stage.stop_after
+        self.is_stage_over = self.epoch >= stage.epochs or (
+            stop is not None and is_non_monotonic(self.history, valid_loss, stop)
+        )
+        if stage.optimizer == "sgd" and not was_averaging:
+            n = stage.switch_after
+            is_triggered = n is not None and is_non_monotonic(self.history, valid_loss, n)
+            if stage.switch_epoch is not None:
+                is_triggered = self.epoch == stage.switch_epoch
+            if is_triggered:
+                self.average = Average(self.model.parameters())
+        if not was_averaging or self.is_finetuning:
+            self.history.append(valid_loss)
+        self.epoch += 1
+        self._start_epoch()
+
+    def start_finetuning(self, valid_loss: float) -> None:
+        """Go on from the best weights, with a fresh optimiser and a fresh history."""
+        self.is_finetuning, self.epoch, self.history = True, 1, []
+        self.best = valid_loss
+        self._resize(num_components_of(self.config, self.best_state))
+        load_state(self.model, self.best_state)
+        self._start_stage()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "num_components": self.model.head.num_components,
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "hidden_state": [list(pair) for pair in self.hidden_state],
+            "random": {"torch": torch.get_rng_state(), "windows": self.generator.get_state()},
+            "position": {
+                name: getattr(self, name)
+                for name in (
+                    "is_finetuning",
+                    "is_stage_over",
+                    "epoch",
+                    "row",
+                    "step",
+                    "epoch_tokens",
+                )
+            },
+            "history": self.history,
+            "best": self.best,
+            "best_state": self.best_state,
+            "epoch_loss": self.epoch_loss,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state["position"].items():
+            setattr(self, name, value)
+        self._resize(state["num_components"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer = self._make_optimizer()
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.average = None
+        if state["average"] is not None:
+            self.average = Average(self.model.parameters())
+            self.average.load_state_dict(state["average"])
+        self.hidden_state = [
+            (h.to(self.device), c.to(self.device)) for h, c in state["hidden_state"]
+        ]
+        self.history, self.best, self.best_state = (
+            state["history"],
+            state["best"],
+            state["best_state"],
+        )
+        self.epoch_loss = state["epoch_loss"]
+        self.generator.set_state(state["random"]["windows"])
+        torch.set_rng_state(state["random"]["torch"])
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else replaced(self.model, self.average.values)
+
+    def _start_stage(self) -> None:
+        self.is_stage_over = False
+        self.optimizer = self._make_optimizer()
+        asgd = self.stage.optimizer == "asgd"
+        self.average = Average(self.model.parameters()) if asgd else None
+        self._start_epoch()
+
+    def _start_epoch(self) -> None:
+        self.row, self.epoch_tokens = 0, 0
+        self.epoch_loss = torch.zeros((), dtype=torch.float64)
+        self.hidden_state = self.model.initial_state(self.data.shape[1])
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        kind = torch.optim.AdamW if self.stage.optimizer == "adamw" else torch.optim.SGD
+        return kind(self.model.parameters(), lr=self.stage.lr, weight_decay=self.stage.weight_decay)
+
+    def _backward(self, words: Tensor, target: Tensor) -> float:
+        """Gradients of the whole batch, in micro-batches of columns; returns the mean loss."""
+        batch_size = words.shape[1]
+        size = self.config.batch.micro_batch_size or batch_size
+        total, states = 0.0, []
+        for first in range(0, batch_size, size):
+            part = slice(first, first + size)
+            state = [
+                (h[:, part].contiguous(), c[:, part].contiguous()) for h, c in self.hidden_state
+            ]
+            with torch.autocast(
+                self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+            ):
+                out = self.model(words[:, part], target[:, part], state)
+                penalties = activation_penalties(
+                    out.hidden,
+                    out.raw,
+                    self.config.activation_penalty,
+                    self.config.temporal_penalty,
+                )
+            share = words[:, part].shape[1] / batch_size
+            ((out.loss + penalties) * share).backward()
+            total += out.loss.item() * share
+            states.append(out.state)
+        self.hidden_state = _joined(states)
+        return total
+
+    def _must_grow(self, share: float) -> bool:
+        at = self.config.head.grow_at
+        wanted = self.config.head.num_components
+        not_yet = self.model.head.num_components < wanted
+        return at is not None and not_yet and (share >= at or self.is_finetuning)
+
+    def _grow(self) -> None:
+        """One component becomes K; the optimiser keeps its state of all other parameters."""
+        state = dict(self.optimizer.state)
+        head = self.model.head
+        assert isinstance(head, MixtureOfSoftmaxes)
+        self.model.head = grown(head, self.config.head.num_components, self.generator)
+        self.optimizer = self._make_optimizer()
+        for p in self.model.parameters():
+            if p in state:
+                self.optimizer.state[p] = state[p]
+        if self.average is not None:
+            self.average = Average(self.model.parameters())
+
+    def _resize(self, num_components: int) -> None:
+        """A model of K components, to be filled with weights."""
+        if num_components != self.model.head.num_components:
+            vocab_size = self.model.head.vocab_size
+            self.model = build_model(self.config, vocab_size, num_components).to(self.device)
+
+
+def _joined(states: list[State]) -> State:
+    if len(states) == 1:
+        return states[0]
+    layers = zip(*states, strict=True)
+    return [
+        (torch.cat([h for h, _ in layer], 1), torch.cat([c for _, c in layer], 1))
+        for layer in layers
+    ]

@@ -1,0 +1,131 @@
+"""Prepared corpora: what loads, what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from highrank.data import find_corpus, load_corpus, prepare_text
+from highrank.data.cache import cache_folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("one two three two one\n" * 50)
+    return prepare_text(path, cache=tmp_path / "cache").corpus.path
+
+
+def test_splits_are_read_only_maps_of_the_text(folder):
+    corpus = load_corpus(folder, verify=True)
+    train = corpus.split("train")
+    assert isinstance(train, np.memmap) and train.dtype == np.uint16
+    assert not train.flags.writeable
+    assert corpus.vocabulary.decode(train[:6]) == ["one", "two", "three", "two", "one", "<eos>"]
+    assert corpus.name == "mine" and corpus.level == "word"
+    assert {name: len(corpus.split(name)) for name in corpus.header.splits} == {
+        name: split.num_tokens for name, split in corpus.header.splits.items()
+    }
+
+
+def test_there_are_three_splits(folder):
+    with pytest.raises(ValueError, match="one of train, valid, test, got 'dev'"):
+        load_corpus(folder).split("dev")
+
+
+def test_a_truncated_token_file_is_found_by_its_size(folder):
+    file = folder / "valid.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"valid.bin must have \d+ bytes.*data prepare .* --force"):
+        load_corpus(folder)
+
+
+def test_a_changed_token_file_is_found_by_its_hash(folder):
+    file = folder / "test.bin"
+    file.write_bytes(file.read_bytes()[::-1])
+    load_corpus(folder)
+    with pytest.raises(ValueError, match="test.bin must have sha256 .* --force"):
+        load_corpus(folder, verify=True)
+
+
+@pytest.mark.parametrize("name", ["vocabulary.json", "train.bin"])
+def test_a_missing_file_is_named(name, folder):
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match=f"{name}.*--force"):
+        load_corpus(folder)
+
+
+def change(file, **fields):
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def test_another_vocabulary_is_refused(folder):
+    change(folder / "vocabulary.json", words=["<unk>", "<eos>", "one", "three", "two"])
+    with pytest.raises(ValueError, match="must be the vocabulary that corpus.json names"):
+        load_corpus(folder)
+
+
+def test_a_broken_vocabulary_is_refused(folder):
+    (folder / "vocabulary.json").write_text("{}")
+    with pytest.raises(ValueError, match="must be a vocabulary.*--force"):
+        load_corpus(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"format": "other"}, "format must be"),
+        ({"version": 9}, "version must be 1, got 9"),
+        ({"dtype": "object"}, "dtype must be one of"),
+        ({"splits": {}}, "fields must be"),
+        ({"sources": [{"name": "x"}]}, "fields must be"),
+        ({"surprise": 1}, "fields must be"),
+    ],
+)
+def test_a_foreign_header_is_refused(fields, message, folder):
+    change(folder / "corpus.json", **fields)
+    with pytest.raises(ValueError, match=message):
+        load_corpus(folder)
+
+
+def test_a_folder_without_a_header_is_refused_with_the_command(tmp_path):
+    with pytest.raises(ValueError, match="no corpus.json: .* `highrank data prepare"):
+        load_corpus(tmp_path)
+    with pytest.raises(ValueError, match="no prepared corpus is at .*nowhere"):
+        load_corpus(tmp_path / "nowhere")
+
+
+def test_a_corpus_is_found_by_name_and_by_folder(folder, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    assert find_corpus("mine", cache=cache).path == folder
+    assert find_corpus(folder).path == folder and find_corpus(str(folder)).path == folder
+    monkeypatch.setenv("HIGHRANK_CACHE", str(cache))
+    assert find_corpus("mine").path == folder
+
+
+def test_what_is_not_prepared_comes_with_the_command_that_prepares_it(tmp_path):
+    command = "run `highrank data prepare penn-treebank`.*penn-treebank --from DIR`"
+    with pytest.raises(ValueError, match=command):
+        find_corpus("penn-treebank", cache=tmp_path)
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(ValueError, match="run `highrank data prepare .*a.txt`"):
+        find_corpus(tmp_path / "a.txt", cache=tmp_path)
+    with pytest.raises(ValueError, match="one of sotu, .*, got 'nope'.*data list"):
+        find_corpus("nope", cache=tmp_path)
+
+
+def test_the_cache_is_the_argument_the_variable_or_the_users_cache(monkeypatch, tmp_path):
+    for name in ("HIGHRANK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_folder() == Path.home() / ".cache" / "highrank"
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    assert cache_folder() == Path("/local/highrank")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_folder() == Path.home() / "Library" / "Caches" / "highrank"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_folder() == Path("/xdg/highrank")
+    monkeypatch.setenv("HIGHRANK_CACHE", "/own")
+    assert cache_folder() == Path("/own")
+    assert cache_folder(tmp_path) == tmp_path

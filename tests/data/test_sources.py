@@ -1,0 +1,178 @@
+"""Where the files of a known corpus come from: a small corpus, from folders and from a server."""
+
+import hashlib
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from highrank.data import find_corpus, prepare_known
+from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus
+from highrank.data.listing import list_corpora
+
+TEXTS = {
+    "tiny.train.txt": b"a b <unk>\n\nb c\n",
+    "tiny.valid.txt": b"c d\n",
+    "tiny.test.txt": b"e a\n",
+}
+HASHES = {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()}
+
+
+def packed(kind):
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, text in TEXTS.items():
+                archive.writestr(f"./tiny/data/{name}", text)
+        return file.getvalue()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for name, text in TEXTS.items():
+            info = tarfile.TarInfo(f"./tiny/data/{name}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text))
+    return file.getvalue()
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Put a corpus called tiny into the catalogue."""
+
+    def add(*addresses, **changes):
+        splits = ("train", "valid", "test")
+        fields = {
+            "title": "Tiny",
+            "licence": "none",
+            "recipe": PUBLISHED,
+            "files": {split: ((f"tiny.{split}.txt", f"{split}.txt"),) for split in splits},
+            "addresses": addresses,
+            "sha256": HASHES,
+            "num_tokens": {"train": 8, "valid": 3, "test": 3},
+            "vocab_size": 7,
+        }
+        monkeypatch.setitem(CATALOG, "tiny", KnownCorpus(**fields | changes))
+
+    return add
+
+
+def write_texts(folder, names=TEXTS):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in zip(names, TEXTS.values(), strict=True):
+        (folder / name).write_bytes(text)
+    return folder
+
+
+def words_of(corpus, split):
+    return " ".join(corpus.vocabulary.decode(corpus.split(split)))
+
+
+def test_the_protocol_is_whitespace_eos_per_line_and_order_of_appearance(known, tmp_path):
+    known()
+    corpus = prepare_known("tiny", source=write_texts(tmp_path / "in"), cache=tmp_path).corpus
+    assert corpus.vocabulary.words == ("a", "b", "<unk>", "<eos>", "c", "d", "e")
+    assert words_of(corpus, "train") == "a b <unk> <eos> <eos> b c <eos>"
+    assert [words_of(corpus, split) for split in ("valid", "test")] == ["c d <eos>", "e a <eos>"]
+    assert find_corpus("tiny", cache=tmp_path).header == corpus.header
+
+
+@pytest.mark.parametrize("names", [TEXTS, ("train.txt", "valid.txt", "test.txt")])
+def test_files_are_found_in_nested_folders_under_either_name(names, known, tmp_path):
+    known()
+    write_texts(tmp_path / "in" / "deep" / "er", names)
+    assert prepare_known("tiny", source=tmp_path / "in", cache=tmp_path).is_new
+    assert not prepare_known("tiny", source=tmp_path / "in", cache=tmp_path).is_new
+    assert not prepare_known("tiny", cache=tmp_path).is_new
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_the_users_archive_will_do(kind, is_folder, known, tmp_path):
+    known("http://127.0.0.1:9/tiny.archive")
+    (tmp_path / "in").mkdir()
+    archive = tmp_path / "in" / "tiny.archive"
+    archive.write_bytes(packed(kind))
+    source = archive.parent if is_folder else archive
+    assert prepare_known("tiny", source=source, cache=tmp_path / "cache").is_new
+    assert not list((tmp_path / "cache" / "downloads").iterdir())
+
+
+def test_what_the_users_folder_lacks_is_an_error(known, tmp_path):
+    known()
+    folder = write_texts(tmp_path / "in")
+    with pytest.raises(ValueError, match="in a folder or an archive, got .*train.txt"):
+        prepare_known("tiny", source=folder / "tiny.train.txt", cache=tmp_path)
+    write_texts(folder / "copy")
+    with pytest.raises(ValueError, match="must have one tiny.train.txt, got .* and "):
+        prepare_known("tiny", source=folder, cache=tmp_path)
+    (folder / "copy" / "tiny.test.txt").unlink()
+    with pytest.raises(ValueError, match="has no tiny.test.txt"):
+        prepare_known("tiny", source=folder / "copy", cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 8}, "must have 8 words, got 7"),
+        ({"num_tokens": {"test": 1234}}, "must have 1,234 test tokens, got 3"),
+        ({"sha256": {"tiny.test.txt": "00"}}, "tiny.test.txt must have sha256 00, got"),
+    ],
+)
+def test_files_that_are_not_the_published_ones_are_refused(changes, message, known, tmp_path):
+    known(**changes)
+    with pytest.raises(ValueError, match=message):
+        prepare_known("tiny", source=write_texts(tmp_path / "in"), cache=tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_folder_on_a_server_is_downloaded_file_by_file(known, site, tmp_path):
+    known(f"{site.url}/")
+    site.files |= {f"/{name}": text for name, text in TEXTS.items()}
+    shares = []
+    done = prepare_known("tiny", cache=tmp_path, on_progress=lambda share, _: shares.append(share))
+    assert done.is_new and len(site.asked) == 3
+    assert max(shares) == 1.0 and not list((tmp_path / "downloads").iterdir())
+    assert not prepare_known("tiny", cache=tmp_path).is_new and len(site.asked) == 3
+
+
+@pytest.mark.parametrize("first", ["missing", "wrong hash", "no archive", "damaged", "refused"])
+def test_the_second_address_is_used_when_the_first_one_fails(first, known, site, tmp_path):
+    bad = "http://127.0.0.1:9/tiny.tgz" if first == "refused" else f"{site.url}/bad/tiny.tgz"
+    content = packed("tar")
+    known(bad, f"{site.url}/tiny.tgz", sha256={"tiny.tgz": hashlib.sha256(content).hexdigest()})
+    if first == "no archive" or first == "damaged":
+        known(bad, f"{site.url}/tiny.tgz")
+    site.files["/tiny.tgz"] = content
+    if first == "wrong hash" or first == "no archive":
+        site.files["/bad/tiny.tgz"] = b"sorry"
+    elif first == "damaged":
+        site.files["/bad/tiny.tgz"] = packed("tar")[:40] + b"?" + packed("tar")[41:]
+    assert prepare_known("tiny", cache=tmp_path).is_new
+
+
+def test_when_no_address_works_the_error_names_each_and_the_way_out(known, site, tmp_path):
+    known(f"{site.url}/one.zip", f"{site.url}/two/")
+    with pytest.raises(OSError) as error:
+        prepare_known("tiny", cache=tmp_path)
+    first, one, two, way_out = str(error.value).splitlines()
+    assert "/one.zip: " in one and "404" in one and "/two/: " in two and "404" in two
+    assert "highrank data prepare tiny --from DIR" in way_out
+
+
+def test_a_broken_download_goes_on_in_the_next_run(known, site, tmp_path):
+    known(f"{site.url}/tiny.zip")
+    site.files["/tiny.zip"], site.breaks = packed("zip"), [100, 0]
+    with pytest.raises(OSError, match="broke after 100"):
+        prepare_known("tiny", cache=tmp_path)
+    assert prepare_known("tiny", cache=tmp_path).is_new
+    assert site.asked[-1] == ("/tiny.zip", "bytes=100-")
+
+
+def test_listings_show_what_is_known_prepared_and_broken(known, tmp_path):
+    known()
+    assert [listing.prepared for listing in list_corpora(tmp_path)] == [None] * len(CATALOG)
+    folder = prepare_known("tiny", source=write_texts(tmp_path / "in"), cache=tmp_path).corpus.path
+    (tiny,) = (listing for listing in list_corpora(tmp_path) if listing.name == "tiny")
+    assert tiny.prepared == str(folder) and tiny.vocab_size == 7 and tiny.problem is None
+    (folder / "train.bin").write_bytes(b"")
+    (tiny,) = (listing for listing in list_corpora(tmp_path) if listing.name == "tiny")
+    assert tiny.prepared is None and "train.bin" in tiny.problem

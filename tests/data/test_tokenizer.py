@@ -1,0 +1,68 @@
+"""Lines to tokens, and back."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from highrank.data import readable, tokenizer
+from highrank.data.tokenizer import TOKENIZERS, characters, whitespace, words
+
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\n"))
+# Text that is rich in what the word tokenizer must decide about.
+SIGNS = st.text(st.sampled_from("ab1 ’'-.,;\"“”()$%<>unk é́"))
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ('"No," he didn\'t say.', ['"', "No", ",", '"', "he", "didn't", "say", "."]),
+        ("well-known 21st -- no... way", ["well-known", "21st", "--", "no", "...", "way"]),
+        ("$3,000.50, 1.5% of it", ["$", "3,000.50", ",", "1.5", "%", "of", "it"]),
+        ("Mr. <unk> isn’t __eou__", ["Mr", ".", "<unk>", "isn’t", "__eou__"]),
+        ("'tis rock 'n' roll", ["'", "tis", "rock", "'", "n", "'", "roll"]),
+        (unicodedata.normalize("NFD", "été हिन्दी"), ["e\u0301te\u0301", "हिन्दी"]),
+    ],
+)
+def test_words_numbers_and_signs_are_tokens(line, tokens):
+    assert words(line) == [*tokens, "<eos>"]
+
+
+@given(LINE | SIGNS)
+def test_no_tokenizer_loses_anything_but_spaces(line):
+    for tokenize in (words, whitespace):
+        assert "".join(tokenize(line)).removesuffix("<eos>") == "".join(line.split())
+    assert "".join(characters(line)) == line + "<eos>"
+
+
+@given(SIGNS | LINE)
+def test_readable_text_has_the_same_tokens(line):
+    tokens = words(line)
+    assert words(readable(tokens).removesuffix("\n")) == tokens
+
+
+@given(st.lists(LINE))
+def test_characters_become_the_same_text_again(lines):
+    tokens = [token for line in lines for token in characters(line)]
+    assert readable(tokens, "char") == "".join(line + "\n" for line in lines)
+
+
+def test_readable_text_reads_well():
+    line = '"No," he said (at 5%): well-known.'
+    assert readable(words(line)) == line + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("words", []), ("whitespace", ["<eos>"]), ("characters", [" ", "<eos>"])]
+)
+def test_only_the_word_tokenizer_drops_blank_lines(name, tokens):
+    assert TOKENIZERS[name](" ") == tokens
+
+
+def test_what_is_remembered_of_words_is_bounded(monkeypatch):
+    monkeypatch.setattr(tokenizer, "MAX_PIECES", 10)
+    for number in range(100):
+        assert words(f"w{number},") == [f"w{number}", ",", "<eos>"]
+        assert len(tokenizer._pieces) <= 10
+    tokenizer._pieces.clear()

@@ -1,0 +1,94 @@
+"""Words and ids."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from highrank.data import Vocabulary
+
+WORDS = st.lists(st.text(), min_size=1, unique=True)
+
+
+@given(WORDS)
+def test_decoding_undoes_encoding(words):
+    vocabulary = Vocabulary(words)
+    assert vocabulary.decode(vocabulary.encode(words)) == words
+    assert vocabulary.encode(words).tolist() == list(range(len(words)))
+
+
+@given(WORDS)
+def test_json_gives_back_the_same_vocabulary(words):
+    vocabulary = Vocabulary(words)
+    again = Vocabulary.from_json(vocabulary.to_json())
+    assert again == vocabulary and again.sha256 == vocabulary.sha256
+
+
+@given(WORDS)
+def test_the_hash_knows_the_order(words):
+    turned = Vocabulary(words[::-1])
+    assert (turned.sha256 == Vocabulary(words).sha256) == (len(words) == 1)
+
+
+def test_a_saved_vocabulary_loads_and_is_readable(tmp_path):
+    path = tmp_path / "vocabulary.json"
+    Vocabulary(("naïve", "<eos>")).save(path)
+    assert "naïve" in path.read_text(encoding="utf-8")
+    assert Vocabulary.load(path).words == ("naïve", "<eos>")
+
+
+def test_unknown_words_become_unk():
+    vocabulary = Vocabulary(("a", "<unk>", "b"))
+    assert vocabulary.encode(["b", "c", "a", "<unk>"]).tolist() == [2, 1, 0, 1]
+    assert vocabulary.unk == 1 and vocabulary.eos is None
+
+
+def test_without_unk_an_unknown_word_is_an_error():
+    with pytest.raises(ValueError, match="which has no <unk>, got 'c'"):
+        Vocabulary(("a", "<eos>")).encode(["a", "c"])
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_an_id_out_of_range_is_an_error(place):
+    with pytest.raises(ValueError, match=f"from 0 to 1, got {place}"):
+        Vocabulary(("a", "b")).decode(np.array([0, place]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a", "b", "a"), "got 'a' twice"),
+        ((), "at least one word"),
+        (("a", 3), "must be a string, got 3"),
+    ],
+)
+def test_bad_words_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        Vocabulary(words)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "format"),
+        ("{", "Expecting"),
+        (json.dumps({"format": "highrank vocabulary", "version": 2}), "version must be 1, got 2"),
+        (json.dumps({"format": "highrank vocabulary", "version": 1}), "list of words"),
+    ],
+)
+def test_a_foreign_file_is_an_error_with_its_path(content, message, tmp_path):
+    path = tmp_path / "vocabulary.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        Vocabulary.load(path)
+    assert str(path) in str(error.value)
+
+
+def test_it_cannot_be_changed_and_prints_short():
+    vocabulary = Vocabulary(["a"] + [str(number) for number in range(1000)])
+    with pytest.raises(AttributeError):
+        vocabulary.words = ()
+    assert "1001 words" in repr(vocabulary) and len(repr(vocabulary)) < 80
+    assert "a" in vocabulary and "b" not in vocabulary

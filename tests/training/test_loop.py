@@ -1,0 +1,150 @@
+"""Runs: their files, their ends, and that a resumed one is the uninterrupted one."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from highrank.build import load
+from highrank.config import StageConfig
+from highrank.training import loop
+from highrank.training.loop import Run
+from highrank.training.trainer import Diverged
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def metrics(folder):
+    """Without what depends on the clock."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def assert_same(one, two):
+    assert metrics(one) == metrics(two)
+    first, second = weights(one), weights(two)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    states = [torch.load(f / "trainer.pt", weights_only=True)["trainer"] for f in (one, two)]
+    for name, tensor in states[0]["model"].items():
+        assert torch.equal(tensor, states[1]["model"][name]), name
+
+
+def interrupt_at(step):
+    """A progress callback that presses Ctrl-C once."""
+
+    def show(progress):
+        if progress.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return show
+
+
+def test_a_run_writes_what_it_promises(config, corpus, tmp_path):
+    outcome = Run(config, corpus, tmp_path / "run").go()
+    assert outcome.reason == "finished"
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    files = {"config.json", "vocabulary.json", "model.safetensors", "metrics.jsonl", "trainer.pt"}
+    assert names == files
+    model, vocabulary = load(tmp_path / "run")
+    assert vocabulary == corpus.vocabulary and not model.training
+    lines = [line for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 1, 2]
+    assert [line["is_averaging"] for line in lines] == [False, True, True, True, True]
+    assert outcome.best_valid_loss == min(line["valid_loss"] for line in lines)
+
+
+def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus, tmp_path):
+    from highrank.evaluation.static import evaluate
+
+    outcome = Run(config, corpus, tmp_path / "run").go()
+    model, _ = load(tmp_path / "run")
+    found = evaluate(model, corpus.split("valid"), config.valid_columns)
+    assert found.nats == pytest.approx(outcome.best_valid_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("grow_at", [None, 0.5])
+@pytest.mark.parametrize("step", [1, 15, 33, 80, 150])
+def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(
+    step, grow_at, config, corpus, tmp_path
+):
+    config = replace(config, head=replace(config.head, grow_at=grow_at))
+    Run(config, corpus, tmp_path / "whole").go()
+    torch.rand(17)
+    folder = tmp_path / "parts"
+    assert Run(config, corpus, folder, on_progress=interrupt_at(step)).go().reason == "interrupted"
+    assert Run(config, corpus, folder).go().reason == "finished"
+    assert_same(folder, tmp_path / "whole")
+
+
+def test_a_finished_run_has_nothing_left_to_do(config, corpus, tmp_path):
+    Run(config, corpus, tmp_path / "run").go()
+    before = metrics(tmp_path / "run")
+    assert Run(config, corpus, tmp_path / "run").go().reason == "finished"
+    assert metrics(tmp_path / "run") == before
+
+
+def test_a_budget_ends_the_run_with_everything_saved(config, corpus, tmp_path):
+    endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
+    outcome = Run(endless, corpus, tmp_path / "run", budget=2.0).go()
+    assert outcome.reason == "out of time" and outcome.seconds < 2.5
+    assert load(tmp_path / "run")[0].head.num_components == 3
+
+
+def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
+    Run(replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run").go()
+    with pytest.raises(ValueError, match="must be new or have the same configuration"):
+        Run(config, corpus, tmp_path / "run")
+
+
+def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):
+    (tmp_path / "thesis.tex").write_text("all my work")
+    with pytest.raises(ValueError, match="folder must be empty"):
+        Run(config, corpus, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "all my work"
+
+
+def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, corpus, tmp_path):
+    wild = replace(config, train=replace(config.train, lr=1e38, clip=1e38))
+    with pytest.raises(Diverged, match=r"diverged at step \d+ .*trainer\.pt.*--train\.lr"):
+        Run(wild, corpus, tmp_path / "run").go()
+    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_growth_keeps_the_loss_and_the_state_of_the_optimiser(config, corpus, tmp_path):
+    stage = StageConfig(optimizer="adamw", lr=0.01, epochs=2, clip=1.0)
+    config = replace(
+        config, train=stage, finetune=None, head=replace(config.head, grow_at=0.5, num_components=5)
+    )
+    run = Run(config, corpus, tmp_path / "run")
+    trainer = run.trainer
+    while trainer.epoch_share < 0.45:
+        trainer.train_window(trainer.epoch_share)
+    embedding = trainer.model.head.weight
+    before, moments = (
+        trainer.validate(corpus.split("valid")).nats,
+        trainer.optimizer.state[embedding],
+    )
+    trainer._grow()
+    assert trainer.model.head.num_components == 5
+    assert trainer.validate(corpus.split("valid")).nats == pytest.approx(before, rel=1e-3)
+    assert trainer.optimizer.state[embedding] is moments
+    trainer.train_window(0.6)
+    assert len(trainer.optimizer.state) == len(list(trainer.model.parameters()))
+
+
+def test_checkpoints_come_by_the_clock_too_and_change_nothing(
+    config, corpus, tmp_path, monkeypatch
+):
+    Run(config, corpus, tmp_path / "rare").go()
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    Run(config, corpus, tmp_path / "often").go()
+    assert_same(tmp_path / "rare", tmp_path / "often")
