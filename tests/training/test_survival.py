@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from highrank.training import checkpoint, files
+from highrank.data import atomic
+from highrank.training import checkpoint
 from highrank.training.log import MetricsLog
 from highrank.training.loop import Run
 
@@ -51,8 +52,8 @@ def half_written(write):
 STEPS = {
     "write of the checkpoint": (checkpoint.torch, "save"),
     "write of the model": (checkpoint, "save_file"),
-    "sync": (files.os, "fsync"),
-    "rename": (files.os, "replace"),
+    "sync": (atomic.os, "fsync"),
+    "rename": (atomic.os, "replace"),
     "line of the log": (MetricsLog, "write"),
 }
 

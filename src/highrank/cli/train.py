@@ -68,7 +68,6 @@ def _default_config(preset: str, arguments: list[str]) -> RunConfig:
 def _train(options: Options, preset: str) -> None:
     import torch
 
-    from highrank.data.corpus import find_corpus
     from highrank.training.directory import new_run
     from highrank.training.loop import Run
     from highrank.training.trainer import Diverged
@@ -76,7 +75,7 @@ def _train(options: Options, preset: str) -> None:
     budget = None if options.budget is None else seconds(options.budget)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    corpus = find_corpus(options.config.corpus)
+    corpus = _corpus(options.config.corpus)
     folder = options.resume or options.out or new_run(options.runs, preset)
     console = Console(stderr=True, highlight=False)
     console.print(f"Run: {folder}")
@@ -98,6 +97,18 @@ def _train(options: Options, preset: str) -> None:
         console.print(f"Saved. Go on with: highrank train --resume {folder}")
         sys.exit(130)
     _tell(run, corpus, outcome)
+
+
+def _corpus(name: str) -> "Corpus":
+    """A prepared corpus; the default one needs no download, so it is prepared on the way."""
+    from highrank.data.cache import corpus_folder
+    from highrank.data.corpus import find_corpus
+    from highrank.data.prepare import prepare_known
+
+    if name == "sotu" and not corpus_folder(name).exists():
+        with progress("Preparing the State of the Union addresses") as on_progress:
+            return prepare_known(name, on_progress=on_progress).corpus
+    return find_corpus(name)
 
 
 def _tell(run: "Run", corpus: "Corpus", outcome: "Outcome") -> None:

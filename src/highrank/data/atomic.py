@@ -1,12 +1,25 @@
-"""A folder that is there completely or not at all."""
+"""Files and folders that are there completely or not at all, whenever the machine stops."""
 
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write to a temporary name, sync, rename, sync the folder.
+
+    Args:
+        write: makes the file at the path it is given.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    write(temporary)
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
 
 
 @contextmanager

@@ -49,10 +49,15 @@ def evaluate(
     model: LanguageModel,
     tokens: NDArray[np.integer],
     num_columns: int = 10,
-    window: int = 70,
+    window: int | None = None,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> Evaluation:
-    """Mean loss of the text; the window's length does not change it, the number of columns does."""
+    """Mean loss of the text; the window's length does not change it, the number of columns does.
+
+    Args:
+        window: tokens of each column that are read at once; about 1,000 of all columns if None.
+    """
+    window = max(1, 1000 // num_columns) if window is None else window
     was_training = model.training
     model.eval()
     try:

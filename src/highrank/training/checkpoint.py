@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from highrank.training.files import write_atomically
+from highrank.data.atomic import write_atomically
 
 FORMAT = 1
 

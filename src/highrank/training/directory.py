@@ -6,8 +6,8 @@ from pathlib import Path
 
 from highrank.build import config_from_json
 from highrank.config import RunConfig
+from highrank.data.atomic import write_atomically
 from highrank.data.vocabulary import Vocabulary
-from highrank.training.files import write_atomically
 
 # What a run may leave behind that was killed before it had begun.
 FIRST_FILES = {"vocabulary.json", ".vocabulary.json.new", ".config.json.new"}
