@@ -13,8 +13,8 @@ from torch import Tensor
 
 from highrank.ops.precision import at_least_float32
 
-# The least that runs the multiply at full speed for V = 10,000 … 131,072: `highrank bench loss`.
-CHUNK_BYTES = 64 * 2**20
+# Within 10 % of the fastest for V = 10,000 … 131,072; less is slower from V = 33,278 on: docs/log.md.
+CHUNK_BYTES = 96 * 2**20
 
 
 class Inputs(NamedTuple):
