@@ -13,7 +13,7 @@ from torch import Tensor
 
 from highrank.ops.precision import at_least_float32
 
-# Within 10 % of the fastest for V = 10,000 … 131,072; less is slower from V = 33,278 on: docs/log.md.
+# Within 10 % of the fastest for V = 10,000 … 131,072; less is slower at large V: docs/log.md.
 CHUNK_BYTES = 96 * 2**20
 
 
