@@ -1,5 +1,7 @@
 """highrank: output layers of language models beyond one softmax."""
 
+from highrank import presets
+from highrank.build import load
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.ops import mixture_cross_entropy
 
@@ -9,5 +11,7 @@ __all__ = [
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
+    "load",
     "mixture_cross_entropy",
+    "presets",
 ]

@@ -34,7 +34,7 @@ def loss(
     """Compare the ways to the mixture's loss and its gradients: time and memory.
 
     Prints a table, and writes a page with pictures and a JSON file beside it. Contestants take
-    turns in one run; all four shapes take about twenty minutes on two cores.
+    turns in one run; all four shapes take about fifteen minutes on two cores.
 
     Args:
         shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).

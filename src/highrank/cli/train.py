@@ -76,6 +76,7 @@ def _train(options: Options, preset: str) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     corpus = _corpus(options.config.corpus)
+    _check(options, len(corpus.vocabulary))
     folder = options.resume or options.out or new_run(options.runs, preset)
     console = Console(stderr=True, highlight=False)
     console.print(f"Run: {folder}")
@@ -97,6 +98,21 @@ def _train(options: Options, preset: str) -> None:
         console.print(f"Saved. Go on with: highrank train --resume {folder}")
         sys.exit(130)
     _tell(run, corpus, outcome)
+
+
+def _check(options: Options, vocab_size: int) -> None:
+    """Find mistakes before a folder is made: build the model without memory, ask for the device."""
+    import torch
+
+    from highrank.build import build_model
+
+    with torch.device("meta"):
+        build_model(options.config, vocab_size)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch has here, got {reason}") from None
 
 
 def _corpus(name: str) -> "Corpus":

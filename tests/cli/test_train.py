@@ -1,0 +1,112 @@
+"""`highrank train` as a user meets it: in a process of its own."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TINY = [
+    "--model.embedding-size",
+    "8",
+    "--model.hidden-sizes",
+    "12",
+    "10",
+    "--head.num-components",
+    "2",
+    "--threads",
+    "1",
+    "--batch.batch-size",
+    "4",
+    "--valid-columns",
+    "2",
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a prepared corpus called `tale`."""
+    folder = tmp_path_factory.mktemp("place")
+    words, rng = (
+        ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"],
+        random.Random(0),
+    )
+    lines = (" ".join(rng.choices(words, k=9)) for _ in range(400))
+    (folder / "tale.txt").write_text("\n".join(lines))
+    assert highrank(folder, "data", "prepare", "tale.txt").returncode == 0
+    return folder
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "highrank.cli", *arguments]
+
+
+def environment(folder):
+    return os.environ | {"HIGHRANK_CACHE": str(folder / "cache")}
+
+
+def highrank(folder, *arguments):
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_a_run_ends_with_perplexities_files_and_samples(place):
+    done = highrank(place, "train", "small", "--corpus", "tale", *TINY, "--train.epochs", "2")
+    assert done.returncode == 0, done.stderr
+    assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
+    assert "It writes:" in done.stdout
+    run = place / "runs" / "small-1"
+    assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
+    again = highrank(place, "train", "--resume", "runs/small-1", "--threads", "1")
+    assert again.returncode == 0 and "finished" in again.stdout
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(place):
+    process = subprocess.Popen(
+        command("train", "--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", "long"),
+        cwd=place,
+        env=environment(place),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = place / "long" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "highrank train --resume long" in errors and "Traceback" not in errors
+    done = highrank(place, "train", "--resume", "long", "--threads", "1", "--budget", "1s")
+    assert done.returncode == 0 and "out of time" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "preset must be one of small, ptb-softmax"),
+        (["--corpus", "nowhere"], "a corpus must be a prepared name"),
+        (["ptb-mos"], "highrank data prepare penn-treebank"),
+        (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
+        (["--resume", "nothing"], "a run must be a folder that `highrank train` made, got nothing"),
+        (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 256 and 128"),
+        (["--corpus", "tale", "--device", "gpu"], "device"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_no_run_behind(arguments, message, place):
+    before = {path.name for path in place.rglob("*")}
+    done = highrank(place, "train", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert {path.name for path in place.rglob("*")} == before
