@@ -72,4 +72,23 @@ def loss(
     console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
 
 
-BENCHMARKS: dict[str, Callable[..., Any]] = {"loss": loss}
+def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
+    """Compare one training step of ptb-mos with the original head's, and with ptb-softmax.
+
+    Args:
+        rounds: How often each contestant's time is taken; the best counts.
+        quick: Windows of 10 tokens instead of 70: rough numbers.
+        json: Print the numbers as JSON instead of a table.
+    """
+    from highrank.experiments.bench.step import run_step_bench
+    from highrank.reports.bench_table import step_table
+
+    with progress("Measuring a training step") as on_progress:
+        result = run_step_bench(rounds=rounds, quick=quick, on_progress=on_progress)
+    if json:
+        print(dumps(asdict(result)))
+    else:
+        Console().print(step_table(result))
+
+
+BENCHMARKS: dict[str, Callable[..., Any]] = {"loss": loss, "step": step}

@@ -6,6 +6,7 @@ from rich.table import Table
 from highrank.experiments.bench.loss_inputs import Shape
 from highrank.experiments.bench.loss_result import LossBenchResult
 from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.step import StepBenchResult
 from highrank.reports.tables import duration
 
 MIB = 2**20
@@ -112,3 +113,31 @@ def _caption(result: LossBenchResult) -> list[str]:
         growth_text(result),
         f"{environment_text(result.environment)}, {duration(result.elapsed)}.",
     ]
+
+
+def step_table(result: StepBenchResult) -> Table:
+    """One row per contestant, as ratios to ptb-mos."""
+    table = Table(
+        title="One training step of the paper's Penn Treebank models",
+        caption=(
+            f"Forward, backward, clipping and update, float32. Seconds: best of {result.rounds} "
+            "alternating rounds. MiB: peak memory above model and inputs, in a fresh process.\n"
+            f"{environment_text(result.environment)}, {duration(result.elapsed)}."
+        ),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in ("contestant", "tokens", "seconds", "time\n÷ ptb-mos", "MiB", "MiB\n÷ ptb-mos"):
+        table.add_column(name, justify="left" if name == "contestant" else "right", no_wrap=True)
+    for m in result.measurements:
+        table.add_row(
+            m.name,
+            f"{result.num_tokens[m.name]:,}",
+            "–" if m.best is None else f"{m.best:.3g}",
+            ratio(m.time_ratios.get("ptb-mos")),
+            "–" if m.peak_bytes is None else mib(m.peak_bytes),
+            ratio(m.memory_ratios.get("ptb-mos")),
+        )
+    return table
