@@ -41,5 +41,18 @@ def test_float32_log_probabilities_are_refused():
         log_prob_rank(torch.zeros(3, 3))
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (4,), (2, 3, 4)])
+def test_what_is_no_matrix_is_refused(shape):
+    with pytest.raises(ValueError, match="must be a finite matrix, got"):
+        log_prob_rank(torch.zeros(shape, dtype=torch.float64))
+
+
+def test_impossible_words_have_no_rank():
+    matrix = of_rank(3)
+    matrix[0, 0] = -torch.inf
+    with pytest.raises(ValueError, match="must be a finite matrix"):
+        log_prob_rank(matrix)
+
+
 def test_a_matrix_of_zeros_has_rank_zero():
     assert log_prob_rank(torch.zeros(5, 4, dtype=torch.float64))[0] == 0

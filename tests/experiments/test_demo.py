@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank.analysis.rank import log_prob_rank
 from highrank.experiments.demo import (
     CLOSE_UP,
     LANGUAGES,
@@ -49,10 +50,20 @@ def test_the_plan_pairs_each_mixture_with_a_softmax_of_as_many_parameters():
 
 @pytest.mark.parametrize("size", [8, 16, 63])
 def test_matched_softmaxes_have_as_many_parameters(size):
+    d = matching_softmax_size(size, 400, 200)
     mixture = MixtureOfSoftmaxes(64, 200, NUM_COMPONENTS, size)
-    softmax = Softmax(64, 200, matching_softmax_size(size, 200))
-    count = [sum(p.numel() for p in head.parameters()) for head in (mixture, softmax)]
-    assert count[0] == pytest.approx(count[1], rel=0.02)
+    softmax = Softmax(max(64, d), 200, d)
+    count = [
+        400 * head.hidden_size + sum(p.numel() for p in head.parameters())
+        for head in (mixture, softmax)
+    ]
+    assert count[0] == pytest.approx(count[1], rel=0.01)
+
+
+def test_a_matched_softmax_is_not_held_back_by_the_vectors_of_the_contexts():
+    d = matching_softmax_size(RANK - 1, 400, 200)
+    fitted = fit(Task("senses", "softmax", d, RANK - 1, seed=0, num_steps=3))
+    assert log_prob_rank(fitted.log_prob)[0] == fitted.rank_bound == d + 2
 
 
 def test_a_fit_is_a_distribution_in_float64_and_the_same_twice():

@@ -77,7 +77,8 @@ def test_gradients_are_those_of_finite_differences(head, hidden, target, method)
     def result(*_):
         return head(hidden, target[:3]).loss if method == "forward" else head.log_prob(hidden)
 
-    assert gradcheck(result, (hidden, *head.parameters()))
+    # A second backward pass recomputes, and may differ in the last bit.
+    assert gradcheck(result, (hidden, *head.parameters()), nondet_tol=1e-12)
 
 
 def test_training_goes_through_the_fused_backend(head, hidden, target, monkeypatch):

@@ -1,1 +1,1 @@
-"""What the paper measures of a model: ranks, divergences, components."""
+"""What the paper measures of a model."""

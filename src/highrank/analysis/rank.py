@@ -31,6 +31,8 @@ def log_prob_rank(log_prob: Tensor) -> tuple[int, Tensor]:
     """Numerical rank and singular values (descending) of log-probabilities computed in float64."""
     if log_prob.dtype != torch.float64:
         raise ValueError(f"log_prob must be float64, got {log_prob.dtype}")
+    if log_prob.dim() != 2 or log_prob.numel() == 0 or not log_prob.isfinite().all():
+        raise ValueError(f"log_prob must be a finite matrix, got {tuple(log_prob.shape)}")
     singular_values = torch.linalg.svdvals(log_prob)
     rows, columns = log_prob.shape
     eps = torch.finfo(torch.float64).eps

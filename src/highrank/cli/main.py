@@ -38,7 +38,7 @@ def main() -> None:
         description = inspect.getdoc(COMMANDS[arguments[0]]) or ""
         arguments = arguments[1:] or ["--help"]
     try:
-        if arguments[0] == "train":
+        if prog == "highrank" and arguments[0] == "train":
             # The preset decides the defaults of all options, so it is read before they are.
             run_train(arguments[1:])
             return

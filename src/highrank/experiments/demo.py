@@ -22,6 +22,7 @@ from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 
 RANK = 64
 NUM_COMPONENTS = 8
+# Of the free vector of each context; a softmax with a larger d gets a larger one.
 HIDDEN_SIZE = 64
 LANGUAGES: dict[str, Callable[[int], Language]] = {
     "factorised": lambda seed: factorised(rank=RANK, seed=seed),
@@ -95,28 +96,34 @@ def plan(seed: int, quick: bool) -> Iterator[Task]:
     """Every head at every size, and for each mixture a softmax with as many parameters."""
     num_steps = 300 if quick else 1000
     for language in LANGUAGES:
-        vocab_size = LANGUAGES[language](seed).vocab_size
+        made = LANGUAGES[language](seed)
         for size in QUICK_SIZES if quick else SIZES:
             for head in ("softmax", "moc", "mos"):
                 yield Task(language, head, size, None, seed, num_steps)
-            matching = matching_softmax_size(size, vocab_size)
+            matching = matching_softmax_size(size, made.num_contexts, made.vocab_size)
             yield Task(language, "softmax", matching, size, seed, num_steps)
 
 
-def matching_softmax_size(context_size: int, vocab_size: int) -> int:
+def matching_softmax_size(context_size: int, num_contexts: int, vocab_size: int) -> int:
     """The context size at which a softmax has about as many parameters as the mixture."""
-    mixture = _make_head("mos", context_size, vocab_size, device="meta")
-    wanted = sum(p.numel() for p in mixture.parameters())
-    # A softmax has (D + 1 + V) · d + V parameters.
-    return round((wanted - vocab_size) / (HIDDEN_SIZE + 1 + vocab_size))
+    wanted = _num_parameters("mos", context_size, num_contexts, vocab_size)
+    return min(
+        range(1, vocab_size),
+        key=lambda d: abs(_num_parameters("softmax", d, num_contexts, vocab_size) - wanted),
+    )
+
+
+def _num_parameters(kind: str, context_size: int, num_contexts: int, vocab_size: int) -> int:
+    head = _make_head(kind, context_size, vocab_size, device="meta")
+    return num_contexts * head.hidden_size + sum(p.numel() for p in head.parameters())
 
 
 def fit(task: Task) -> Fitted:
     """Adam with a cosine schedule on the exact cross-entropy, over all contexts at once."""
     language = LANGUAGES[task.language](task.seed)
     torch.manual_seed(task.seed)
-    hidden = nn.Parameter(torch.randn(language.num_contexts, HIDDEN_SIZE))  # (C, D)
     head = _make_head(task.head, task.context_size, language.vocab_size)
+    hidden = nn.Parameter(torch.randn(language.num_contexts, head.hidden_size))  # (C, D)
     joint = torch.from_numpy(language.stationary[:, None] * language.prob).float()  # (C, V)
     parameters = [hidden, *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=0.15)
@@ -133,7 +140,7 @@ def fit(task: Task) -> Fitted:
 
 
 def _make_head(kind: str, context_size: int, vocab_size: int, device: str | None = None) -> Head:
-    sizes = (HIDDEN_SIZE, vocab_size)
+    sizes = (max(HIDDEN_SIZE, context_size), vocab_size)
     if kind == "softmax":
         return Softmax(*sizes, context_size, activation="identity", device=device)
     mixture = {"moc": MixtureOfContexts, "mos": MixtureOfSoftmaxes}[kind]

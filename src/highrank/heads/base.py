@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from highrank.ops.dropout import locked_dropout
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob, token_slices
+from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -105,7 +106,7 @@ class Head(nn.Module):
 
     @property
     def rank_bound(self) -> int | None:
-        """The highest rank a matrix of this head's log-probabilities can have; None if unknown.
+        """No matrix of this head's log-probabilities has a higher rank; None if no bound is known.
 
         The contexts contribute E, the normaliser 1, the bias 1.
         """
@@ -143,8 +144,7 @@ class Head(nn.Module):
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """log p of every word (..., V), normalised."""
-        log_weight, context = self.softmaxes(hidden)
-        return mixture_log_prob(context, log_weight, self.weight, self.bias)
+        return self._log_prob(self.softmaxes(hidden))
 
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
@@ -180,7 +180,8 @@ class Head(nn.Module):
             text += f", num_components={self.num_components}"
         if self.latent is not None:
             text += f", embedding_size={self.embedding_size}, activation={self.activation!r}"
-        return text + f", dropout={self.dropout}, bias={self.bias is not None}"
+        text += f", dropout={self.dropout}, bias={self.bias is not None}"
+        return text + (", batch_first=True" if self.batch_first else "")
 
     def _contexts(self, hidden: Tensor) -> Tensor:
         """(..., K, E), with dropout: one mask per sequence, shared over time."""
@@ -206,7 +207,8 @@ class Head(nn.Module):
         log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
         context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
         words = torch.empty(len(context), dtype=torch.long, device=hidden.device)
-        for tokens in token_slices(len(context), self.vocab_size, self.weight.dtype.itemsize):
+        itemsize = at_least_float32(self.weight.dtype).itemsize
+        for tokens in token_slices(len(context), self.vocab_size, itemsize):
             words[tokens] = words_of(Mixture(log_weight[tokens], context[tokens]))
         return words.reshape(hidden.shape[:-1])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from highrank.ops.precision import at_least_float32
+from highrank.ops.precision import at_least_float32, in_autocast_dtype
 
 # A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
 CHUNK_BYTES = 8 * 2**20
@@ -35,10 +35,7 @@ def mixture_log_prob(
     leading, device_type = context.shape[:-2], context.device.type
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
     log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        context, weight = context.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    context, weight, bias = in_autocast_dtype(context, weight, bias)
     with torch.autocast(device_type, enabled=False):
         log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias)  # (N, V)
     return log_p.reshape(*leading, len(weight))
@@ -89,7 +86,10 @@ class _LogProb(Function):
                     d_bias += slope.sum(0)
                 slope = slope.to(h.dtype)
                 d_context[tokens, k] = slope @ weight
-                d_weight += slope.T @ h
+                if d_weight.dtype == slope.dtype:
+                    d_weight.addmm_(slope.T, h)
+                else:
+                    d_weight += slope.T @ h
         d_bias = None if d_bias is None else d_bias.to(bias.dtype)
         return d_context, d_log_weight, d_weight.to(weight.dtype), d_bias
 

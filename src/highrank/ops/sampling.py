@@ -39,7 +39,7 @@ def tempered(
         descending, order = log_p.sort(-1, descending=True)
         # Cut a word if the words before it reach top_p already.
         before = descending.exp().cumsum(-1) - descending.exp()
-        cut = (before >= top_p).scatter(-1, order, before >= top_p)
+        cut = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p)
         log_p = log_p.masked_fill(cut, -torch.inf).log_softmax(-1)
     return log_p
 

@@ -35,12 +35,8 @@ REPLACED = {
     "bias must be (7,), got (1,)": {"bias": torch.zeros(1)},
     "target must have an integer dtype, got torch.float32": {"target": torch.zeros(9)},
     "target must have an integer dtype, got torch.bool": {"target": torch.zeros(9) > 0},
-    "weight must have context's dtype torch.float64, got torch.float32": {
-        "weight": torch.zeros(7, 4)
-    },
-    "bias must have context's dtype torch.float64, got torch.float16": {
-        "bias": torch.zeros(7).half()
-    },
+    "weight must be torch.float64 as context is, got torch.float32": {"weight": torch.zeros(7, 4)},
+    "bias must be torch.float64 as context is, got torch.float16": {"bias": torch.zeros(7).half()},
     "reduction must be one of ('mean', 'sum', 'none'), got 'total'": {"reduction": "total"},
     "backend must be auto or one of ['reference', 'chunked', 'fused'], got 'fast'": {
         "backend": "fast"
@@ -49,9 +45,10 @@ REPLACED = {
         "backend": "fused",
         "reduction": "none",
     },
-    "softcap must be positive, got 0": {"softcap": 0},
-    "softcap must be positive, got -1.0": {"softcap": -1.0},
-    "softcap must be positive, got nan": {"softcap": float("nan")},
+    "softcap must be positive and finite, got 0": {"softcap": 0},
+    "softcap must be positive and finite, got -1.0": {"softcap": -1.0},
+    "softcap must be positive and finite, got inf": {"softcap": float("inf")},
+    "softcap must be positive and finite, got nan": {"softcap": float("nan")},
     "chunk_bytes must be at least 1, got 0": {"chunk_bytes": 0},
 }
 

@@ -32,7 +32,9 @@ def small(problem, bias=True):
 @OPTIONS
 @SOFTCAPS
 def test_gradients_are_those_of_finite_differences(problem, way, bias, softcap):
-    assert gradcheck(*as_function(small(problem, bias), softcap=softcap, **way))
+    # A second backward pass may recompute, and differ in the last bit.
+    function = as_function(small(problem, bias), softcap=softcap, **way)
+    assert gradcheck(*function, nondet_tol=1e-12)
 
 
 @OPTIONS

@@ -47,6 +47,14 @@ def test_losses_of_bfloat16_are_in_float32_and_gradients_in_the_dtype_of_their_i
     assert [g.dtype for g in gradients] == [t.dtype for t in half[:4]]
 
 
+def test_log_weights_may_be_more_precise_than_contexts(problem, solve, agree, way):
+    single = in_dtype(problem(), torch.float32)
+    mixed = single._replace(log_weight=single.log_weight.double())
+    got, want = solve(mixed, **way), solve(single, **way)
+    assert got[2].dtype == torch.float64
+    agree([g.double() for g in got], [w.double() for w in want], tolerance=1e-6)
+
+
 def test_many_small_contributions_do_not_stagnate_in_bfloat16(problem, solve, backend):
     one = in_dtype(problem((1,), K=2, E=4, V=3), torch.bfloat16)
     many = one._replace(
@@ -77,3 +85,14 @@ def test_autocast_gives_what_bfloat16_gives(problem, solve, agree, way):
         got = solve(inputs, **way)
     agree(got, [g.float() for g in solve(half, **way)])
     assert (got[0] - solve(inputs, **way)[0]).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("backend", ["fused", "chunked"])
+def test_a_scaled_loss_keeps_small_gradients_alive_in_float16(backend):
+    N, K, E, V = 4000, 2, 4, 20
+    context = torch.randn(N, K, E).half().requires_grad_()
+    log_weight, weight = torch.zeros(N, K).log_softmax(-1), torch.randn(V, E).half()
+    target = torch.randint(V, (N,))
+    loss = mixture_cross_entropy(context, log_weight, weight, target, backend=backend)
+    (gradient,) = torch.autograd.grad(loss * 65536.0, context)
+    assert (gradient == 0).float().mean() < 0.01

@@ -57,7 +57,7 @@ def peak_memory(
 
 
 def _failure(code: int, errors: str) -> str:
-    if code == -signal.SIGKILL:
+    if code == -9:
         return "the process was killed: out of memory?"
     if code < 0:
         return f"the process was ended by {signal.Signals(-code).name}"

@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from highrank.ops.mixture_cross_entropy import chunked, fused, reference
-from highrank.ops.mixture_cross_entropy.arguments import (
-    check_shapes,
-    check_targets,
-    in_autocast_dtype,
-)
+from highrank.ops.mixture_cross_entropy.arguments import check_arguments, check_targets
 from highrank.ops.mixture_cross_entropy.reduction import REDUCTIONS
+from highrank.ops.precision import at_least_float32, in_autocast_dtype
 
 # Each takes flat tensors without ignored targets and returns the losses of the tokens and the
 # reduced loss, in one pass.
@@ -55,8 +52,9 @@ def mixture_loss(
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
-    check_shapes(context, log_weight, weight, target, bias, softcap, chunk_bytes)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
+    check_arguments(context, log_weight, weight, target, bias, softcap, chunk_bytes)
+    log_weight = log_weight.to(at_least_float32(context.dtype))
     shape, device_type = target.shape, context.device.type
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
     log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
@@ -105,7 +103,7 @@ def mixture_cross_entropy(
         softcap: replaces each logit z by softcap · tanh(z / softcap).
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
         backend: "fused" computes gradients in the forward pass, for "mean" and "sum"; "chunked"
-            recomputes in the backward pass, for any upstream gradient and `torch.func`;
+            recomputes in the backward pass, for any upstream gradient and `torch.func.grad`;
             "reference" is the definition; "auto" takes the first of these that can do the work.
         chunk_bytes: memory for the logits of one chunk of tokens.
     """

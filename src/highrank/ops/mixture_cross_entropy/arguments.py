@@ -1,10 +1,12 @@
 """What the façade checks before any work is done."""
 
+import math
+
 import torch
 from torch import Tensor
 
 
-def check_shapes(
+def check_arguments(
     context: Tensor,
     log_weight: Tensor,
     weight: Tensor,
@@ -24,10 +26,13 @@ def check_shapes(
         raise ValueError(f"weight must be (V, {E}) with V at least 1, got {tuple(weight.shape)}")
     if bias is not None:
         _must_be("bias", bias, (weight.shape[0],))
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != context.dtype:
+            raise ValueError(f"{name} must be {context.dtype} as context is, got {tensor.dtype}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ValueError(f"target must have an integer dtype, got {target.dtype}")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap must be positive, got {softcap}")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap must be positive and finite, got {softcap}")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
 
@@ -38,23 +43,6 @@ def check_targets(target: Tensor, vocab_size: int) -> None:
     if len(wrong):
         value = target[wrong[0, 0]].item()
         raise ValueError(f"target must be in 0 … {vocab_size - 1} (V = {vocab_size}), got {value}")
-
-
-def in_autocast_dtype(
-    context: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What enters the matrix multiply, in autocast's dtype where autocast is on."""
-    device_type = context.device.type
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        context, weight = context.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != context.dtype:
-            raise ValueError(
-                f"{name} must have context's dtype {context.dtype}, got {tensor.dtype}"
-            )
-    return context, weight, bias
 
 
 def _must_be(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

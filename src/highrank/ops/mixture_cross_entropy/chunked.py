@@ -1,4 +1,4 @@
-"""Recompute in the backward pass: any upstream gradient, `torch.func`, second derivatives.
+"""Recompute in the backward pass: any upstream gradient, `torch.func.grad`, second derivatives.
 
 Four matrix multiplies instead of `fused`'s three. Second derivatives go through the reference,
 with its memory.

@@ -14,13 +14,11 @@ from highrank.ops.mixture_cross_entropy.chunked import gradients_of
 from highrank.ops.mixture_cross_entropy.reduction import num_possible, reduce
 from highrank.ops.mixture_cross_entropy.stream import (
     NOTHING,
-    Gradients,
     Inputs,
     Wanted,
     in_dtypes_of,
     stream,
 )
-from highrank.ops.precision import at_least_float32
 
 
 def losses(
@@ -57,14 +55,8 @@ class _Loss(Function):
     ) -> tuple[Tensor, Tensor]:
         inputs = Inputs(context, log_weight, weight, bias, target, softcap)
         wanted = Wanted(*ctx.needs_input_grad[:4]) if in_training else NOTHING
-        scale = 1 / max(1, len(target)) if reduction == "mean" else 1.0
-        dtype = at_least_float32(context.dtype)
-        upstream = context.new_full((1,), scale, dtype=dtype).expand(len(target))
-        token_loss, gradients = stream(inputs, upstream, wanted, chunk_bytes)
-        impossible = token_loss == torch.inf
-        if reduction == "mean" and impossible.any():
-            _scale(gradients, len(target) / num_possible(impossible).to(dtype))
-        ctx.gradients = gradients
+        ones = log_weight.new_ones(1).expand(len(target))
+        token_loss, ctx.gradients = stream(inputs, ones, wanted, chunk_bytes)
         ctx.reduction, ctx.chunk_bytes, ctx.softcap = reduction, chunk_bytes, softcap
         ctx.save_for_backward(context, log_weight, weight, bias, target, token_loss)
         ctx.mark_non_differentiable(token_loss)
@@ -76,26 +68,29 @@ class _Loss(Function):
             return (*_recomputed(ctx, upstream), *[None] * 5)
         # Handed over, not copied: the weight's gradient may be the largest tensor of the model.
         gradients, ctx.gradients = ctx.gradients, None
-        if upstream != 1:
-            _scale(gradients, upstream)
+        # The scale comes last: in half precision small factors would turn gradients into zeros.
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(_scale(ctx, upstream))
         return (*in_dtypes_of(_inputs(ctx), gradients), *[None] * 5)
 
 
 def _recomputed(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """For a second backward pass through the same graph, or one that is to be differentiated."""
-    inputs, token_loss = _inputs(ctx), ctx.saved_tensors[-1]
-    if ctx.reduction == "mean":
-        upstream = upstream / num_possible(token_loss == torch.inf)
-    wanted = Wanted(*ctx.needs_input_grad[:4])
-    return gradients_of(inputs, upstream.expand(len(token_loss)), wanted, ctx.chunk_bytes)
+    inputs, wanted = _inputs(ctx), Wanted(*ctx.needs_input_grad[:4])
+    ones = inputs.log_weight.new_ones(1).expand(len(inputs.target))
+    gradients, scale = gradients_of(inputs, ones, wanted, ctx.chunk_bytes), _scale(ctx, upstream)
+    return tuple(g if g is None else (g * scale).to(g.dtype) for g in gradients)
+
+
+def _scale(ctx: Any, upstream: Tensor) -> Tensor:
+    """What the gradients of the summed loss are multiplied with."""
+    if ctx.reduction == "sum":
+        return upstream
+    # Without any target the gradients are zero, and stay so.
+    return upstream / num_possible(ctx.saved_tensors[-1] == torch.inf).clamp(min=1)
 
 
 def _inputs(ctx: Any) -> Inputs:
     context, log_weight, weight, bias, target, _ = ctx.saved_tensors
     return Inputs(context, log_weight, weight, bias, target, ctx.softcap)
-
-
-def _scale(gradients: Gradients, factor: Tensor) -> None:
-    for gradient in gradients:
-        if gradient is not None:
-            gradient.mul_(factor)
