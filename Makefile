@@ -24,7 +24,7 @@ bench: .venv/.installed
 clean:
 	rm -rf .venv dist .mypy_cache .ruff_cache
 
-# The build tools come first and from the constraints, so that no unpinned package is installed.
+# The build tools come first and from the constraints, so that no unpinned one is fetched.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) hatchling editables

@@ -21,7 +21,7 @@ def imports():
     """Yield (file, its layer, the dotted name it imports)."""
     for path in ROOT.rglob("*.py"):
         layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 yield from ((path, layer, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -50,4 +50,4 @@ def test_heavy_dependencies_stay_home():
 
 def test_no_file_outgrows_its_reader():
     for path in ROOT.rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path

@@ -141,8 +141,8 @@ def luminance(color: str) -> float:
     return sum(share * c for share, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_writing_makes_the_folder_replaces_the_old_page_and_leaves_nothing_else(tmp_path):
-    path = tmp_path / "new" / "page.html"
+def test_writing_replaces_the_old_page_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "page.html"
     write_page(page_of(title="Old"), path)
     write_page(page_of(title="New"), path)
     assert path.read_text(encoding="utf-8") == render_page(page_of(title="New"))

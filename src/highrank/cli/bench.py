@@ -11,6 +11,7 @@ from rich.console import Console
 
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
+from highrank.data.atomic import write_atomically
 
 
 def bench() -> None:
@@ -60,7 +61,8 @@ def loss(
         result = run_loss_bench(
             shapes, rounds=rounds, quick=quick, chunk_bytes=chunk_bytes, on_progress=on_progress
         )
-    numbers.write_text(dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    text = dumps(asdict(result), indent=2) + "\n"
+    write_atomically(numbers, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     write_page(loss_page(result), out)
     if picture is not None:
         loss_picture(result, picture)

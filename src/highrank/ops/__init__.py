@@ -1,4 +1,4 @@
-"""Pure tensor functions, each with a slow reference beside its fast paths."""
+"""Pure tensor functions; what is fast has a slow reference beside it."""
 
 from highrank.ops.mixture_cross_entropy import MixtureLoss, mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob

@@ -4,13 +4,13 @@ All pages are made of the blocks below. Text is escaped; only the SVG of a `Figu
 `charts` draws, is taken as it is. The file refers to nothing outside itself and has no scripts.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
+from highrank.data.atomic import write_atomically
 from highrank.reports.theme import DARK, LIGHT
 
 
@@ -116,11 +116,9 @@ def render_page(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page under a temporary name, then rename: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(render_page(page), encoding="utf-8")
-    temporary.replace(path)
+    """Write the page; a reader never sees half of it."""
+    html = render_page(page)
+    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
 
 
 def _glued(text: str) -> str:

@@ -93,7 +93,7 @@ def take_times(
 
 
 def turn(names: list[str], index: int) -> list[str]:
-    """Rotated by one each round, and backwards every second: nobody has a place or a neighbour."""
+    """Rotated by one each round, and backwards every second: nobody keeps a place."""
     shift = index % len(names) if names else 0
     order = names[shift:] + names[:shift]
     return order[::-1] if index % 2 else order
