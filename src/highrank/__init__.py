@@ -3,7 +3,7 @@
 from highrank import presets
 from highrank.build import load
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.ops import mixture_cross_entropy
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 
 __version__ = "0.1.0"
 

@@ -68,9 +68,10 @@ class _LogProb(Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         context, log_weight, weight, bias, log_p = ctx.saved_tensors
+        wants_context, _, wants_weight, wants_bias = ctx.needs_input_grad
         d_context, d_log_weight = torch.empty_like(context), torch.empty_like(log_weight)
-        d_weight = torch.zeros_like(weight, dtype=log_p.dtype)
-        d_bias = None if bias is None else torch.zeros_like(bias, dtype=log_p.dtype)
+        d_weight = torch.zeros_like(weight, dtype=log_p.dtype) if wants_weight else None
+        d_bias = torch.zeros_like(bias, dtype=log_p.dtype) if wants_bias else None
         for tokens in token_slices(len(context), len(weight), log_p.dtype.itemsize):
             # A word that no component can say has no share in anything, rather than NaN.
             log_total = log_p[tokens]  # (n, V)
@@ -85,13 +86,18 @@ class _LogProb(Function):
                 if d_bias is not None:
                     d_bias += slope.sum(0)
                 slope = slope.to(h.dtype)
-                d_context[tokens, k] = slope @ weight
-                if d_weight.dtype == slope.dtype:
+                if wants_context:
+                    d_context[tokens, k] = slope @ weight
+                if d_weight is not None and d_weight.dtype == slope.dtype:
                     d_weight.addmm_(slope.T, h)
-                else:
+                elif d_weight is not None:
                     d_weight += slope.T @ h
-        d_bias = None if d_bias is None else d_bias.to(bias.dtype)
-        return d_context, d_log_weight, d_weight.to(weight.dtype), d_bias
+        return (
+            d_context if wants_context else None,
+            d_log_weight,
+            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_bias is None else d_bias.to(bias.dtype),
+        )
 
 
 def token_slices(num_tokens: int, vocab_size: int, itemsize: int) -> Iterator[slice]:

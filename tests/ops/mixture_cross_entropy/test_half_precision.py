@@ -67,6 +67,17 @@ def test_many_small_contributions_do_not_stagnate_in_bfloat16(problem, solve, ba
     torch.testing.assert_close(got, want, rtol=0.02, atol=0)
 
 
+def test_a_mean_over_many_tokens_keeps_the_gradients_of_float16(problem, solve, backend):
+    # As a gradient scaler does it: the upstream gradient makes up for the division by N.
+    half = in_dtype(problem((30_000,), K=8, V=5), torch.float16)
+    half = half._replace(log_weight=half.log_weight.float())
+    upstream = torch.tensor(30_000.0)
+    got = solve(half, upstream=upstream, backend=backend)
+    truth = solve(in_dtype(half, torch.float64), upstream=upstream.double(), backend=backend)
+    for mine, true in zip(got, truth, strict=True):
+        assert (mine.double() - true).norm() < 0.003 * true.norm()
+
+
 def test_autocast_multiplies_in_bfloat16_and_returns_float32(problem, way):
     inputs = in_dtype(problem(), torch.float32)
     *leaves, target = (t.requires_grad_() if t.is_floating_point() else t for t in inputs)

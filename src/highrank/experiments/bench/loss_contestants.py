@@ -18,7 +18,7 @@ from highrank.experiments.bench.loss_inputs import (
     mixture_inputs,
     softmax_inputs,
 )
-from highrank.ops import mixture_cross_entropy
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
 
 # What the official code adds to each probability before the logarithm.

@@ -87,7 +87,7 @@ class _Gradients(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        *tensors, ctx.softcap, ctx.wanted, _ = inputs
+        *tensors, ctx.softcap, _, _ = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
