@@ -30,7 +30,7 @@ LANGUAGES: dict[str, Callable[[int], Language]] = {
 }
 # The close-up of the page is at a quarter of the rank; the last size is enough for one softmax.
 CLOSE_UP = RANK // 4
-SIZES = (8, CLOSE_UP, RANK // 2, 48, RANK - 1)
+SIZES = (8, CLOSE_UP, RANK // 2, RANK - 1)
 QUICK_SIZES = (CLOSE_UP, RANK - 1)
 EXAMPLE_WORDS = 10
 
