@@ -9,7 +9,7 @@ ROOT = Path(highrank.__file__).parent
 # A layer may import itself and the layers before it in this list.
 LAYERS = (  # noqa: SIM905
     "ops heads data models config build generation evaluation analysis training "
-    "integrations presets experiments reports explorer cli"
+    "integrations presets experiments reports explorer cli __main__"
 ).split()
 # Each heavy dependency has one home.
 HOMES = {"triton": "ops", "transformers": "integrations", "matplotlib": "reports"}

@@ -118,7 +118,7 @@ def test_ctrl_c_while_preparing_leaves_nothing(path, tmp_path):
     path.write_text(path.read_text() * 3000)
     cache = tmp_path / "cache"
     process = subprocess.Popen(
-        [sys.executable, "-m", "highrank.cli", "data", "prepare", str(path)],
+        [sys.executable, "-m", "highrank", "data", "prepare", str(path)],
         env=os.environ | {"HIGHRANK_CACHE": str(cache)},
         stderr=subprocess.PIPE,
         text=True,

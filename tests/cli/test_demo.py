@@ -11,7 +11,7 @@ import pytest
 
 
 def highrank(*arguments, **options):
-    command = [sys.executable, "-m", "highrank.cli", *arguments]
+    command = [sys.executable, "-m", "highrank", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
@@ -42,15 +42,20 @@ def test_a_negative_seed_is_refused():
 
 
 def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path):
-    command = [sys.executable, "-m", "highrank.cli", "demo"]
+    command = [sys.executable, "-m", "highrank", "demo"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    time.sleep(8)
+    started = process.stderr.readline()
+    time.sleep(5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
+    assert "Fitting heads" in started
     assert process.returncode == 130
     assert "interrupted" in errors and "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+    deadline = time.monotonic() + 20
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)

@@ -42,7 +42,7 @@ def place(tmp_path_factory):
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "highrank.cli", *arguments]
+    return [sys.executable, "-m", "highrank", *arguments]
 
 
 def environment(folder):
@@ -68,7 +68,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     run = place / "runs" / "small-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
-    again = highrank(place, "train", "--resume", "runs/small-1", "--threads", "1")
+    again = highrank(place, "train", "--resume=runs/small-1", "--threads", "1")
     assert again.returncode == 0 and "finished" in again.stdout
 
 

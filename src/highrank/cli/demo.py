@@ -20,12 +20,12 @@ def demo(
 ) -> None:
     """Fit Softmax, MoC and MoS to two languages whose true distribution is known exactly.
 
-    Prints a table and writes a page with pictures. One to two minutes on two cores.
+    Prints a table and writes a page with pictures. About two minutes on two idle cores.
 
     Args:
         seed: Draws the languages and the starting points.
         out: Where the page goes.
-        quick: Fewer sizes and fewer steps: a third of the time, rougher numbers.
+        quick: Fewer sizes and fewer steps: a sixth of the time, rougher numbers.
         json: Print the numbers as JSON instead of a table.
         picture: Also write the page's first picture, as PNG.
     """

@@ -58,10 +58,13 @@ def run_train(arguments: list[str]) -> None:
 
 def _default_config(preset: str, arguments: list[str]) -> RunConfig:
     """The preset's configuration or, with --resume RUN, the run's."""
-    if "--resume" in arguments[:-1]:
-        from highrank.training.directory import read_config
+    from highrank.training.directory import read_config
 
-        return read_config(Path(arguments[arguments.index("--resume") + 1]))
+    for index, argument in enumerate(arguments):
+        if argument.startswith("--resume="):
+            return read_config(Path(argument.removeprefix("--resume=")))
+        if argument == "--resume" and index + 1 < len(arguments):
+            return read_config(Path(arguments[index + 1]))
     return presets.get(preset)
 
 

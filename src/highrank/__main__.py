@@ -1,4 +1,4 @@
-"""`python -m highrank.cli` is `highrank`."""
+"""`python -m highrank` is `highrank`."""
 
 from highrank.cli.main import main
 
