@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Fit Softmax, MoC and MoS to two languages whose true distribution is known exactly.
 
-    Prints a table and writes a page with pictures. About two minutes on two idle cores.
+    Prints a table and writes a page with pictures. One to two minutes on two idle cores.
 
     Args:
         seed: Draws the languages and the starting points.
