@@ -8,7 +8,7 @@ import highrank
 ROOT = Path(highrank.__file__).parent
 # A layer may import itself and the layers before it in this list.
 LAYERS = (  # noqa: SIM905
-    "ops heads data models config build generation evaluation analysis training "
+    "environment ops heads data models config build generation evaluation analysis training "
     "integrations presets experiments reports explorer cli __main__"
 ).split()
 # Each heavy dependency has one home.

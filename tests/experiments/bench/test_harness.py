@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from highrank.experiments.bench import harness, memory
-from highrank.experiments.bench.environment import _commit, _cpu, environment
+from highrank.environment import _commit, _cpu, environment
 from highrank.experiments.bench.harness import Contestant, compare, part, take_times, turn
 from highrank.experiments.bench.memory import Peak, peak_memory
 

@@ -2,22 +2,9 @@
 
 from dataclasses import dataclass
 
+from highrank.environment import Environment
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """Where and when numbers were measured."""
-
-    highrank: str
-    """Version of this package."""
-    commit: str | None
-    """Of the checkout that holds the package, with "-dirty" if files differ; None elsewhere."""
-    torch: str
-    python: str
-    threads: int
-    cpu: str
-    platform: str
-    date: str
-    """UTC."""
+__all__ = ["Environment", "Measurement"]
 
 
 @dataclass(frozen=True, kw_only=True)
