@@ -37,6 +37,7 @@ def build_model(
         hidden_dropout=model.hidden_dropout,
         output_dropout=model.output_dropout,
         weight_dropout=model.weight_dropout,
+        embedding_range=model.embedding_range,
     )
     return LanguageModel(backbone, build_head(config, vocab_size, num_components), tied=model.tied)
 

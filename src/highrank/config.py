@@ -24,6 +24,8 @@ class ModelConfig:
     """On the last layer, one mask per sequence (dropout)."""
     weight_dropout: float = 0.5
     """On each recurrent matrix, one mask per window (wdrop)."""
+    embedding_range: float = 0.1
+    """Embeddings start uniform in ± this. The paper's 0.1 takes a thousand steps to get going."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,8 @@ class HeadConfig:
     activation: Literal["tanh", "identity"] = "tanh"
     """What follows the linear layer of each context."""
     grow_at: float | None = None
-    """Train with one component first, and turn it into K at this share of the run (mos only)."""
+    """Train with one component first, and turn it into K: below 1 at this share of the run, from 1
+    on when that epoch begins (mos only)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,13 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
     again = highrank(place, "train", "--resume=runs/small-1", "--threads", "1")
     assert again.returncode == 0 and "finished" in again.stdout
+    events = [json.loads(line)["event"] for line in (run / "metrics.jsonl").open()]
+    assert events == ["epoch", "epoch", "end"]
+    both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-1")
+    assert both.returncode == 2 and "--resume must come without a preset" in both.stderr
+    numbers = json.loads(highrank(place, "train", "--resume", "runs/small-1", "--json").stdout)
+    assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in done.stdout
+    assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in done.stdout
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(place):
@@ -87,7 +94,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "highrank train --resume long" in errors and "Traceback" not in errors
+    assert "highrank train --resume long --threads 1" in errors and "Traceback" not in errors
     done = highrank(place, "train", "--resume", "long", "--threads", "1", "--budget", "1s")
     assert done.returncode == 0 and "out of time" in done.stdout
 
@@ -95,13 +102,16 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "preset must be one of small, ptb-softmax"),
+        (["nonsense"], "preset must be one of small, ptb-small-softmax"),
         (["--corpus", "nowhere"], "a corpus must be a prepared name"),
         (["ptb-mos"], "highrank data prepare penn-treebank"),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--resume", "nothing"], "a run must be a folder that `highrank train` made, got nothing"),
         (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 256 and 128"),
         (["--corpus", "tale", "--device", "gpu"], "device"),
+        (["--corpus", "tale", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),
+        (["--corpus", "tale", "--budget", "0.001s"], "budget must be longer than the test"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_run_behind(arguments, message, place):

@@ -27,6 +27,15 @@ def test_parameters_are_as_many_as_published(name, vocab_size, expected):
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
+def test_the_small_treebank_runs_are_equal_in_parameters_and_context_size():
+    configs = [presets.get(f"ptb-small-{kind}") for kind in ("softmax", "mos", "grown")]
+    with torch.device("meta"):
+        models = [build_model(config, vocab_size=10_000) for config in configs]
+    sizes = [sum(p.numel() for p in model.parameters()) for model in models]
+    assert max(sizes) < 1.001 * min(sizes)
+    assert {model.head.embedding_size for model in models} == {128}
+
+
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_configurations_come_back_from_json(name):
     config = presets.get(name)
@@ -39,7 +48,7 @@ def test_every_preset_says_what_it_is(name):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"one of small, ptb-softmax, .*, got 'ptb'"):
+    with pytest.raises(ValueError, match=r"one of small, ptb-small-softmax, .*, got 'ptb'"):
         presets.get("ptb")
 
 

@@ -70,7 +70,7 @@ def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus
     assert found.nats == pytest.approx(outcome.best_valid_loss, rel=1e-6)
 
 
-@pytest.mark.parametrize("grow_at", [None, 0.5])
+@pytest.mark.parametrize("grow_at", [None, 0.5, 2])
 @pytest.mark.parametrize("step", [1, 15, 33, 80, 150])
 def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(
     step, grow_at, config, corpus, tmp_path
@@ -96,6 +96,23 @@ def test_a_budget_ends_the_run_with_everything_saved(config, corpus, tmp_path):
     outcome = Run(endless, corpus, tmp_path / "run", budget=2.0).go()
     assert outcome.reason == "out of time" and outcome.seconds < 2.5
     assert load(tmp_path / "run")[0].head.num_components == 3
+
+
+def test_a_run_that_is_out_of_time_stays_so(config, corpus, tmp_path):
+    endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
+    Run(endless, corpus, tmp_path / "run", budget=1.0).go()
+    before = metrics(tmp_path / "run")
+    assert Run(endless, corpus, tmp_path / "run", budget=1.0).go().reason == "out of time"
+    assert metrics(tmp_path / "run") == before
+    assert Run(endless, corpus, tmp_path / "run", budget=2.0).go().reason == "out of time"
+    assert metrics(tmp_path / "run")[: len(before)] == before
+    assert len(metrics(tmp_path / "run")) > len(before)
+
+
+def test_a_head_grows_when_the_epoch_begins(config, corpus, tmp_path):
+    config = replace(config, head=replace(config.head, grow_at=2), finetune=None)
+    Run(config, corpus, tmp_path / "run").go()
+    assert [line["num_components"] for line in metrics(tmp_path / "run")] == [1, 3, 3]
 
 
 def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):

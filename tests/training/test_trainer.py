@@ -107,5 +107,5 @@ def test_finetuning_starts_from_the_best_weights_and_stops_by_its_own_rule(confi
 
 def test_a_head_that_cannot_grow_is_refused(config, corpus):
     head = replace(config.head, kind="moc", grow_at=0.5)
-    with pytest.raises(ValueError, match=r"head.kind must be mos for head.grow_at, got moc"):
+    with pytest.raises(ValueError, match=r"head.kind must be mos for head.grow-at, got moc"):
         Trainer(replace(config, head=head), len(corpus.vocabulary), corpus.split("train"))

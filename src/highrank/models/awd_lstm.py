@@ -37,6 +37,7 @@ class AWDLSTM(nn.Module):
         hidden_dropout: between the layers, locked (dropouth).
         output_dropout: on the last layer, locked (dropout).
         weight_dropout: on each recurrent matrix (wdrop).
+        embedding_range: embeddings start uniform in ± this.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class AWDLSTM(nn.Module):
         hidden_dropout: float = 0.0,
         output_dropout: float = 0.0,
         weight_dropout: float = 0.0,
+        embedding_range: float = 0.1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -66,7 +68,9 @@ class AWDLSTM(nn.Module):
         for name, rate in rates.items():
             if not 0 <= rate < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
-        self.hidden_size = hidden_sizes[-1]
+        if not embedding_range > 0:
+            raise ValueError(f"embedding_range must be positive, got {embedding_range}")
+        self.hidden_size, self.embedding_range = hidden_sizes[-1], embedding_range
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
         self.embedding = nn.Embedding(vocab_size, embedding_size, device=device, dtype=dtype)
@@ -78,8 +82,8 @@ class AWDLSTM(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embeddings uniform in ±0.1, LSTMs as torch does (no forget-gate offset)."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        """Embeddings uniform, LSTMs as torch does (no forget-gate offset)."""
+        nn.init.uniform_(self.embedding.weight, -self.embedding_range, self.embedding_range)
         for layer in self.layers:
             assert isinstance(layer, WeightDropLSTM)
             layer.reset_parameters()

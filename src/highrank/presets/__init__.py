@@ -4,11 +4,19 @@ from collections.abc import Callable
 
 from highrank.config import RunConfig
 from highrank.presets.penn_treebank import ptb_moc, ptb_mos, ptb_softmax
+from highrank.presets.penn_treebank_small import (
+    ptb_small_grown,
+    ptb_small_mos,
+    ptb_small_softmax,
+)
 from highrank.presets.small import small
 from highrank.presets.wikitext_2 import wt2_moc, wt2_mos, wt2_softmax
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small,
+    "ptb-small-softmax": ptb_small_softmax,
+    "ptb-small-mos": ptb_small_mos,
+    "ptb-small-grown": ptb_small_grown,
     "ptb-softmax": ptb_softmax,
     "ptb-moc": ptb_moc,
     "ptb-mos": ptb_mos,

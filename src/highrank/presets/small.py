@@ -15,6 +15,7 @@ def small() -> RunConfig:
             hidden_dropout=0.2,
             output_dropout=0.2,
             weight_dropout=0.2,
+            embedding_range=0.5,
         ),
         head=HeadConfig(kind="mos", num_components=4, dropout=0.1),
         batch=BatchConfig(batch_size=32, window=35, window_extra=20),

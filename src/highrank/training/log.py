@@ -2,22 +2,32 @@
 
 import json
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing there keeps two processes from training in one folder.
+    fcntl = None  # type: ignore[assignment]
+
 
 class MetricsLog:
-    """An append-only file of JSON lines whose length is part of the checkpoint."""
+    """An append-only file of JSON lines whose length is part of the checkpoint.
+
+    Who has it open owns the run; the system lets go of the lock when a process dies.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.touch()
+        self.handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        weakref.finalize(self, os.close, self.handle)
+        if not _lock(self.handle):
+            raise ValueError(f"the run must not be in training elsewhere, got {path.parent}")
 
     def write(self, **values: Any) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        os.write(self.handle, (json.dumps(values) + "\n").encode())
+        os.fsync(self.handle)
 
     @property
     def length(self) -> int:
@@ -30,3 +40,22 @@ class MetricsLog:
 
     def read(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+def is_in_training(run: Path) -> bool:
+    """Whether a process has the run's log open."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return False
+    with path.open("a") as file:
+        return not _lock(file.fileno())
+
+
+def _lock(handle: int) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -2,16 +2,15 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
+from highrank.training.check import check_config
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.directory import prepare_folder
 from highrank.training.log import MetricsLog
@@ -58,18 +57,23 @@ class Run:
         budget: float | None = None,
         device: str = "cpu",
         on_progress: Callable[[Progress], None] | None = None,
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """Args:
         folder: is made, or goes on from its checkpoint if it has one.
         budget: seconds of training and validation, over all sittings. Schedules then follow the
             clock, so that the numbers depend on the machine's speed.
+        on_event: is given each line of metrics.jsonl.
         """
+        train, self.valid = corpus.split("train"), corpus.split("valid")
+        check_config(config, len(train), len(self.valid))
         prepare_folder(folder, config, corpus.vocabulary)
-        self.folder, self.budget, self.on_progress = folder, budget, on_progress
-        self.valid: NDArray[np.integer] = corpus.split("valid")
-        self.trainer = Trainer(config, len(corpus.vocabulary), corpus.split("train"), device)
+        self.folder, self.budget = folder, budget
+        self.on_progress, self.on_event = on_progress, on_event
+        self.trainer = Trainer(config, len(corpus.vocabulary), train, device)
         self.log = MetricsLog(folder / "metrics.jsonl")
         self.seconds, self.num_tokens, self.validation_seconds = 0.0, 0, 0.0
+        self.validated_step = -1
         self.valid_loss: float | None = None
         self.is_interrupted = False
         if self.checkpoint_path.exists():
@@ -85,7 +89,7 @@ class Run:
     def share(self) -> float:
         """Of the stage: its epochs, or the time."""
         share = self.trainer.epoch_share
-        return share if self.budget is None else max(share, self.seconds / self.budget)
+        return share if self.budget is None else min(1.0, max(share, self.seconds / self.budget))
 
     def go(self) -> Outcome:
         """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
@@ -100,9 +104,15 @@ class Run:
             seconds=self.seconds,
         )
 
+    def note(self, **event: Any) -> None:
+        self.log.write(**event)
+        if self.on_event is not None:
+            self.on_event(event)
+
     def save(self) -> None:
         clock = {"seconds": self.seconds, "num_tokens": self.num_tokens}
         clock |= {"validation_seconds": self.validation_seconds}
+        clock |= {"validated_step": self.validated_step}
         state = {"trainer": self.trainer.state_dict(), "clock": clock, "log": self.log.length}
         save_checkpoint(self.checkpoint_path, state | {"valid_loss": self.valid_loss})
 
@@ -125,8 +135,10 @@ class Run:
                 if trainer.is_finetuning or trainer.config.finetune is None:
                     return "finished"
                 trainer.start_finetuning(trainer.best)
-                self.log.write(event="finetune", step=trainer.step)
+                self.note(event="finetune", step=trainer.step)
             is_out_of_time = self._is_out_of_time()
+            if is_out_of_time and trainer.step == self.validated_step:
+                return "out of time"
             if is_out_of_time or trainer.is_epoch_over:
                 if not self._validate(is_out_of_time):
                     return "interrupted"
@@ -176,8 +188,8 @@ class Run:
             return False
         self.validation_seconds = time.monotonic() - start
         self.seconds += self.validation_seconds
-        self.valid_loss = valid.nats
-        self.log.write(
+        self.valid_loss, self.validated_step = valid.nats, trainer.step
+        self.note(
             event="epoch",
             stage="finetune" if trainer.is_finetuning else "train",
             epoch=trainer.epoch,

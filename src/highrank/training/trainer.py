@@ -20,6 +20,7 @@ from highrank.heads.growth import grown
 from highrank.models.awd_lstm import State
 from highrank.models.weights import replaced
 from highrank.training.bptt import draw_window
+from highrank.training.check import check_config
 from highrank.training.ntasgd import Average, is_non_monotonic
 from highrank.training.regularization import activation_penalties
 
@@ -37,9 +38,8 @@ class Trainer:
         self.config, self.device = config, torch.device(device)
         torch.manual_seed(config.seed)
         self.generator = torch.Generator().manual_seed(config.seed)
+        check_config(config, len(train))
         grows = config.head.grow_at is not None
-        if grows and config.head.kind != "mos":
-            raise ValueError(f"head.kind must be mos for head.grow_at, got {config.head.kind}")
         self.model = build_model(config, vocab_size, 1 if grows else None).to(self.device)
         self.data = columns(train, config.batch.batch_size).to(self.device)  # (T, B)
         self.is_finetuning = False
@@ -236,9 +236,9 @@ class Trainer:
 
     def _must_grow(self, share: float) -> bool:
         at = self.config.head.grow_at
-        wanted = self.config.head.num_components
-        not_yet = self.model.head.num_components < wanted
-        return at is not None and not_yet and (share >= at or self.is_finetuning)
+        if at is None or self.model.head.num_components == self.config.head.num_components:
+            return False
+        return self.is_finetuning or (share if at < 1 else self.epoch) >= at
 
     def _grow(self) -> None:
         """One component becomes K; the optimiser keeps its state of all other parameters."""

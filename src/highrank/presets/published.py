@@ -1,0 +1,69 @@
+"""The perplexities that papers print for the presets: Yang et al. (2018), Merity et al. (2018)."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from highrank.config import RunConfig
+from highrank.presets import PRESETS
+
+
+class Published(NamedTuple):
+    """A row of a table."""
+
+    source: str
+    method: str
+    """static, dynamic or cache."""
+    is_finetuned: bool
+    valid: float
+    test: float
+
+
+YANG_PTB, YANG_WT2, YANG_MOC = "Yang, table 1", "Yang, table 2", "Yang, table 5"
+
+PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "ptb-mos": (
+        Published(YANG_PTB, "static", False, 58.08, 55.97),
+        Published(YANG_PTB, "static", True, 56.54, 54.44),
+        Published(YANG_PTB, "dynamic", True, 48.33, 47.69),
+    ),
+    "ptb-moc": (Published(YANG_MOC, "static", False, 59.82, 57.55),),
+    # Yang et al. quote these of Merity et al., and of Krause et al. for dynamic evaluation.
+    "ptb-softmax": (
+        Published(YANG_PTB, "static", False, 60.7, 58.8),
+        Published(YANG_PTB, "static", True, 60.0, 57.3),
+        Published(YANG_PTB, "cache", True, 53.9, 52.8),
+        Published(YANG_PTB, "dynamic", True, 51.6, 51.1),
+    ),
+    "wt2-mos": (
+        Published(YANG_WT2, "static", False, 66.01, 63.33),
+        Published(YANG_WT2, "static", True, 63.88, 61.45),
+        Published(YANG_WT2, "dynamic", True, 42.41, 40.68),
+    ),
+    "wt2-moc": (Published(YANG_MOC, "static", False, 68.76, 65.98),),
+    "wt2-softmax": (
+        Published(YANG_WT2, "static", False, 69.1, 66.0),
+        Published(YANG_WT2, "static", True, 68.6, 65.8),
+        Published(YANG_WT2, "cache", True, 53.8, 52.0),
+        Published(YANG_WT2, "dynamic", True, 46.4, 44.3),
+    ),
+}
+
+
+def published(config: RunConfig, corpus: str) -> tuple[Published, ...]:
+    """The rows of the preset that the configuration is, whatever its seed; none if it is none.
+
+    Args:
+        corpus: the name of the prepared corpus, which the configuration may give as a path.
+    """
+    for name, rows in PUBLISHED.items():
+        preset = PRESETS[name]()
+        same = replace(
+            config,
+            corpus=corpus,
+            seed=preset.seed,
+            precision=preset.precision,
+            valid_columns=preset.valid_columns,
+        )
+        if same == preset:
+            return rows
+    return ()

@@ -1,0 +1,71 @@
+"""What is wrong with a configuration, found before anything is written."""
+
+import math
+
+from highrank.config import BatchConfig, RunConfig, StageConfig
+
+
+def check_config(config: RunConfig, num_train: int, num_valid: int | None = None) -> None:
+    """Raise ValueError for values that no run can have on texts of so many tokens."""
+    _at_least(0, "seed", config.seed)
+    _at_least(0.0, "activation-penalty", config.activation_penalty)
+    _at_least(0.0, "temporal-penalty", config.temporal_penalty)
+    _check_columns("batch.batch-size", config.batch.batch_size, num_train, "training")
+    if num_valid is not None:
+        _check_columns("valid-columns", config.valid_columns, num_valid, "validation")
+    _check_batch(config.batch)
+    _check_stage("train", config.train)
+    if config.finetune is not None:
+        _check_stage("finetune", config.finetune)
+    _check_growth(config)
+
+
+def _check_columns(name: str, value: int, num_tokens: int, text: str) -> None:
+    # A column that predicts anything has three rows: see `Trainer.is_epoch_over`.
+    most = num_tokens // 3
+    if not 1 <= value <= most:
+        raise ValueError(
+            f"{name} must be between 1 and {most:,} for a {text} text of {num_tokens:,} tokens, "
+            f"got {value}"
+        )
+
+
+def _check_batch(batch: BatchConfig) -> None:
+    if batch.micro_batch_size is not None:
+        _at_least(1, "batch.micro-batch-size", batch.micro_batch_size)
+    _at_least(1, "batch.window", batch.window)
+    _at_least(0.0, "batch.window-deviation", batch.window_deviation)
+    _at_least(0, "batch.window-extra", batch.window_extra)
+    if not 0 <= batch.short_share <= 1:
+        raise ValueError(f"batch.short-share must be between 0 and 1, got {batch.short_share}")
+
+
+def _check_stage(name: str, stage: StageConfig) -> None:
+    _positive(f"{name}.lr", stage.lr)
+    _positive(f"{name}.clip", stage.clip)
+    _at_least(0.0, f"{name}.weight-decay", stage.weight_decay)
+    _at_least(1, f"{name}.epochs", stage.epochs)
+    for option, least in (("switch_after", 0), ("switch_epoch", 1), ("stop_after", 0)):
+        value = getattr(stage, option)
+        if value is not None:
+            _at_least(least, f"{name}.{option.replace('_', '-')}", value)
+
+
+def _check_growth(config: RunConfig) -> None:
+    at = config.head.grow_at
+    if at is None:
+        return
+    if config.head.kind != "mos":
+        raise ValueError(f"head.kind must be mos for head.grow-at, got {config.head.kind}")
+    if not (0 <= at < 1 or (at >= 1 and float(at).is_integer())):
+        raise ValueError(f"head.grow-at must be a share below 1 or a whole epoch, got {at}")
+
+
+def _at_least(least: float, name: str, value: float) -> None:
+    if not (value >= least and math.isfinite(value)):
+        raise ValueError(f"{name} must be at least {least:g}, got {value}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a positive number, got {value}")

@@ -1,0 +1,61 @@
+"""Configurations that no run can have are refused with the option's name."""
+
+from dataclasses import replace
+
+import pytest
+
+from highrank.training.check import check_config
+from highrank.training.loop import Run
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "message"),
+    [
+        (None, "seed", -1, "seed must be at least 0, got -1"),
+        (None, "activation_penalty", -1.0, "activation-penalty must be at least 0, got -1"),
+        (None, "temporal_penalty", NAN, "temporal-penalty must be at least 0, got nan"),
+        (None, "valid_columns", 0, "valid-columns must be between 1 and 66 for a validation"),
+        (None, "valid_columns", 67, "valid-columns must be between 1 and 66 for a validation"),
+        ("batch", "batch_size", 501, "batch.batch-size must be between 1 and 500 for a training"),
+        ("batch", "batch_size", 0, "batch.batch-size must be between 1 and 500 for a training"),
+        ("batch", "micro_batch_size", 0, "batch.micro-batch-size must be at least 1, got 0"),
+        ("batch", "window", 0, "batch.window must be at least 1, got 0"),
+        ("batch", "window_deviation", -1.0, "batch.window-deviation must be at least 0, got -1"),
+        ("batch", "window_extra", -1, "batch.window-extra must be at least 0, got -1"),
+        ("batch", "short_share", 1.5, "batch.short-share must be between 0 and 1, got 1.5"),
+        ("train", "lr", -1.0, "train.lr must be a positive number, got -1.0"),
+        ("train", "lr", NAN, "train.lr must be a positive number, got nan"),
+        ("train", "clip", 0.0, "train.clip must be a positive number, got 0.0"),
+        ("train", "weight_decay", NAN, "train.weight-decay must be at least 0, got nan"),
+        ("train", "epochs", 0, "train.epochs must be at least 1, got 0"),
+        ("train", "switch_epoch", 0, "train.switch-epoch must be at least 1, got 0"),
+        ("finetune", "stop_after", -1, "finetune.stop-after must be at least 0, got -1"),
+        ("head", "grow_at", -0.1, "head.grow-at must be a share below 1 or a whole epoch"),
+        ("head", "grow_at", 1.5, "head.grow-at must be a share below 1 or a whole epoch"),
+        ("head", "grow_at", NAN, "head.grow-at must be a share below 1 or a whole epoch"),
+    ],
+)
+def test_impossible_values_are_named(part, field, value, message, config):
+    if part is None:
+        wrong = replace(config, **{field: value})
+    else:
+        wrong = replace(config, **{part: replace(getattr(config, part), **{field: value})})
+    with pytest.raises(ValueError) as caught:
+        check_config(wrong, num_train=1500, num_valid=200)
+    assert str(caught.value).startswith(message)
+
+
+def test_the_largest_batches_train(config, corpus, tmp_path):
+    """The limits are those of the loop, not tighter."""
+    stage = replace(config.train, epochs=1)
+    batch = replace(config.batch, batch_size=500)
+    widest = replace(config, batch=batch, valid_columns=66, train=stage, finetune=None)
+    assert Run(widest, corpus, tmp_path / "run").go().reason == "finished"
+
+
+def test_a_refused_configuration_leaves_no_folder(config, corpus, tmp_path):
+    with pytest.raises(ValueError, match="valid-columns"):
+        Run(replace(config, valid_columns=0), corpus, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
