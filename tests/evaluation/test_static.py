@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.evaluation.static import Evaluation, columns, evaluate, windows
+from highrank.evaluation.static import (
+    Evaluation,
+    as_the_original_divides,
+    columns,
+    evaluate,
+    windows,
+)
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -75,3 +81,23 @@ def test_a_uniform_model_has_the_perplexity_of_the_vocabulary(model, text):
         model.head.weight.zero_()
         model.head.bias.zero_()
     assert evaluate(model, text, 3).perplexity == pytest.approx(V)
+
+
+def test_bits_are_nats_in_another_unit():
+    assert 2 ** Evaluation(2.0, 5).bits == pytest.approx(Evaluation(2.0, 5).perplexity)
+
+
+def test_the_original_divides_by_the_length_of_each_column(model, text):
+    found = evaluate(model, text, num_columns=4)
+    total = found.nats * found.num_tokens
+    assert as_the_original_divides(found, 4).nats == pytest.approx(total / 200)
+    # PyTorch 0.4.1's 58.34 on the validation text of Penn Treebank is 0.03 too low.
+    exact = Evaluation(math.log(58.37), 73_750)
+    assert exact.perplexity - as_the_original_divides(exact, 10).perplexity == pytest.approx(
+        0.032, abs=5e-4
+    )
+
+
+def test_no_columns_are_refused(model, text):
+    with pytest.raises(ValueError, match="num_columns must be at least 1, got 0"):
+        evaluate(model, text, 0)

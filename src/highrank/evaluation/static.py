@@ -25,9 +25,16 @@ class Evaluation(NamedTuple):
     def perplexity(self) -> float:
         return math.exp(min(self.nats, 700.0))
 
+    @property
+    def bits(self) -> float:
+        """Mean bits of a predicted token."""
+        return self.nats / math.log(2)
+
 
 def columns(tokens: NDArray[np.integer], num_columns: int) -> Tensor:
     """Text as columns (T, B): contiguous pieces side by side, the remainder cut off."""
+    if num_columns < 1:
+        raise ValueError(f"num_columns must be at least 1, got {num_columns}")
     length = len(tokens) // num_columns
     if length < 2:
         raise ValueError(
@@ -57,12 +64,12 @@ def evaluate(
     Args:
         window: tokens of each column that are read at once; about 1,000 of all columns if None.
     """
-    window = max(1, 1000 // num_columns) if window is None else window
     was_training = model.training
     model.eval()
     try:
         device = next(model.parameters()).device
         data = columns(tokens, num_columns).to(device)  # (T, B)
+        window = max(1, 1000 // num_columns) if window is None else window
         state = model.initial_state(num_columns)
         total = torch.zeros((), dtype=torch.float64, device=device)
         for start, length in windows(len(data), window):
@@ -75,3 +82,13 @@ def evaluate(
         return Evaluation(total.item() / num_tokens, num_tokens)
     finally:
         model.train(was_training)
+
+
+def as_the_original_divides(found: Evaluation, num_columns: int) -> Evaluation:
+    """The mean that zihangdai/mos prints for the same loss.
+
+    It divides by all tokens of each column, though the first is not predicted: on the validation
+    text of Penn Treebank, in 10 columns, a perplexity of 58 comes out 0.03 lower.
+    """
+    num_rows = found.num_tokens // num_columns + 1
+    return found._replace(nats=found.nats * (num_rows - 1) / num_rows)

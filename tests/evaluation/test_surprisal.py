@@ -1,0 +1,155 @@
+"""Surprisal: each word against the definition, and the files that others read."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from highrank.data.vocabulary import Vocabulary
+from highrank.evaluation.static import evaluate
+from highrank.evaluation.surprisal import (
+    Place,
+    check_format,
+    places,
+    surprisals,
+    write_surprisals,
+)
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.models import AWDLSTM, LanguageModel
+
+VOCABULARY = Vocabulary(("the", "<eos>", "cat", "sat", "<unk>", "on", "mat"))
+V = len(VOCABULARY)
+LINES = [["the", "cat", "sat", "<eos>"], [], ["the", "axolotl", "sat", "on", "mat", "<eos>"]]
+WORDS = [*LINES[0], *LINES[2]]
+HEADS = {
+    "softmax": lambda: Softmax(8, V),
+    "moc": lambda: MixtureOfContexts(8, V, 3, 6),
+    "mos": lambda: MixtureOfSoftmaxes(8, V, 3, 6, dropout=0.5),
+}
+
+
+def build(kind):
+    head = HEADS[kind]()
+    backbone = AWDLSTM(V, 8 if kind == "softmax" else 6, (8,), output_dropout=0.5)
+    model = LanguageModel(backbone, head).double()
+    for p in model.parameters():
+        torch.nn.init.normal_(p)
+    return model
+
+
+@pytest.fixture(params=HEADS)
+def model(request):
+    return build(request.param)
+
+
+def hidden_of(model):
+    ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *WORDS]))
+    with torch.no_grad():
+        model.eval()
+        return ids[1:], model.backbone(ids[:-1, None], model.initial_state(1)).hidden[:, 0]
+
+
+def test_probability_bits_and_rank_are_those_of_log_prob(model):
+    target, hidden = hidden_of(model)
+    for found, id_, log_prob in zip(
+        surprisals(model, VOCABULARY, WORDS),
+        target.tolist(),
+        model.head.log_prob(hidden).tolist(),
+        strict=True,
+    ):
+        assert found.probability == pytest.approx(math.exp(log_prob[id_]), rel=1e-12)
+        assert found.bits == pytest.approx(-math.log2(found.probability), rel=1e-12)
+        assert found.rank == sorted(log_prob, reverse=True).index(log_prob[id_]) + 1
+
+
+def test_the_component_says_the_largest_part_of_the_word():
+    model = build("mos")
+    target, hidden = hidden_of(model)
+    log_weight, context = model.head.mixture(hidden)
+    q = F.linear(context, model.head.weight, model.head.bias).softmax(-1)  # (T, K, V)
+    part = log_weight.exp() * q[torch.arange(len(target)), :, target]  # (T, K)
+    found = list(surprisals(model, VOCABULARY, WORDS))
+    assert [row.component for row in found] == (part.argmax(-1) + 1).tolist()
+    assert [row.probability for row in found] == pytest.approx(part.sum(-1).tolist(), rel=1e-12)
+    weights = torch.tensor([row.weights for row in found], dtype=torch.float64)
+    torch.testing.assert_close(weights, log_weight.exp())
+    assert (part.argmax(-1) != log_weight.argmax(-1)).any()
+
+
+def test_contexts_that_are_mixed_first_have_weights_but_no_component():
+    found = next(surprisals(build("moc"), VOCABULARY, WORDS))
+    assert found.component is None and sum(found.weights) == pytest.approx(1.0)
+    assert len(found.weights) == 3
+    found = next(surprisals(build("softmax"), VOCABULARY, WORDS))
+    assert found.component == 1 and found.weights == (1.0,)
+
+
+def test_the_bits_add_up_to_static_evaluation_and_the_window_changes_nothing(model):
+    tokens = VOCABULARY.encode(["<eos>", *WORDS])
+    want = evaluate(model.train(), tokens, num_columns=1)
+    for window in (1, 3, None):
+        found = list(surprisals(model, VOCABULARY, WORDS, window))
+        assert len(found) == want.num_tokens == len(WORDS)
+        assert sum(row.bits for row in found) / len(found) == pytest.approx(want.bits, rel=1e-12)
+    assert model.training
+
+
+def test_unknown_words_are_marked_and_keep_their_name(model):
+    rows = [row for row in surprisals(model, VOCABULARY, [*WORDS, "<unk>"]) if not row.is_known]
+    assert [row.word for row in rows] == ["axolotl", "<unk>"]
+
+
+def test_a_vocabulary_without_eos_is_refused(model):
+    with pytest.raises(ValueError, match="the vocabulary must have <eos>"):
+        next(surprisals(model, Vocabulary(("a", "b")), ["a"]))
+
+
+def test_places_count_lines_of_the_file_and_words_of_the_line():
+    assert list(places(LINES))[3:6] == [Place(1, 4), Place(3, 1), Place(3, 2)]
+
+
+def rows_of(model):
+    return list(zip(places(LINES), surprisals(model, VOCABULARY, WORDS), strict=True))
+
+
+def test_csv_and_jsonl_say_the_same(model, tmp_path):
+    rows = rows_of(model)
+    for suffix in (".csv", ".jsonl"):
+        write_surprisals(tmp_path / f"out{suffix}", iter(rows), suffix)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(table) == len(lines) == len(WORDS)
+    for (place, want), row, line in zip(rows, table, lines, strict=True):
+        assert (
+            [int(row["line"]), int(row["position"])] == [line["line"], line["position"]] == [*place]
+        )
+        assert row["word"] == line["word"] == want.word
+        assert int(row["known"]) == line["known"] == want.is_known
+        assert float(row["surprisal_bits"]) == line["surprisal_bits"]
+        assert line["surprisal_bits"] == pytest.approx(want.bits, rel=1e-8)
+        assert line["probability"] == pytest.approx(want.probability, rel=1e-8)
+        assert int(row["rank"]) == line["rank"] == want.rank
+        assert row["component"] == str(want.component or "") and line["component"] == want.component
+        weights = [float(row[f"weight_{k}"]) for k in range(1, len(want.weights) + 1)]
+        assert weights == line["weights"] == pytest.approx(want.weights, rel=1e-8)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_file_that_cannot_be_finished_disappears(error, tmp_path):
+    def rows():
+        yield rows_of(build("mos"))[0]
+        raise error
+
+    with pytest.raises(error):
+        write_surprisals(tmp_path / "out.csv", rows(), ".csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_must_be_csv_or_jsonl(tmp_path):
+    check_format(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=r"must end in \.csv or \.jsonl, got a\.txt"):
+        check_format(tmp_path.__class__("a.txt"))

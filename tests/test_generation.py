@@ -1,0 +1,172 @@
+"""Generation: the first word against log_prob, seeds, greed, and what comes with each word."""
+
+import math
+from collections import Counter
+
+import pytest
+import scipy.stats
+import torch
+
+from highrank.data.vocabulary import Vocabulary
+from highrank.generation import Sampling, generate, stream
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads.responsibility import log_responsibility
+from highrank.models import AWDLSTM, LanguageModel
+
+VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))
+V = len(VOCABULARY)
+PROMPT = ["c", "a", "b"]
+HEADS = {
+    "softmax": lambda: Softmax(8, V, 6),
+    "moc": lambda: MixtureOfContexts(8, V, 3, 6),
+    "mos": lambda: MixtureOfSoftmaxes(8, V, 3, 6),
+}
+
+
+def build(kind):
+    torch.manual_seed(1)
+    backbone = AWDLSTM(V, 6, (7, 8), output_dropout=0.5, weight_dropout=0.5)
+    model = LanguageModel(backbone, HEADS[kind]())
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.7)
+    if kind == "mos":
+        model.head.prior.weight.data.mul_(0.3)
+    return model
+
+
+@pytest.fixture(params=HEADS)
+def model(request):
+    return build(request.param)
+
+
+@torch.no_grad()
+def log_prob(model, words):
+    """Of the word that follows a line's beginning, from one pass over all of it."""
+    model.eval()
+    ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *words]))[:, None]
+    hidden = model.backbone(ids, model.initial_state(1)).hidden
+    return model.head.log_prob(hidden[-1, 0]).double()
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "options"),
+    [
+        (200_000, {}),
+        (20_000, {"temperature": 0.6}),
+        (20_000, {"top_k": 5}),
+        (20_000, {"temperature": 1.3, "top_p": 0.7}),
+    ],
+    ids=str,
+)
+def test_first_words_match_log_prob(model, num_samples, options):
+    samples = generate(model, VOCABULARY, PROMPT, num_words=1, num_samples=num_samples, **options)
+    count = torch.from_numpy(VOCABULARY.encode(word for (word,) in samples)).bincount(minlength=V)
+    want = (log_prob(model, PROMPT) / options.get("temperature", 1.0)).softmax(-1)
+    order = want.argsort(descending=True)
+    kept = torch.ones(V, dtype=torch.bool)
+    if "top_k" in options:
+        kept[order[options["top_k"] :]] = False
+    if "top_p" in options:
+        kept[order] = want[order].cumsum(-1) - want[order] < options["top_p"]
+        assert 1 < kept.sum() < V
+    assert (count[~kept] == 0).all()
+    expected = num_samples * want[kept] / want[kept].sum()
+    assert scipy.stats.chisquare(count[kept], expected).pvalue > 1e-3
+
+
+def test_later_words_follow_their_own_sample(model):
+    samples = generate(model, VOCABULARY, PROMPT, num_words=2, num_samples=20_000, seed=1)
+    for first, _ in Counter(first for first, _ in samples).most_common(2):
+        second = VOCABULARY.encode(second for word, second in samples if word == first)
+        want = len(second) * log_prob(model, [*PROMPT, first]).softmax(-1)
+        count = torch.from_numpy(second).bincount(minlength=V)
+        # Rare words count as one: chi-square needs a few of each.
+        group = torch.where(want < 10, V, torch.arange(V))
+        found, expected = (
+            torch.zeros(V + 1, dtype=torch.float64).index_add(0, group, x.double())
+            for x in (count, want)
+        )
+        kept = expected > 0
+        assert scipy.stats.chisquare(found[kept], expected[kept]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_k": 5, "top_p": 0.9}], ids=str)
+def test_the_same_seed_writes_the_same_text(model, options):
+    options = {"num_words": 30, "num_samples": 3, **options}
+    first, again, other = (
+        generate(model, VOCABULARY, PROMPT, seed=seed, **options) for seed in (5, 5, 6)
+    )
+    assert first == again != other
+    assert [len(sample) for sample in first] == [30] * 3 and first[0] != first[1]
+
+
+def test_temperature_0_is_greedy(model):
+    (sample,) = generate(model, VOCABULARY, PROMPT, num_words=12, temperature=0.0)
+    words = list(PROMPT)
+    for word in sample:
+        assert word == VOCABULARY.words[log_prob(model, words).argmax()]
+        words.append(word)
+
+
+def test_an_empty_prompt_starts_a_line(model):
+    (sample,) = generate(model, VOCABULARY, num_words=1, temperature=0.0)
+    assert sample == [VOCABULARY.words[log_prob(model, []).argmax()]]
+
+
+def test_steps_are_what_generate_returns_and_come_one_by_one(model):
+    sampling = Sampling(seed=3)
+    steps = stream(model, VOCABULARY, PROMPT, sampling, num_words=9, num_samples=2)
+    first = next(steps)
+    assert len(first.words) == 2 and first.components is None
+    words = [first.words, *(step.words for step in steps)]
+    want = generate(model, VOCABULARY, PROMPT, num_words=9, num_samples=2, seed=3)
+    assert [list(sample) for sample in zip(*words, strict=True)] == want
+
+
+def test_components_are_the_most_responsible_and_change_no_word():
+    model, sampling = build("mos"), Sampling(seed=3)
+    options = {"num_words": 20, "num_samples": 1}
+    with_components = list(
+        stream(model, VOCABULARY, PROMPT, sampling, with_components=True, **options)
+    )
+    plain = list(stream(model, VOCABULARY, PROMPT, sampling, **options))
+    assert [step.words for step in with_components] == [step.words for step in plain]
+    words = [step.words[0] for step in plain]
+    ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *PROMPT, *words]))[:, None]
+    hidden = model.eval().backbone(ids[:-1], model.initial_state(1)).hidden[len(PROMPT) :, 0]
+    want = log_responsibility(model.head, hidden, ids[len(PROMPT) + 1 :, 0]).argmax(-1)
+    assert [step.components for step in with_components] == want[:, None].tolist()
+    assert len(set(want.tolist())) > 1
+
+
+def test_the_mode_of_the_model_comes_back(model):
+    model.train()
+    generate(model, VOCABULARY, num_words=2)
+    assert model.training
+    steps = stream(model, VOCABULARY, PROMPT, Sampling(), num_words=9)
+    next(steps)
+    steps.close()
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
+        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"temperature": math.inf}, "temperature must be finite and at least 0, got inf"),
+        ({"num_words": 0}, "num_words must be at least 1, got 0"),
+        ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
+    ],
+)
+def test_impossible_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        generate(build("softmax"), VOCABULARY, **options)
+
+
+def test_without_eos_there_must_be_a_prompt():
+    vocabulary = Vocabulary(("a", "b", *"cdefghijk"))
+    with pytest.raises(ValueError, match="the prompt must not be empty"):
+        generate(build("softmax"), vocabulary, num_words=1)
+    assert len(generate(build("softmax"), vocabulary, ["b"], num_words=1)) == 1
