@@ -1,0 +1,135 @@
+"""The exact answer for one word: a linear programme that grows by the rivals it forgot.
+
+    maximise t  subject to  (rows_i − rows_j)·(h, s) ≥ t  for the rivals j
+
+A state that leads these rivals but not all words brings the ones that beat it into the programme.
+If already these few cannot all be led, their multipliers λ are the proof for the whole vocabulary.
+A ball is not linear: it begins as a box, and each state outside it is cut off by a tangent plane.
+
+E embedding size, V distinct words, n rivals.
+"""
+
+import importlib.util
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from highrank.analysis.reachability.check import margins
+from highrank.analysis.reachability.problem import Problem
+from highrank.analysis.reachability.proof import prove
+from highrank.analysis.reachability.result import Proof, State
+from highrank.analysis.reachability.states import Ball
+
+MAX_ROUNDS = 300
+# Rivals that enter the programme at once.
+NUM_NEW = 32
+# What the solver may violate, in units of the scaled rows.
+SOLVER_TOLERANCE = 1e-10
+# A lead that is worth a try at a proof.
+SMALL = 1e-8
+
+
+def check_scipy() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        raise ValueError(
+            "scipy must be installed for linear programmes: pip install 'highrank[audit]'"
+        )
+
+
+class Optimum(NamedTuple):
+    lead: float
+    lifted: Tensor
+    """(E+1,)."""
+    weights: Tensor
+    """(n,): λ."""
+
+
+def decide_word(
+    problem: Problem, word: int, rivals: Tensor, tolerance: float
+) -> State | Proof | None:
+    """A checked certificate for the word, or None if neither kind passes its check.
+
+    Args:
+        rivals: (n,), the words that the programme begins with.
+        tolerance: the lead that an inexact proof may leave, relative to the size of logits.
+    """
+    tangents: list[Tensor] = []
+    for _ in range(MAX_ROUNDS):
+        optimum = solve(problem, word, rivals, tangents)
+        if optimum is None:
+            return None
+        if optimum.lead <= SMALL:
+            proof = prove(problem, word, rivals, optimum.weights, tolerance)
+            if proof is not None:
+                return proof
+        lifted = problem.states.project(optimum.lifted[None])
+        state = _checked_state(problem, word, lifted)
+        if state is not None:
+            return state
+        new = _forgotten(problem, word, rivals, optimum)
+        is_outside = isinstance(problem.states, Ball) and _is_shortened(optimum.lifted, lifted[0])
+        if is_outside:
+            tangents.append(lifted[0, :-1] / vector_norm(lifted[0, :-1]))
+        if len(new) == 0 and not is_outside:
+            return None
+        rivals = torch.cat([rivals, new])
+    return None
+
+
+def solve(problem: Problem, word: int, rivals: Tensor, tangents: list[Tensor]) -> Optimum | None:
+    """The best state against these rivals, with their multipliers; None if the solver gives up."""
+    from scipy.optimize import linprog  # type: ignore[import-untyped]
+
+    apart = problem.rows[word] - problem.rows[rivals]  # (n, E+1)
+    size = apart.size(1)
+    above = torch.cat([-apart, torch.ones(len(rivals), 1, dtype=torch.float64)], dim=1)
+    limit = torch.zeros(len(rivals), dtype=torch.float64)
+    if tangents:
+        assert isinstance(problem.states, Ball)
+        normals = torch.nn.functional.pad(torch.stack(tangents), (0, 2))  # (cuts, E+2)
+        above = torch.cat([above, normals])
+        limit = torch.cat([limit, limit.new_full((len(tangents),), problem.states.radius)])
+    low, high = problem.states.limits(size - 1)
+    bounds = np.stack([low.numpy(), high.numpy()], axis=1)
+    result = linprog(
+        np.append(np.zeros(size), -1.0),
+        A_ub=above.numpy(),
+        b_ub=limit.numpy(),
+        bounds=np.append(bounds, [[-np.inf, np.inf]], axis=0),
+        method="highs",
+        options={
+            "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+            "dual_feasibility_tolerance": SOLVER_TOLERANCE,
+        },
+    )
+    if result.status != 0:
+        return None
+    solution, multipliers = torch.from_numpy(result.x), torch.from_numpy(result.ineqlin.marginals)
+    return Optimum(-result.fun, solution[:-1], -multipliers[: len(rivals)])
+
+
+def _checked_state(problem: Problem, word: int, lifted: Tensor) -> State | None:
+    index = torch.tensor([word])
+    lead, _ = problem.leads(index, lifted, 1)
+    if lead.item() <= 0:
+        return None
+    hidden = problem.hidden(lifted, lead)
+    margin = margins(problem.weight, problem.bias, problem.states, index, hidden).item()
+    return State(hidden=hidden[0], margin=margin) if margin > 0 else None
+
+
+def _forgotten(problem: Problem, word: int, rivals: Tensor, optimum: Optimum) -> Tensor:
+    """The words that the programme does not know and that do most harm to its state."""
+    logits = problem.rows @ optimum.lifted  # (V,)
+    harm = logits - logits[word] + optimum.lead
+    harm[word] = -torch.inf
+    harm[rivals] = -torch.inf
+    worst = harm.topk(min(NUM_NEW, len(harm)))
+    return worst.indices[worst.values > SOLVER_TOLERANCE]
+
+
+def _is_shortened(before: Tensor, after: Tensor) -> bool:
+    return bool(vector_norm(after[:-1]) < vector_norm(before[:-1]) * (1 - SOLVER_TOLERANCE))

@@ -1,0 +1,82 @@
+"""What is known of each word, with its certificate: plain data.
+
+E embedding size.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+
+class Verdict(StrEnum):
+    REACHABLE = "reachable"
+    """Some state makes it more likely than every other word."""
+    TIED = "tied"
+    """The same but for words with the same vector and bias, which always lead with it."""
+    UNREACHABLE = "unreachable"
+    """In every state another word is at least as likely."""
+    UNDECIDED = "undecided"
+    """Too close to call in float64: neither certificate passed its check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A hidden state that makes the word the most likely."""
+
+    hidden: Tensor
+    """(E,), float64."""
+    margin: float
+    """The word's logit leads that of every word outside its group by at least this, which is
+    positive after all rounding errors were subtracted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Other words of which the word is a mean: their mean logit is at least its own, so that one
+    of theirs always is. No words at all: the word's own bias is −inf."""
+
+    words: Tensor
+    """(n,)."""
+    weights: Tensor
+    """(n,), float64, positive."""
+    lead: float
+    """In no state does the word lead all others by more than this. At most 0 if the proof is exact.
+    Otherwise it is the proof's rounding error: for bounded states, of the logits; for unbounded
+    ones, of the logits divided by max(1, ‖hidden‖)."""
+    is_exact: bool
+    """Whether no rounding error is left: either the numbers above prove it, or numbers so close to
+    them that float64 cannot tell the difference were proved to exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordVerdict:
+    word: int
+    verdict: Verdict
+    certificate: State | Proof | None
+    """A state if the word is reachable or tied, a proof if not, None if undecided."""
+    group: tuple[int, ...]
+    """The words with its vector and its bias, itself included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reachability:
+    words: tuple[WordVerdict, ...]
+    """One for each word, in the order of the vocabulary."""
+    num_searched: int
+    """Distinct vectors for which the search found a state."""
+    num_inside: int
+    """Those that lie in a simplex which had proved another one unreachable."""
+    num_programmes: int
+    """Those that needed a linear programme."""
+    elapsed: float
+    """Seconds."""
+
+    def having(self, verdict: Verdict) -> tuple[WordVerdict, ...]:
+        return tuple(word for word in self.words if word.verdict is verdict)
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        counter = Counter(word.verdict for word in self.words)
+        return {verdict: counter[verdict] for verdict in Verdict}
