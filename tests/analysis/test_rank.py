@@ -1,10 +1,30 @@
 """Numerical ranks of matrices whose rank is known."""
 
+import json
+from dataclasses import asdict
+from fractions import Fraction
+
 import numpy as np
 import pytest
+import scipy.stats
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from highrank.analysis.rank import log_prob_rank, numerical_rank, press_threshold
+from highrank.analysis.linear import head_singular_values
+from highrank.analysis.rank import (
+    certified_rank,
+    comparable_rank,
+    log_prob_rank,
+    numerical_rank,
+    press_threshold,
+    rank_bound,
+    rank_report,
+)
+from highrank.analysis.singular_values import singular_values
+from highrank.analysis.source import head_log_probs, matrix_log_probs
+from highrank.analysis.spectrum import effective_rank, entropy_rank, stable_rank
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 
 
 def of_rank(rank, rows=90, columns=60, seed=0):
@@ -56,3 +76,140 @@ def test_impossible_words_have_no_rank():
 
 def test_a_matrix_of_zeros_has_rank_zero():
     assert log_prob_rank(torch.zeros(5, 4, dtype=torch.float64))[0] == 0
+
+
+def spectrum_of(matrix, method="stable", precision=None):
+    return singular_values(matrix_log_probs(matrix, precision), method)[-1]
+
+
+def head_of(kind, dtype=torch.float32):
+    if kind == "softmax":
+        head = Softmax(20, 100, 10)
+    else:
+        head = {"moc": MixtureOfContexts, "mos": MixtureOfSoftmaxes}[kind](20, 100, 4, 10)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    return head.to(dtype)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 10, 50, 100, 150, 199, 200])
+def test_known_ranks_are_certified(rank):
+    spectrum = spectrum_of(of_rank(rank, 260, 220))
+    assert certified_rank(spectrum) == rank == comparable_rank(spectrum)
+
+
+@pytest.mark.parametrize("rank", [1, 20, 50])
+def test_the_trap_of_the_wrong_epsilon_is_avoided_when_numbers_say_how_they_were_made(rank):
+    matrix = of_rank(rank).float()
+    spectrum = spectrum_of(matrix)
+    assert numerical_rank(spectrum.values, (90, 60), torch.finfo(torch.float64).eps) == 60
+    assert comparable_rank(spectrum) == rank
+    assert certified_rank(spectrum) is None
+    assert comparable_rank(spectrum_of(matrix.double(), precision=torch.float32)) == rank
+
+
+@pytest.mark.parametrize("kind", ["softmax", "moc", "mos"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_recomputed_in_float64_have_the_rank_of_the_theory(kind, dtype):
+    head, hidden = head_of(kind, dtype), torch.randn(150, 20).to(dtype)
+    (spectrum,) = singular_values(head_log_probs(head, hidden))
+    if kind == "mos":
+        assert certified_rank(spectrum) == 100 and comparable_rank(spectrum) > 50
+    else:
+        (linear,) = head_singular_values(head, hidden)
+        assert certified_rank(spectrum) == certified_rank(linear) == 12 == head.rank_bound
+        assert comparable_rank(spectrum) == comparable_rank(linear) == 12
+
+
+@pytest.mark.parametrize("kind", ["softmax", "moc", "mos"])
+def test_the_comparable_rank_is_the_same_from_float32_and_from_float64(kind):
+    head, hidden = head_of(kind), torch.randn(150, 20)
+    sources = [head_log_probs(head, hidden, dtype) for dtype in (torch.float32, torch.float64)]
+    made = [comparable_rank(singular_values(source)[0]) for source in sources]
+    assert abs(made[0] - made[1]) <= 1
+
+
+def test_numbers_made_in_bfloat16_have_a_noise_floor_and_no_rank():
+    head, hidden = head_of("softmax", torch.bfloat16), torch.randn(150, 20).bfloat16()
+    log_prob = head.log_prob(hidden).detach()
+    assert log_prob.dtype == torch.float32
+    spectrum = spectrum_of(log_prob, precision=torch.bfloat16)
+    report = rank_report(spectrum, rank_bound(10, has_bias=True))
+    assert (report.comparable, report.certified, report.precision) == (None, None, "bfloat16")
+    assert report.noise_floor == pytest.approx(0.5 * 251**0.5 * report.largest * 2**-7)
+    assert "were made in bfloat16" in report.unknown
+    # What it would be taken for: the noise of the logits has full rank.
+    assert numerical_rank(spectrum.values, (150, 100), torch.finfo(torch.float32).eps) == 100
+
+
+def test_the_fast_way_knows_the_comparable_rank_and_says_that_it_knows_no_other():
+    head, hidden = head_of("moc"), torch.randn(150, 20)
+    report = rank_report(
+        singular_values(head_log_probs(head, hidden), "fast")[-1], rank_bound(10, has_bias=True)
+    )
+    assert (report.comparable, report.certified, report.bound.value) == (12, None, 12)
+    assert report.unknown == "the fast method hides what is below its own round-off"
+
+
+def test_a_bias_of_zeros_adds_no_rank():
+    head = head_of("softmax")
+    torch.nn.init.zeros_(head.bias)
+    (linear,) = head_singular_values(head, torch.randn(150, 20))
+    assert certified_rank(linear) == 11
+
+
+def test_a_complete_report_leaves_nothing_unknown():
+    report = rank_report(spectrum_of(of_rank(7)), rank_bound(6, has_bias=False))
+    assert (report.comparable, report.certified, report.unknown) == (7, 7, "")
+    assert (report.num_contexts, report.vocab_size, report.precision) == (90, 60, "float64")
+    assert (report.method, report.bound.value) == ("stable", 7)
+    json.dumps(asdict(report))
+
+
+def test_float32_numbers_lack_only_the_certificate():
+    report = rank_report(spectrum_of(of_rank(7).float()), rank_bound(6, has_bias=False))
+    assert (report.comparable, report.certified) == (7, None)
+    assert report.unknown == "a certified rank needs the head recomputed in float64"
+
+
+values = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(
+    lambda numbers: torch.tensor(sorted(numbers, reverse=True), dtype=torch.float64)
+)
+
+
+@given(values, st.sampled_from([0.0, 1e-5, 1e-3, 1e-2, 0.3]))
+def test_an_effective_rank_is_the_shortest_sum_that_carries_enough(singular, epsilon):
+    squares = [Fraction(value) ** 2 for value in singular.tolist()]
+    wanted = (1 - Fraction(epsilon)) * sum(squares)
+    enough = [k for k in range(len(squares) + 1) if sum(squares[:k]) >= wanted]
+    assert effective_rank(singular, epsilon) == enough[0]
+
+
+@given(values)
+def test_stable_and_entropy_rank_are_their_definitions(singular):
+    numbers = singular.numpy()
+    assert stable_rank(singular) == pytest.approx((numbers**2).sum() / numbers[0] ** 2)
+    share = numbers / numbers.sum()
+    assert entropy_rank(singular) == pytest.approx(np.exp(scipy.stats.entropy(share)))
+
+
+def test_equal_singular_values_have_full_rank_in_every_sense_and_zeros_have_none():
+    flat, zeros = torch.ones(8).double(), torch.zeros(8).double()
+    assert (effective_rank(flat, 1e-5), stable_rank(flat)) == (8, 8.0)
+    assert entropy_rank(flat) == pytest.approx(8)
+    assert (effective_rank(zeros, 1e-5), stable_rank(zeros), entropy_rank(zeros)) == (0, 0, 0)
+
+
+def test_bounds_are_those_of_the_heads_and_say_why_there_is_none():
+    for bias in (True, False):
+        assert rank_bound(4, has_bias=bias).value == Softmax(6, 9, 4, bias=bias).rank_bound
+    assert rank_bound(4, has_bias=True, num_softmaxes=3).value is None
+    capped = rank_bound(4, has_bias=False, softcap=30.0)
+    assert capped.value is None and "soft-capped" in capped.reason
+
+
+def test_soft_capped_logits_do_exceed_the_bound_of_linear_ones():
+    logits = 30 * torch.randn(90, 4).double() @ torch.randn(4, 60).double()
+    assert certified_rank(spectrum_of(logits.log_softmax(-1))) == 5
+    capped = 30 * torch.tanh(logits / 30)
+    assert certified_rank(spectrum_of(capped.log_softmax(-1))) == 60
