@@ -1,0 +1,159 @@
+"""What components do, against loops and scipy, and on mixtures made by hand."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy
+
+from highrank.analysis import components as module
+from highrank.analysis.components import component_report, pair_divergences
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+
+T, D, K, E, V = 31, 5, 3, 4, 12
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_BYTES", 8 * K * V * 7)
+
+
+@pytest.fixture
+def head():
+    head = MixtureOfSoftmaxes(D, V, K, E, dropout=0.5).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    return head
+
+
+@pytest.fixture
+def hidden():
+    return torch.randn(T, D).double()
+
+
+@pytest.fixture
+def tables(head, hidden):
+    """Weights (T, K) and softmaxes (T, K, V)."""
+    with torch.no_grad():
+        log_weight, context = head.eval().mixture(hidden)
+        prob = F.linear(context, head.weight, head.bias).softmax(-1)
+    head.train()
+    return log_weight.exp().numpy(), prob.numpy()
+
+
+def test_entropies_are_those_of_scipy(head, hidden, tables):
+    weight, prob = tables
+    report = component_report(head, hidden)
+    assert report.weight_entropy == pytest.approx(entropy(weight, axis=1).mean())
+    assert report.use_entropy == pytest.approx(entropy(weight.mean(0)))
+    mixed = np.einsum("tk,tkv->tv", weight, prob)
+    parts = [weight[t, k] * entropy(prob[t, k], mixed[t]) for t in range(T) for k in range(K)]
+    assert report.specialisation == pytest.approx(sum(parts) / T)
+    assert (report.num_contexts, head.training) == (T, True)
+
+
+@pytest.mark.parametrize("limit, step", [(500, 1), (10, 4), (1, 31)])
+def test_pairs_diverge_as_scipy_says_at_evenly_spaced_contexts(head, hidden, tables, limit, step):
+    _, prob = tables
+    report = component_report(head, hidden, num_pair_contexts=limit)
+    chosen = range(0, T, step)
+    want = [
+        [np.mean([jensenshannon(prob[t, j], prob[t, k]) ** 2 for t in chosen]) for k in range(K)]
+        for j in range(K)
+    ]
+    np.testing.assert_allclose(report.pair_divergence, want, atol=1e-12)
+    assert report.num_pair_contexts == len(chosen) <= limit
+
+
+def test_use_and_takeovers_are_read_off_the_weights(head, hidden, tables):
+    weight, _ = tables
+    report = component_report(head, hidden, num_takeovers=4)
+    for k, component in enumerate(report.components):
+        assert component.mean_weight == pytest.approx(weight[:, k].mean())
+        assert component.largest_share == pytest.approx((weight.argmax(1) == k).mean())
+        top = np.argsort(-weight[:, k])[:4]
+        assert [takeover.context for takeover in component.takeovers] == top.tolist()
+        found = [takeover.weight for takeover in component.takeovers]
+        assert found == pytest.approx(weight[top, k].tolist())
+
+
+def test_preferred_words_add_most_to_the_divergence_from_all_components(head, hidden, tables):
+    weight, prob = tables
+    joint = np.einsum("tk,tkv->kv", weight, prob) / T
+    for k, component in enumerate(component_report(head, hidden, num_words=5).components):
+        given = joint[k] / joint[k].sum()
+        gain = given * np.log(given / joint.sum(0))
+        words = [preferred.word for preferred in component.preferred]
+        assert words == np.argsort(-gain)[:5].tolist()
+        for preferred in component.preferred:
+            assert preferred.prob == pytest.approx(given[preferred.word])
+            share = joint[k, preferred.word] / joint[:, preferred.word].sum()
+            assert preferred.share == pytest.approx(share)
+
+
+def test_a_component_without_weight_is_dead_and_the_others_are_not(head):
+    hidden = torch.randn(T, D).double().abs()
+    with torch.no_grad():
+        head.prior.weight.zero_()
+        head.prior.weight[1] = -50.0
+    report = component_report(head, hidden)
+    assert report.dead == (1,)
+    assert [component.is_dead for component in report.components] == [False, True, False]
+
+
+def test_components_that_say_the_same_have_no_divergence(head, hidden):
+    with torch.no_grad():
+        for parameter in (head.latent.weight, head.latent.bias):
+            parameter.copy_(parameter[:E].repeat(K, *[1] * (parameter.dim() - 1)))
+    report = component_report(head, hidden)
+    assert report.specialisation == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(report.pair_divergence, 0, atol=1e-12)
+
+
+def test_disjoint_distributions_are_log_2_apart():
+    prob = torch.eye(3).double()[None]
+    want = np.log(2) * (1 - np.eye(3))
+    np.testing.assert_allclose(pair_divergences(prob)[0], want)
+
+
+def test_a_component_whose_weight_underflows_prefers_nothing(head, hidden):
+    with torch.no_grad():
+        head.prior.weight.zero_()
+        head.prior.weight[2] = -1e5
+    report = component_report(head, hidden.abs())
+    assert (report.dead, report.components[2].preferred) == ((2,), ())
+    json.dumps(asdict(report), allow_nan=False)
+
+
+def test_mixtures_of_contexts_and_half_precision_have_components_too(hidden):
+    head = MixtureOfContexts(D, V, K, E).bfloat16()
+    report = component_report(head, hidden.bfloat16(), on_progress=lambda share, text: None)
+    assert sum(component.mean_weight for component in report.components) == pytest.approx(1)
+
+
+def test_progress_ends_at_one(head, hidden):
+    shares = []
+    component_report(head, hidden, on_progress=lambda share, _: shares.append(share))
+    assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) == 5
+
+
+@pytest.mark.parametrize(
+    "make, rows, options, message",
+    [
+        (lambda: Softmax(D, V), (T, D), {}, "at least 2 components, got 1"),
+        (lambda: MixtureOfSoftmaxes(D, V, K, E), (D,), {}, "hidden must be"),
+        (
+            lambda: MixtureOfSoftmaxes(D, V, K, E),
+            (T, D),
+            {"num_pair_contexts": 0},
+            "num_pair_contexts must be at least 1, got 0",
+        ),
+    ],
+)
+def test_mistakes_are_named(make, rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        component_report(make(), torch.randn(rows), **options)
