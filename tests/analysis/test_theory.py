@@ -136,6 +136,7 @@ def test_no_shift_has_a_lower_rank_than_the_minimum_and_its_own_shift_attains_it
     least, shift, bias, centred = minimum_rank_over_shifts(matrix)
     assert rank(row_shift(matrix, shift)) == least
     assert (row_shift(matrix, shift) == centred).all() and (bias == 0).all()
+    assert (centred.sum(1) == 0).all()
     # Only shifts in the column space can lower the rank: try those as well as any.
     inside = -matrix @ data.draw(tables(matrix.shape[1]))
     for other in (inside, data.draw(tables(len(matrix)))):
@@ -196,6 +197,7 @@ def test_no_shift_and_bias_have_a_lower_rank_than_their_minimum(matrix, data):
     least, shift, bias, centred = minimum_rank_over_shifts_and_biases(matrix)
     assert rank(row_shift(matrix, shift) - bias) == least
     assert (row_shift(matrix, shift) - bias == centred).all()
+    assert (centred.sum(0) == 0).all() and (centred.sum(1) == 0).all()
     for _ in range(3):
         x, y = data.draw(tables(matrix.shape[1])), data.draw(tables(len(matrix)))
         other = row_shift(matrix, -matrix @ x)
