@@ -70,7 +70,9 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
     again = highrank(place, "train", "--resume=runs/small-1", "--threads", "1")
     assert again.returncode == 0 and "finished" in again.stdout
-    events = [json.loads(line)["event"] for line in (run / "metrics.jsonl").open()]
+    events = [
+        json.loads(line)["event"] for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert events == ["epoch", "epoch", "end"]
     both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-1")
     assert both.returncode == 2 and "--resume must come without a preset" in both.stderr
