@@ -11,6 +11,7 @@ import tyro
 from highrank.cli.bench import BENCHMARKS, bench
 from highrank.cli.data import CORPORA, data
 from highrank.cli.demo import demo
+from highrank.cli.generate import generate
 from highrank.cli.presets import presets
 from highrank.cli.train import run_train, train
 
@@ -19,6 +20,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data": data,
     "train": train,
     "presets": presets,
+    "generate": generate,
     "bench": bench,
 }
 # Commands that have commands: `highrank bench loss`. The docstring in `COMMANDS` describes all.

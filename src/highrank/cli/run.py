@@ -1,0 +1,52 @@
+"""A trained run as commands meet it: found, checked, loaded, with the corpus it was trained on."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from highrank.config import RunConfig
+    from highrank.data.corpus import Corpus
+    from highrank.data.vocabulary import Vocabulary
+    from highrank.models.language_model import LanguageModel
+
+
+class LoadedRun(NamedTuple):
+    folder: Path
+    config: "RunConfig"
+    corpus: "Corpus"
+    model: "LanguageModel"
+    vocabulary: "Vocabulary"
+
+
+def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
+    """The best model of a run that nobody trains at the moment."""
+    from highrank.build import load
+    from highrank.data.corpus import find_corpus
+    from highrank.training.directory import read_config
+    from highrank.training.log import is_in_training
+
+    config = read_config(folder)
+    if is_in_training(folder):
+        raise ValueError(
+            f"the run must not be in training, got {folder}: wait for its end, or press Ctrl-C "
+            "there, which saves it"
+        )
+    _check_device(device)
+    corpus = find_corpus(config.corpus)
+    model, vocabulary = load(folder, device)
+    if vocabulary != corpus.vocabulary:
+        raise ValueError(
+            f"the corpus must have the run's vocabulary, got {corpus.path} with another: "
+            f"prepare {corpus.name} as it was when {folder} was trained"
+        )
+    return LoadedRun(folder, config, corpus, model, vocabulary)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch has here, got {reason}") from None
