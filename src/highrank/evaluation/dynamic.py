@@ -1,0 +1,137 @@
+"""Dynamic evaluation: the model learns from each segment of the text after it was scored.
+
+Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432. With θ₀ the trained weights, g the
+gradient of a segment's mean loss, and σ, σ̄ from `highrank.evaluation.statistics`:
+
+    rms:  θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε)
+    sgd:  θ ← θ + λ·(θ₀ - θ) - η·g
+"""
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from highrank.evaluation.gradients import chosen, differentiable, gradients, read_to_learn
+from highrank.evaluation.scored import Read, Scored, reader, scored, steps, summed
+from highrank.evaluation.static import Evaluation
+from highrank.evaluation.statistics import SEGMENT, GradientStatistics
+from highrank.evaluation.update import Update, rms_update, sgd_update
+from highrank.models.weights import restored
+
+RULES = ("rms", "sgd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicSettings:
+    """η, ε and λ as in the paper; `highrank.evaluation.conventions` converts others to them."""
+
+    lr: float = 5e-5
+    """η."""
+    epsilon: float = 2e-5
+    """ε: added to σ, so that what had hardly any gradient in training takes no huge steps."""
+    decay: float = 2e-3
+    """λ: the pull toward the trained weights."""
+    segment: int = SEGMENT
+    """Tokens that are scored, then learned from, at once."""
+    rule: Literal["rms", "sgd"] = "rms"
+    """Whether steps are scaled by the gradient statistics; "sgd" has no ε."""
+    adapt: tuple[str, ...] | None = None
+    """Names of the parameters that learn, or of modules; all if None. It changes nothing else: σ̄
+    is always that of the whole model."""
+
+    def __post_init__(self) -> None:
+        for name, value in {"lr": self.lr, "decay": self.decay}.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}")
+        if self.rule == "sgd" and self.decay > 1:
+            raise ValueError(f"decay must be at most 1 for the rule sgd, got {self.decay}")
+        if self.segment < 1:
+            raise ValueError(f"segment must be at least 1, got {self.segment}")
+
+
+def score_dynamically(
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    settings: DynamicSettings,
+    statistics: GradientStatistics | None = None,
+    read: Read | None = None,
+) -> Generator[Scored, None, None]:
+    """The text as one column, each segment scored by a model that has learned from those before.
+
+    Everything random is off and the state is carried. While the stream is open, the model has
+    other weights; it has its own, and its mode, again when the stream is exhausted, closed, or
+    ended by an exception. Who may stop before the end should use `contextlib.closing`.
+
+    Args:
+        statistics: of the training text; the rule "sgd" needs none.
+        read: how to read with a model that is no `LanguageModel`.
+    """
+    parameters = chosen(model, settings.adapt)
+    if settings.rule == "rms":
+        _check_statistics(model, statistics)
+    return _score(model, tokens, settings, parameters, statistics, reader(model, read))
+
+
+def _score(
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    settings: DynamicSettings,
+    parameters: dict[str, nn.Parameter],
+    statistics: GradientStatistics | None,
+    read: Read,
+) -> Generator[Scored, None, None]:
+    weights, state = list(parameters.values()), None
+    with differentiable(model, weights), restored(model):
+        update = _update(settings, parameters, statistics)
+        for words, target in steps(model, tokens, settings.segment):
+            reading = read_to_learn(read, words, target, state)
+            state = reading.state
+            yield scored(reading, target)
+            update(gradients(reading, weights))
+
+
+def evaluate_dynamically(
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    settings: DynamicSettings,
+    statistics: GradientStatistics | None = None,
+    on_progress: Callable[[float, str], None] | None = None,
+    read: Read | None = None,
+) -> Evaluation:
+    """The mean loss of `score_dynamically`; the model is left as it was, whatever happens."""
+    segments = score_dynamically(model, tokens, settings, statistics, read)
+    return summed(segments, len(tokens) - 1, on_progress)
+
+
+def _update(
+    settings: DynamicSettings,
+    parameters: dict[str, nn.Parameter],
+    statistics: GradientStatistics | None,
+) -> Update:
+    lr, decay = settings.lr, settings.decay
+    if settings.rule == "sgd":
+        return sgd_update(parameters, lr=lr, decay=decay)
+    assert statistics is not None
+    return rms_update(parameters, statistics, lr=lr, epsilon=settings.epsilon, decay=decay)
+
+
+def _check_statistics(model: nn.Module, statistics: GradientStatistics | None) -> None:
+    if statistics is None:
+        raise ValueError(
+            "statistics must be given for the rule rms, got None: "
+            "make them with gradient_statistics"
+        )
+    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    have = {name: tuple(rms.shape) for name, rms in statistics.rms.items()}
+    if want != have:
+        wrong = sorted(name for name in want | have if want.get(name) != have.get(name))
+        raise ValueError(f"statistics must be of this model, got a difference in {wrong[0]}")

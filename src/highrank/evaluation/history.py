@@ -1,0 +1,82 @@
+"""What a neural cache remembers, and how it compares: a block of tokens at a time, no loop inside.
+
+D hidden size, n tokens of a block, M pairs that one of them may see.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from highrank.evaluation.scored import Scored
+from highrank.ops.precision import at_least_float32
+
+# Numbers in a block's table of similarities: 16 MiB.
+TABLE_SIZE = 1 << 22
+
+
+class Block(NamedTuple):
+    """Tokens compared with the pairs (hidden state, next word) before them, and with their own."""
+
+    log_prob: Tensor
+    """(n,), the model's, of each target."""
+    similarity: Tensor
+    """(n, M), h_t·h_i; the last n columns are the block's own pairs."""
+    is_target: Tensor
+    """(n, M), whether the pair's word is the token's target."""
+
+    def log_cache(self, window: int, flatness: float) -> Tensor:
+        """log p_cache of each target (n,), from the last `window` pairs that are complete.
+
+        The first token of a text has none: p_cache is the model's probability there.
+        """
+        n, M = self.similarity.shape
+        num_before = min(window, M - n)
+        columns = slice(M - n - num_before, None)
+        z = flatness * self.similarity[:, columns]  # (n, num_before + n)
+        # Token r sees the columns num_before + r - window … num_before + r - 1.
+        seen = torch.ones_like(z, dtype=torch.bool).tril_(num_before - 1)
+        seen.triu_(num_before - window)
+        total = z.masked_fill_(~seen, -torch.inf).logsumexp(-1)  # (n,)
+        of_target = z.masked_fill_(~self.is_target[:, columns], -torch.inf).logsumexp(-1)  # (n,)
+        log_cache = (of_target - total).to(self.log_prob.dtype)
+        return torch.where(total == -torch.inf, self.log_prob, log_cache)
+
+
+class History:
+    """The last `window` pairs of a text, in a buffer with room for as many new ones."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        # A block computes n more columns than it needs; a very short one wastes the multiply.
+        self.block = max(1, min(max(32, window // 8), TABLE_SIZE // window))
+        self.length = 0
+        self.hidden = self.target = torch.empty(0)
+
+    def compare(self, segment: Scored) -> Iterator[Block]:
+        """Compare the segment's tokens with the past, and remember them."""
+        for start in range(0, len(segment.target), self.block):
+            part = Scored(*(tensor[start : start + self.block] for tensor in segment))
+            hidden = part.hidden.to(at_least_float32(part.hidden.dtype))  # (n, D)
+            first = self._append(hidden, part.target)
+            past = slice(first, self.length)
+            similarity = hidden @ self.hidden[past].T  # (n, M)
+            yield Block(part.log_prob, similarity, part.target[:, None] == self.target[past])
+
+    def _append(self, hidden: Tensor, target: Tensor) -> int:
+        """Add pairs; returns the index of the oldest pair that one of them may see."""
+        n, capacity = len(target), 2 * (self.window + self.block)
+        if self.length == 0:
+            self.hidden = hidden.new_empty(capacity, hidden.shape[1])  # (capacity, D)
+            self.target = target.new_empty(capacity)
+        if self.length + n > capacity:
+            kept = slice(self.length - self.window, self.length)
+            self.hidden[: self.window] = self.hidden[kept]
+            self.target[: self.window] = self.target[kept]
+            self.length = self.window
+        new = slice(self.length, self.length + n)
+        self.hidden[new], self.target[new] = hidden, target
+        first = max(0, self.length - self.window)
+        self.length += n
+        return first
