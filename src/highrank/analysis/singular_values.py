@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from highrank.analysis.rank import press_threshold
-from highrank.analysis.source import LogProbs
+from highrank.analysis.source import BLOCK_BYTES, LogProbs
 from highrank.analysis.spectrum import Spectrum
 
 OnProgress = Callable[[float, str], None]
@@ -138,9 +138,9 @@ def singular_values(
 
 
 def peak_bytes(num_contexts: int, vocab_size: int) -> int:
-    """About what `singular_values` needs: two matrices, and the rows to be folded in."""
-    rows = 2 * min(num_contexts, vocab_size) + 2 * min(FOLD_ROWS, num_contexts)
-    return 8 * rows * vocab_size
+    """About what `singular_values` needs: two matrices, the rows to be folded in, some blocks."""
+    rows = 2 * min(num_contexts, vocab_size) + min(FOLD_ROWS, num_contexts)
+    return 8 * rows * vocab_size + 6 * BLOCK_BYTES
 
 
 def stopping_points(counts: Sequence[int], num_rows: int) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from highrank.heads import Head
 
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
