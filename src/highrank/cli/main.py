@@ -11,6 +11,7 @@ import tyro
 from highrank.cli.bench import BENCHMARKS, bench
 from highrank.cli.data import CORPORA, data
 from highrank.cli.demo import demo
+from highrank.cli.evaluate import evaluate
 from highrank.cli.generate import generate
 from highrank.cli.presets import presets
 from highrank.cli.train import run_train, train
@@ -20,6 +21,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data": data,
     "train": train,
     "presets": presets,
+    "evaluate": evaluate,
     "generate": generate,
     "bench": bench,
 }

@@ -1,0 +1,119 @@
+"""From the options of `highrank evaluate` to a method: statistics first, then the search."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from highrank.cli.evaluate_options import CacheOptions, DynamicOptions
+from highrank.cli.progress import progress
+from highrank.cli.run import LoadedRun
+
+if TYPE_CHECKING:
+    from highrank.evaluation.dynamic import DynamicSettings
+    from highrank.evaluation.method import Method
+    from highrank.evaluation.search import CacheGrid, Search
+    from highrank.evaluation.statistics import GradientStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The method as asked for; grids of one setting unless they are to be searched."""
+
+    dynamic: "tuple[DynamicSettings, ...]" = ()
+    convention: str = "paper"
+    cache: "CacheGrid | None" = None
+    is_search: bool = False
+    search_tokens: int | None = None
+
+
+def plan(
+    dynamic: DynamicOptions | None,
+    cache: CacheOptions | None,
+    is_search: bool,
+    search_tokens: int | None,
+) -> Plan:
+    """Raise ValueError for settings that cannot be; None is a method not asked for."""
+    if search_tokens is not None and search_tokens < 1:
+        raise ValueError(f"search-tokens must be at least 1, got {search_tokens}")
+    return Plan(
+        dynamic=() if dynamic is None else dynamic.grid(is_search),
+        convention="paper" if dynamic is None else dynamic.convention,
+        cache=None if cache is None else cache.grid(is_search),
+        is_search=is_search,
+        search_tokens=search_tokens,
+    )
+
+
+def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Search[Any]]]":
+    """The method, and what was tried on valid to find it: first how to learn, then the cache."""
+    from highrank.evaluation.gradients import chosen
+    from highrank.evaluation.method import Method
+    from highrank.evaluation.search import search_cache, search_dynamic
+
+    method = Method()
+    searches: dict[str, Search[Any]] = {}
+    valid = loaded.corpus.split("valid")[: plan.search_tokens and plan.search_tokens + 1]
+    if plan.dynamic:
+        chosen(loaded.model, plan.dynamic[0].adapt)
+        statistics = _statistics(plan, loaded)
+        grid = [_in_paper_s(plan, settings, statistics) for settings in plan.dynamic]
+        settings = grid[0]
+        if plan.is_search:
+            with progress(f"Trying {len(grid)} ways to learn, on valid") as on_progress:
+                searches["dynamic"] = search_dynamic(
+                    loaded.model, valid, statistics, grid, on_progress=on_progress
+                )
+            settings = searches["dynamic"].best.settings
+        method = Method(dynamic=settings, statistics=statistics)
+    if plan.cache is not None:
+        caches = plan.cache.settings()
+        cache = caches[0]
+        if plan.is_search:
+            with progress(f"Trying {len(caches)} caches, on valid") as on_progress:
+                searches["cache"] = search_cache(
+                    method.score(loaded.model, valid), plan.cache, len(valid) - 1, on_progress
+                )
+            cache = searches["cache"].best.settings
+        method = Method(dynamic=method.dynamic, statistics=method.statistics, cache=cache)
+    return method, searches
+
+
+def searches_as_json(searches: "dict[str, Search[Any]]") -> dict[str, Any]:
+    return {
+        name: {
+            "split": "valid",
+            "num_tokens": search.num_tokens,
+            "trials": [
+                # JSON has no infinity, which is the loss of a model that learned too fast.
+                asdict(trial.settings) | {"nats": trial.nats if trial.nats < math.inf else None}
+                for trial in search.trials
+            ],
+        }
+        for name, search in searches.items()
+    }
+
+
+def _statistics(plan: Plan, loaded: LoadedRun) -> "GradientStatistics | None":
+    from highrank.evaluation.statistics_file import statistics_beside
+
+    if plan.dynamic[0].rule != "rms":
+        return None
+    with progress("Gradient statistics of the training text") as on_progress:
+        train = loaded.corpus.split("train")
+        return statistics_beside(loaded.folder, loaded.model, train, on_progress=on_progress)
+
+
+def _in_paper_s(
+    plan: Plan, settings: "DynamicSettings", statistics: "GradientStatistics | None"
+) -> "DynamicSettings":
+    """The settings in the convention of the paper."""
+    from highrank.evaluation.conventions import converted
+
+    if statistics is None or plan.convention == "paper":
+        return settings
+    return converted(
+        settings,
+        plan.convention,
+        num_batches=statistics.num_batches,
+        num_tensors=statistics.num_tensors,
+    )

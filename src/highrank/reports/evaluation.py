@@ -1,0 +1,110 @@
+"""Tables of `highrank evaluate`: what was found, what papers print, what a search tried."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from highrank.evaluation.result import Result
+from highrank.evaluation.search import Search
+from highrank.presets.published import Published
+
+# What a search varies, as it is called on the command line.
+SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "flatness", "weight")}
+MOST_ROWS = 12
+
+
+def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
+    """One row for each result, then the papers' rows for the same methods and splits."""
+    first = results[0]
+    per = first.unit.removeprefix("perplexity per ")
+    table = Table(
+        title=f"{first.run} on {first.corpus}",
+        caption="tokens: how many were predicted, each <eos> among them. nats: per token.",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("method", overflow="fold")
+    table.add_column("text", overflow="fold")
+    for name in ("perplexity", "nats", f"bits/{per}", "tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            method_text(result),
+            result.split,
+            _perplexity(result.nats),
+            f"{result.nats:.4f}",
+            f"{result.bits:.4f}",
+            f"{result.num_tokens:,}",
+        )
+    table.add_section()
+    for row in published_rows(results, published):
+        table.add_row(*row, "", "", "")
+    return table
+
+
+def method_text(result: Result) -> str:
+    """`static, 10 columns` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
+    if result.method == "static":
+        columns = result.settings["columns"]
+        text = f"static, {columns} {'column' if columns == 1 else 'columns'}"
+        text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
+        return text + (", each line alone" if result.settings.get("independent_lines") else "")
+    parts = []
+    for name in result.method.split("+"):
+        settings = result.settings[name]
+        values = ", ".join(f"{key} {settings[key]:g}" for key in SEARCHED[name])
+        parts.append(f"{name}: {values}")
+    return "; ".join(parts)
+
+
+def published_rows(
+    results: Sequence[Result], published: Sequence[Published]
+) -> list[tuple[str, str, str]]:
+    """Source, split and perplexity, for the splits and methods that the results have."""
+    return [
+        (
+            f"{row.source}, {row.method}" + (", finetuned" if row.is_finetuned else ""),
+            result.split,
+            f"{row.valid if result.split == 'valid' else row.test:.2f}",
+        )
+        for row in published
+        for result in results
+        if result.method == row.method and result.split in ("valid", "test")
+    ]
+
+
+def search_table(name: str, search: Search[Any]) -> Table:
+    """The best settings that were tried, best first."""
+    trials = sorted(search.trials, key=lambda trial: trial.nats)
+    more = len(trials) - MOST_ROWS
+    notes = [f"{more} more are in the result file."] if more > 0 else []
+    for key in SEARCHED[name]:
+        tried = sorted({getattr(trial.settings, key) for trial in trials})
+        best = getattr(search.best.settings, key)
+        if len(tried) > 1 and best in (tried[0], tried[-1]):
+            end = "lowest" if best == tried[0] else "highest"
+            notes.append(f"The best {key} is the {end} that was tried.")
+    table = Table(
+        title=f"{name}: tried on {search.num_tokens:,} of valid",
+        caption=" ".join(notes) or None,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in (*SEARCHED[name], "perplexity"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for trial in trials[:MOST_ROWS]:
+        values = (getattr(trial.settings, key) for key in SEARCHED[name])
+        table.add_row(*(f"{value:g}" for value in values), _perplexity(trial.nats))
+    return table
+
+
+def _perplexity(nats: float) -> str:
+    value = math.exp(min(nats, 700.0))
+    return f"{value:.2f}" if value < 1e6 else "> 1e6"

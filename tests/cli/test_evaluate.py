@@ -1,0 +1,235 @@
+"""`highrank evaluate` as a user meets it."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from highrank.build import load
+from highrank.data.corpus import find_corpus
+from highrank.evaluation.cache import CacheSettings, with_cache
+from highrank.evaluation.conventions import converted
+from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically, score_dynamically
+from highrank.evaluation.scored import summed
+from highrank.evaluation.static import evaluate
+from highrank.evaluation.statistics import gradient_statistics
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    model, vocabulary = load(trained / "tiny")
+    corpus = find_corpus("tale", cache=trained / "cache")
+    return model, vocabulary, {name: corpus.split(name) for name in ("train", "valid", "test")}
+
+
+@pytest.fixture
+def results(highrank):
+    """Call with --json; returns the results."""
+
+    def call(*arguments):
+        code, printed, errors = highrank("evaluate", "tiny", "--json", *arguments)
+        assert code == 0, errors
+        return json.loads(printed)["results"]
+
+    return call
+
+
+def test_static_is_valid_in_the_run_s_columns_and_test_in_one(results, run):
+    model, _, splits = run
+    for found, num_columns in zip(results(), (2, 1), strict=True):
+        want = evaluate(model, splits[found["split"]], num_columns)
+        assert found["nats"] == want.nats and found["value"] == want.perplexity
+        assert found["bits"] == pytest.approx(math.log2(want.perplexity))
+        assert found["num_tokens"] == want.num_tokens
+        assert found["method"] == "static" and found["settings"]["columns"] == num_columns
+        assert found["unit"] == "perplexity per word"
+
+
+def test_columns_and_the_original_s_division_can_be_asked_for(results, run):
+    model, _, splits = run
+    valid, test = results("--columns", 1, "--compat", "mos")
+    for found in (valid, test):
+        want = evaluate(model, splits[found["split"]], 1)
+        length = len(splits[found["split"]])
+        assert found["nats"] == pytest.approx(want.nats * (length - 1) / length)
+        assert found["settings"]["compat"] == "mos"
+
+
+def test_results_are_files_and_a_table_with_counts(highrank, trained):
+    code, printed, errors = highrank("evaluate", "tiny")
+    assert code == 0 and "Evaluating on valid" in errors and "Evaluating" not in printed
+    files = [line.removeprefix("Result: ") for line in printed.splitlines() if "Result: " in line]
+    assert len(files) == 2
+    for file in files:
+        found = json.loads((trained / file).read_text())
+        assert f"{found['value']:.2f}" in printed and f"{found['num_tokens']:,}" in printed
+        assert found["seconds"] > 0 and found["environment"]["torch"]
+        assert len(found["data_sha256"]) == len(found["model_sha256"]) == 64
+    assert max(map(len, printed.splitlines()[:9])) <= 80
+
+
+def test_dynamic_is_the_function_with_the_given_settings(results, run, trained):
+    model, _, splits = run
+    settings = DynamicSettings(lr=0.01, epsilon=0.01, decay=0.002, segment=7, adapt=("head",))
+    statistics = gradient_statistics(model, splits["train"])
+    options = ("--dynamic.lr", 0.01, "--dynamic.epsilon", 0.01, "--dynamic.segment", 7)
+    (found,) = results("--dynamic", "--split", "test", "--dynamic.adapt", "head", *options)
+    want = evaluate_dynamically(model, splits["test"], settings, statistics)
+    assert found["nats"] == pytest.approx(want.nats, rel=1e-6)
+    assert found["nats"] != pytest.approx(evaluate(model, splits["test"], 1).nats, rel=1e-5)
+    assert found["settings"]["dynamic"]["adapt"] == ["head"]
+    assert list((trained / "tiny").glob("statistics-*.safetensors"))
+
+
+def test_settings_of_the_original_code_are_converted(results, run):
+    model, _, splits = run
+    options = ("--dynamic.lr", 0.01, "--dynamic.epsilon", 0.02, "--dynamic.decay", 0.5)
+    (found,) = results(
+        "--dynamic", "--split", "valid", "--dynamic.convention", "original", *options
+    )
+    statistics = gradient_statistics(model, splits["train"])
+    want = converted(
+        DynamicSettings(lr=0.01, epsilon=0.02, decay=0.5),
+        "original",
+        num_batches=statistics.num_batches,
+        num_tensors=statistics.num_tensors,
+    )
+    for name in ("lr", "epsilon", "decay"):
+        assert found["settings"]["dynamic"][name] == pytest.approx(getattr(want, name))
+
+
+def test_a_cache_goes_on_top_of_a_model_that_learns(results, run):
+    model, _, splits = run
+    options = ("--cache.window", 30, "--cache.flatness", 0.5, "--cache.weight", 0.2)
+    learning = ("--dynamic.lr", 0.001, "--dynamic.epsilon", 0.01)
+    (found,) = results("--dynamic", "--cache", "--split", "test", *options, *learning)
+    segments = score_dynamically(
+        model,
+        splits["test"],
+        DynamicSettings(lr=0.001, epsilon=0.01),
+        gradient_statistics(model, splits["train"]),
+    )
+    want = summed(with_cache(segments, CacheSettings(window=30, flatness=0.5, weight=0.2)))
+    assert found["nats"] == pytest.approx(want.nats, rel=1e-6)
+    assert found["method"] == "dynamic+cache"
+
+
+def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, results):
+    options = ("--dynamic.lr", 1e-6, 1e-3, "--dynamic.epsilon", 0.01, "--dynamic.decay", 0.01)
+    options += ("--cache.window", 50, "--cache.weight", 0.0, 0.3, "--cache.flatness", 0.5)
+    both = ("--dynamic", "--cache", "--search", *options)
+    valid, test = results(*both)
+    for name, key in (("dynamic", "lr"), ("cache", "weight")):
+        trials = valid["search"][name]["trials"]
+        assert len(trials) == 2
+        best = min(trials, key=lambda trial: trial["nats"])
+        assert valid["settings"][name][key] == test["settings"][name][key] == best[key]
+    assert valid["nats"] == pytest.approx(
+        min(trial["nats"] for trial in valid["search"]["cache"]["trials"]), rel=1e-6
+    )
+    code, printed, _ = highrank("evaluate", "tiny", *both, "--search-tokens", 50)
+    assert code == 0 and "dynamic: tried on 50 of valid" in printed
+    assert "that was tried" in " ".join(printed.split())
+
+
+def test_per_token_files_add_up_to_the_perplexity(highrank, results, tmp_path):
+    text, out = tmp_path / "mine.txt", tmp_path / "out.csv"
+    text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
+    (found,) = results("--text", text, "--per-token", out)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["word"] for row in rows if row["known"] == "0"] == ["an", "axolotl"]
+    assert [(row["line"], row["position"]) for row in rows[-2:]] == [("3", "3"), ("3", "4")]
+    mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
+    assert mean == pytest.approx(found["bits"], rel=1e-6) and found["num_tokens"] == len(rows) == 10
+    assert found["split"] == "mine.txt"
+    code, printed, _ = highrank("evaluate", "tiny", "--text", text)
+    assert code == 0 and "read as <unk>: an, axolotl (2 in all)" in printed
+
+
+def test_independent_lines_start_afresh(results, tmp_path):
+    text, out = tmp_path / "mine.txt", tmp_path / "out.jsonl"
+    text.write_text("the cat saw it\nthe cat saw it\n")
+    found = {}
+    for options in ((), ("--independent-lines",)):
+        results("--text", text, "--per-token", out, *options)
+        rows = [json.loads(line)["surprisal_bits"] for line in out.read_text().splitlines()]
+        found[options] = rows[:5], rows[5:]
+    assert found[("--independent-lines",)][0] == found[("--independent-lines",)][1]
+    assert found[()][0] != found[()][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dynamic.lr", "1"], "--dynamic.… must go with --dynamic"),
+        (["--cache.window", "9"], "--cache.… must go with --cache"),
+        (["--search"], "--search must go with --dynamic or --cache"),
+        (["--dynamic", "--columns", "4"], "--columns must go with static evaluation"),
+        (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
+        (["--columns", "0"], "columns must be at least 1, got 0"),
+        (["--columns", "9999"], "the text must have at least two tokens for each of 9999 columns"),
+        (["--dynamic", "--dynamic.lr", "1", "2"], "dynamic.lr must be one value without --search"),
+        (["--dynamic", "--dynamic.lr", "-1"], "lr must be at least 0 and finite, got -1.0"),
+        (["--dynamic", "--dynamic.rule", "sgd"], "dynamic.lr must be given with"),
+        (["--dynamic", "--dynamic.convention", "ms"], "dynamic.lr and dynamic.epsilon and "),
+        (["--dynamic", "--dynamic.adapt", "tail"], "adapt must name parameters, or modules"),
+        (["--cache", "--cache.weight", "1"], "weight must be at least 0 and below 1, got 1.0"),
+        (["--per-token", "out.csv"], "--per-token must go with --text"),
+        (["--text", "tale.txt", "--per-token", "out.txt"], "the words' file must end in .csv or"),
+        (["--text", "tale.txt", "--per-token", "no/out.csv"], "the output's folder must exist"),
+        (["--text", "nowhere.txt"], "the text must be a file, got nowhere.txt"),
+        (["--text", "foreign.txt"], "the text foreign.txt must have a word of the run's vocab"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(arguments, message, highrank, trained):
+    (trained / "foreign.txt").write_text("Nihil novi sub sole\n")
+    before = sorted(trained.rglob("*"))
+    code, printed, errors = highrank("evaluate", "tiny", *arguments)
+    assert code == 2 and printed == ""
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"highrank: {message}") and "Traceback" not in errors
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_a_broken_run_is_one_line(highrank, broken_run):
+    folder, message = broken_run
+    code, printed, errors = highrank("evaluate", folder)
+    assert code == 2 and printed == ""
+    assert message in errors and errors.count("\n") == 1
+    assert not (folder / "results").exists()
+
+
+def test_ctrl_c_leaves_nothing_half_written(trained, tmp_path):
+    text, out = tmp_path / "long.txt", tmp_path / "out.csv"
+    text.write_text("the cat saw it\n" * 20_000)
+    before = sorted((trained / "tiny").rglob("*"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "highrank", "evaluate", "tiny", "--text", text, "--per-token", out],
+        cwd=trained,
+        env=os.environ | {"HIGHRANK_CACHE": str(trained / "cache")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (partial := list(tmp_path.glob(".out*"))) or not partial[0].stat().st_size:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert sorted(tmp_path.iterdir()) == [text]
+    assert sorted((trained / "tiny").rglob("*")) == before
+
+
+def test_help_explains_every_option(highrank):
+    code, printed, _ = highrank("evaluate", "--help")
+    assert code == 0 and "RUN" in printed
+    for option in ("columns", "compat", "dynamic.lr", "dynamic.convention", "cache.flatness"):
+        assert f"--{option}" in printed
+    assert "(default: )" not in printed
