@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from highrank.environment import Environment
 from highrank.experiments.bench.harness import with_ratios
 from highrank.experiments.bench.loss_inputs import GROWTH, SHAPES
 from highrank.experiments.bench.loss_result import LossBenchResult, MemoryGrowth, ShapeResult
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 from highrank.reports.bench import loss_page, loss_picture
 from highrank.reports.bench_charts import draw_bars, memory_chart, time_chart
 from highrank.reports.bench_table import loss_table

@@ -124,4 +124,64 @@ def backward(
         Console().print(backward_table(result))
 
 
-BENCHMARKS: dict[str, Callable[..., Any]] = {"loss": loss, "step": step, "backward": backward}
+def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
+    """Compare dynamic evaluation with plain passes, and the cache with static evaluation.
+
+    Args:
+        rounds: How often each contestant's time is taken; the best counts.
+        quick: A quarter of the words: set-up weighs more, so ratios are too high.
+        json: Print the numbers as JSON instead of a table.
+    """
+    from highrank.experiments.bench.evaluation import run_evaluation_bench
+    from highrank.reports.bench_evaluation_table import evaluation_table
+
+    with progress("Measuring evaluation") as on_progress:
+        result = run_evaluation_bench(rounds=rounds, quick=quick, on_progress=on_progress)
+    if json:
+        print(dumps(asdict(result)))
+    else:
+        Console().print(evaluation_table(result))
+
+
+def language(
+    *,
+    runs: Path = Path("runs/language"),
+    epochs: int = 5,
+    seed: int = 0,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
+    """Do trained AWD-LSTMs reach what their heads can say of an exact language? Half an hour.
+
+    Trains a softmax and a mixture of contexts of 16 numbers on 2 million words of a language whose
+    log-probabilities have rank 64. Ctrl-C and the same command again goes on.
+
+    Args:
+        runs: Where the two runs go.
+        epochs: Passes over the training text.
+        seed: Of the language, the text and the weights.
+        threads: Of the matrix multiplies; all cores if not given.
+        json: Print the numbers as JSON instead of a table.
+    """
+    import torch
+
+    from highrank.experiments.learned_language import run_learned_language
+    from highrank.reports.learned_language import learned_language_table
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with progress("Learning a language") as on_progress:
+        result = run_learned_language(runs, epochs=epochs, seed=seed, on_progress=on_progress)
+    if json:
+        print(dumps(asdict(result)))
+    else:
+        Console().print(learned_language_table(result))
+
+
+BENCHMARKS: dict[str, Callable[..., Any]] = {
+    "loss": loss,
+    "step": step,
+    "backward": backward,
+    "eval": evaluation,
+    "language": language,
+}

@@ -16,9 +16,13 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write: makes the file at the path it is given.
     """
     temporary = path.with_name(f".{path.name}.new")
-    write(temporary)
-    _sync(temporary)
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 

@@ -3,9 +3,10 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from highrank.data.cache import NAME, cache_folder, corpus_folder
 from highrank.data.catalog import CATALOG
@@ -14,6 +15,16 @@ from highrank.data.vocabulary import Vocabulary
 
 HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
 AGAIN = "prepare it again with `highrank data prepare … --force`"
+
+
+class Text(Protocol):
+    """What training needs of a corpus."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def split(self, name: str) -> NDArray[np.integer]:
+        """The token ids of train, valid or test, (N,)."""
 
 
 @dataclass(frozen=True)

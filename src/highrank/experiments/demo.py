@@ -119,16 +119,28 @@ def _num_parameters(kind: str, context_size: int, num_contexts: int, vocab_size:
 
 
 def fit(task: Task) -> Fitted:
-    """Adam with a cosine schedule on the exact cross-entropy, over all contexts at once."""
     language = LANGUAGES[task.language](task.seed)
-    torch.manual_seed(task.seed)
-    head = _make_head(task.head, task.context_size, language.vocab_size)
+    sizes = (task.context_size, task.num_components)
+    return fit_head(language, task.head, *sizes, task.seed, task.num_steps)
+
+
+def fit_head(
+    language: Language,
+    kind: str,
+    context_size: int,
+    num_components: int,
+    seed: int,
+    num_steps: int = 1000,
+) -> Fitted:
+    """Adam with a cosine schedule on the exact cross-entropy, over all contexts at once."""
+    torch.manual_seed(seed)
+    head = _make_head(kind, context_size, language.vocab_size, num_components)
     hidden = nn.Parameter(torch.randn(language.num_contexts, head.hidden_size))  # (C, D)
     joint = torch.from_numpy(language.stationary[:, None] * language.prob).float()  # (C, V)
     parameters = [hidden, *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=0.15)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, task.num_steps)
-    for _ in range(task.num_steps):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    for _ in range(num_steps):
         optimizer.zero_grad()
         loss = -(joint * head.log_prob(hidden)).sum()
         loss.backward()
@@ -139,12 +151,18 @@ def fit(task: Task) -> Fitted:
     return Fitted(log_prob, sum(p.numel() for p in parameters), head.rank_bound)
 
 
-def _make_head(kind: str, context_size: int, vocab_size: int, device: str | None = None) -> Head:
+def _make_head(
+    kind: str,
+    context_size: int,
+    vocab_size: int,
+    num_components: int = NUM_COMPONENTS,
+    device: str | None = None,
+) -> Head:
     sizes = (max(HIDDEN_SIZE, context_size), vocab_size)
     if kind == "softmax":
         return Softmax(*sizes, context_size, activation="identity", device=device)
     mixture = {"moc": MixtureOfContexts, "mos": MixtureOfSoftmaxes}[kind]
-    return mixture(*sizes, NUM_COMPONENTS, context_size, activation="identity", device=device)
+    return mixture(*sizes, num_components, context_size, activation="identity", device=device)
 
 
 def _in_processes(tasks: list[Task]) -> Iterator[tuple[Task, Fitted]]:

@@ -3,9 +3,10 @@
 from rich import box
 from rich.table import Table
 
+from highrank.environment import Environment
 from highrank.experiments.bench.loss_inputs import Shape
 from highrank.experiments.bench.loss_result import LossBenchResult
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 from highrank.experiments.bench.step import StepBenchResult
 from highrank.experiments.cheaper_backward_result import CheaperBackwardResult
 from highrank.reports.tables import duration

@@ -47,7 +47,7 @@ def is_in_training(run: Path) -> bool:
     path = run / "metrics.jsonl"
     if not path.is_file():
         return False
-    with path.open("a") as file:
+    with path.open() as file:
         return not _lock(file.fileno())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.config import RunConfig
-from highrank.data.corpus import Corpus
+from highrank.data.corpus import Text
 from highrank.training.check import check_config
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.directory import prepare_folder
@@ -51,7 +51,7 @@ class Run:
     def __init__(
         self,
         config: RunConfig,
-        corpus: Corpus,
+        corpus: Text,
         folder: Path,
         *,
         budget: float | None = None,

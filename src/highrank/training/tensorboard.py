@@ -20,7 +20,7 @@ def tensorboard_writer(folder: Path, step: int) -> Callable[[Mapping[str, Any]],
     from torch.utils.tensorboard import SummaryWriter
 
     # What an interrupted run wrote after its checkpoint is hidden.
-    writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(event: Mapping[str, Any]) -> None:
         if event["event"] != "epoch":

@@ -9,6 +9,7 @@ import torch
 
 from highrank.analysis.rank import press_threshold
 from highrank.analysis.spectrum import Spectrum
+from highrank.environment import Environment, environment
 from highrank.experiments.bench.audit_contestants import (
     FULL,
     QUICK,
@@ -20,10 +21,9 @@ from highrank.experiments.bench.audit_contestants import (
     prepare,
     svd,
 )
-from highrank.experiments.bench.environment import environment
 from highrank.experiments.bench.harness import OnProgress, take_times, with_ratios
 from highrank.experiments.bench.memory import Peak, peak_memory
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 
 # About how long each takes, in units of the SVD's time: for the progress bar.
 COSTS = {"svd": 1.0, "stable": 1.1, "fast": 0.25, "linear": 0.03, "log-probabilities": 0.03}

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from highrank.build import build_model
+from highrank.environment import Environment, environment
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
 from highrank.evaluation.scored import score, steps, summed
 from highrank.evaluation.statistics import gradient_statistics
-from highrank.experiments.bench.environment import environment
 from highrank.experiments.bench.harness import Contestant, OnProgress, compare, part
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 from highrank.models.language_model import LanguageModel
 from highrank.presets.penn_treebank_small import ptb_small_mos
 

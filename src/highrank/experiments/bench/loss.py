@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from highrank.experiments.bench.environment import environment
+from highrank.environment import environment
 from highrank.experiments.bench.harness import OnProgress, compare, part, take_times
 from highrank.experiments.bench.loss_contestants import (
     EPSILON,

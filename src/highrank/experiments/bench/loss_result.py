@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from highrank.environment import Environment
 from highrank.experiments.bench.loss_inputs import Shape
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 
 
 @dataclass(frozen=True, kw_only=True)

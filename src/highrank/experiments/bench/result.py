@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass
 
-from highrank.environment import Environment
-
-__all__ = ["Environment", "Measurement"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:

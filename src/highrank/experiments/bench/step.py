@@ -14,9 +14,9 @@ from torch import Tensor
 from highrank import presets
 from highrank.build import build_model
 from highrank.config import RunConfig
-from highrank.experiments.bench.environment import environment
+from highrank.environment import Environment, environment
 from highrank.experiments.bench.harness import Contestant, OnProgress, compare
-from highrank.experiments.bench.result import Environment, Measurement
+from highrank.experiments.bench.result import Measurement
 from highrank.heads import HeadOutput, MixtureOfSoftmaxes
 from highrank.training.regularization import activation_penalties
 
