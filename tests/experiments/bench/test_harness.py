@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from highrank.experiments.bench import harness, memory
 from highrank.environment import _commit, _cpu, environment
+from highrank.experiments.bench import harness, memory
 from highrank.experiments.bench.harness import Contestant, compare, part, take_times, turn
 from highrank.experiments.bench.memory import Peak, peak_memory
 
