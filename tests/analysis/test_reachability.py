@@ -245,6 +245,16 @@ def test_a_proof_with_the_wrong_weights_is_refused():
     assert not is_exact(weight, bias, 3, words, wrong)
 
 
+def test_a_mean_of_vectors_proves_nothing_for_a_word_with_a_larger_bias():
+    weight = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]], dtype=torch.float64)
+    words, right = torch.arange(3), torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+    for lift in (0.0, -1.0, 1.0):
+        bias = torch.tensor([0.0, 0.0, 0.0, lift], dtype=torch.float64)
+        assert is_exact(weight, bias, 3, words, right) == (lift <= 0)
+        lead = lead_bound(weight, bias, Everywhere(), 3, words, right)
+        assert lead == pytest.approx(max(lift, 0.0), abs=1e-14)
+
+
 def test_a_state_outside_the_set_is_refused():
     weight, bias = torch.eye(2).double(), torch.zeros(2).double()
     words, hidden = torch.tensor([0]), torch.tensor([[1.0, 0.0]]).double() * 1.1

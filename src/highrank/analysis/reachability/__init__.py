@@ -21,7 +21,7 @@ from highrank.analysis.reachability.problem import Problem, build_problem
 from highrank.analysis.reachability.programme import check_scipy, decide_word
 from highrank.analysis.reachability.proof import prove
 from highrank.analysis.reachability.result import Proof, Reachability, State
-from highrank.analysis.reachability.search import search
+from highrank.analysis.reachability.search import search_states
 from highrank.analysis.reachability.states import Everywhere, States
 
 # The share of the progress that the search is given.
@@ -103,7 +103,7 @@ def _decide(
         if on_progress is not None:
             on_progress(share, text)
 
-    found = search(problem, lambda share, text: report(share * SEARCH_SHARE, text))
+    found = search_states(problem, lambda share, text: report(share * SEARCH_SHARE, text))
     certificates: list[State | Proof | None] = [
         State(hidden=hidden, margin=margin) if margin > 0 else None
         for hidden, margin in zip(found.hidden, found.margin.tolist(), strict=True)

@@ -36,7 +36,7 @@ def margins(weight: Tensor, bias: Tensor, states: States, words: Tensor, hidden:
     pairs = zip(words.split(step), hidden.split(step), strict=True)
     lead = torch.cat([leads_in(torch.addmm(bias, h, weight.T), word)[0] for word, h in pairs])
     size = vector_norm(hidden, dim=1) * vector_norm(weight, dim=1).max() + bias.abs().max()
-    margin = lead - 2 * gamma(weight.size(1)) * size
+    margin: Tensor = lead - 2 * gamma(weight.size(1)) * size
     return margin.where(states.contains(hidden) & margin.isfinite(), -torch.inf)
 
 
@@ -117,7 +117,7 @@ def _nearest(
     right = rights[:, 0]
     if matrix.size(0) > matrix.size(1):
         return math.inf
-    inverse = torch.linalg.pinv(matrix)  # (n, E+1)
+    inverse: Tensor = torch.linalg.pinv(matrix)  # (n, E+1)
     error = gamma(max(matrix.shape))
     residual = (right - matrix @ weights).abs() + error * (right.abs() + matrix.abs() @ weights)
     defect = torch.eye(len(matrix), dtype=matrix.dtype) - matrix @ inverse
@@ -125,8 +125,8 @@ def _nearest(
     alpha = defect.sum(dim=1).max().item() * (1 + 1e-9)
     if not alpha < 0.5:
         return math.inf
-    size: float = inverse.abs().sum(dim=1).max().item()
-    return size * float(residual.max()) / (1 - alpha) * (1 + 1e-9)
+    size = inverse.abs().sum(dim=1).max().item()
+    return size * residual.max().item() / (1 - alpha) * (1 + 1e-9)
 
 
 def _is_exact_rational(

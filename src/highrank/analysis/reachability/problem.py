@@ -50,7 +50,8 @@ class Problem:
         if not isinstance(self.states, Everywhere):
             return hidden
         if self.bias_size == 0:
-            return hidden / vector_norm(hidden, dim=1, keepdim=True).clamp(min=1e-300)
+            norm: Tensor = vector_norm(hidden, dim=1, keepdim=True)
+            return hidden / norm.clamp(min=1e-300)
         scale = torch.maximum(scale, lead.clamp(min=1e-300) / 4)
         return hidden * (self.bias_size / self.size / scale)[:, None]
 

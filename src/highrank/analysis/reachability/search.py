@@ -17,12 +17,15 @@ from torch.linalg import vector_norm
 
 from highrank.analysis.reachability.check import margins
 from highrank.analysis.reachability.problem import Problem
+from highrank.analysis.reachability.states import Everywhere
 
 # Looks at the whole vocabulary.
 NUM_SWEEPS = 16
 # Rivals remembered after each look, and steps away from them.
 NUM_RIVALS = 8
 NUM_STEPS = 50
+# The first step, as a share of the reach of the states; step n is √n times shorter.
+FIRST_STEP = 0.1
 # Words that move at once.
 NUM_MOVING = 256
 
@@ -37,7 +40,9 @@ class Found:
     """The remembered rivals of each word that is still open."""
 
 
-def search(problem: Problem, on_progress: Callable[[float, str], None] | None = None) -> Found:
+def search_states(
+    problem: Problem, on_progress: Callable[[float, str], None] | None = None
+) -> Found:
     num_words, size = problem.weight.shape
     margin = torch.full((num_words,), -torch.inf, dtype=torch.float64)
     hidden = torch.zeros(num_words, size, dtype=torch.float64)
@@ -86,16 +91,18 @@ def _moved(problem: Problem, apart: Tensor, lifted: Tensor, sphere: Tensor) -> T
     """
     reach = problem.states.reach(problem.weight.size(1))
     index = torch.arange(len(apart))
-    lifted = problem.states.project(_unit(lifted) * reach)
+    if isinstance(problem.states, Everywhere):
+        lifted = _unit(lifted)
     for step in range(1, NUM_STEPS + 1):
         worst = torch.bmm(apart, lifted[:, :, None])[:, :, 0].argmin(dim=1)
         away = _unit(apart[index, worst] @ sphere)
-        lifted = problem.states.project(lifted + away * (reach / step**0.5))
+        lifted = problem.states.project(lifted + away * (FIRST_STEP * reach / step**0.5))
     return lifted
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vector_norm(vectors, dim=1, keepdim=True).clamp(min=1e-30)
+    norm: Tensor = vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / norm.clamp(min=1e-30)
 
 
 def _at_reach(problem: Problem, directions: Tensor) -> Tensor:
@@ -105,6 +112,7 @@ def _at_reach(problem: Problem, directions: Tensor) -> Tensor:
 def _sphere(rows: Tensor) -> Tensor:
     """The inverse of the vectors' covariance, and of the biases' variance (E+1, E+1)."""
     vectors, offset = rows[:, :-1], rows[:, -1]
-    inverse = torch.linalg.pinv(vectors.T @ vectors / len(rows), hermitian=True, rtol=1e-10)
+    inverse: Tensor = torch.linalg.pinv(vectors.T @ vectors / len(rows), hermitian=True, rtol=1e-10)
     spread = offset.square().mean()
-    return torch.block_diag(inverse, 1 / spread if spread > 0 else spread)
+    sphere: Tensor = torch.block_diag(inverse, 1 / spread if spread > 0 else spread)
+    return sphere

@@ -43,7 +43,7 @@ class Everywhere:
 
     def greatest(self, vector: Tensor, error: Tensor) -> float:
         """At least (vector ± error)·h / max(1, ‖h‖) for every state h."""
-        return vector_norm(vector.abs() + error).item() * (1 + ROOM)
+        return float(vector_norm(vector.abs() + error)) * (1 + ROOM)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Box:
 
     def reach(self, embedding_size: int) -> float:
         low, high = self.limits(embedding_size)
-        return vector_norm(torch.maximum(low.abs(), high.abs())[:-1]).item()
+        return float(vector_norm(torch.maximum(low.abs(), high.abs())[:-1]))
 
     def project(self, lifted: Tensor) -> Tensor:
         low, high = self.limits(lifted.size(1) - 1)
@@ -107,10 +107,11 @@ class Ball:
         return torch.cat([hidden, torch.ones_like(norm)], dim=1)
 
     def contains(self, hidden: Tensor) -> Tensor:
-        return vector_norm(hidden, dim=1) * (1 + ROOM) <= self.radius
+        norm: Tensor = vector_norm(hidden, dim=1)
+        return norm * (1 + ROOM) <= self.radius
 
     def greatest(self, vector: Tensor, error: Tensor) -> float:
-        return self.radius * vector_norm(vector.abs() + error).item() * (1 + ROOM)
+        return self.radius * float(vector_norm(vector.abs() + error)) * (1 + ROOM)
 
 
 States = Everywhere | Box | Ball
