@@ -1,0 +1,1 @@
+"""Other libraries' models: the only home of transformers."""

@@ -1,0 +1,186 @@
+"""Small Hugging Face models with random weights: the same log-probabilities as their own logits."""
+
+import json
+import warnings
+
+import pytest
+import torch
+
+from highrank.integrations import huggingface
+from highrank.integrations.huggingface import HuggingFaceModel, Reader, is_hugging_face
+
+with warnings.catch_warnings():
+    # What transformers warns of while it is imported is not ours.
+    warnings.simplefilter("ignore")
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+WIDE = {**SMALL, "intermediate_size": 24}
+CONFIGS = {
+    "gpt2": lambda: transformers.GPT2Config(**SMALL),
+    "llama": lambda: transformers.LlamaConfig(**WIDE),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **WIDE, head_dim=8, num_key_value_heads=1, final_logit_softcapping=5.0
+    ),
+    "phi": lambda: transformers.PhiConfig(**WIDE),
+    "cohere": lambda: transformers.CohereConfig(**WIDE, logit_scale=0.5),
+    "granite": lambda: transformers.GraniteConfig(**WIDE, logits_scaling=8.0),
+}
+
+
+def make(name):
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    return model
+
+
+def save_tokenizer(folder, with_start=False):
+    words = ["<unk>", "<s>", *(f"w{i}" for i in range(30))]
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    if with_start:
+        inner.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", bos_token="<s>"
+    )
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    make("gpt2").save_pretrained(tmp_path / "model")
+    save_tokenizer(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_layer_makes_the_models_own_log_probabilities_of_the_states(name):
+    model, tokens = make(name), torch.randint(2, 32, (3, 7))
+    reader = Reader(model, name, prefix=[])
+    with torch.no_grad():
+        want = model(input_ids=tokens).logits.log_softmax(-1)
+    got = reader.layer.logits(reader.states(tokens)).log_softmax(-1)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, scale, softcap, has_bias",
+    [
+        ("gpt2", 1.0, None, False),
+        ("gemma2", 1.0, 5.0, False),
+        ("phi", 1.0, None, True),
+        ("cohere", 0.5, None, False),
+        ("granite", 0.125, None, False),
+    ],
+)
+def test_scale_softcap_and_bias_are_found(name, scale, softcap, has_bias):
+    layer = Reader(make(name), name, prefix=[]).layer
+    assert (layer.scale, layer.softcap, layer.bias is not None) == (scale, softcap, has_bias)
+
+
+def test_tied_weights_are_seen():
+    assert Reader(make("gpt2"), "gpt2", prefix=[]).layer.is_tied
+    assert not Reader(make("llama"), "llama", prefix=[]).layer.is_tied
+
+
+def test_words_at_once_change_no_logit(monkeypatch):
+    layer, hidden = Reader(make("phi"), "phi", prefix=[]).layer, torch.randn(5, 16)
+    want = layer.logits(hidden)
+    monkeypatch.setattr(huggingface, "WORDS_AT_ONCE", 7)
+    torch.testing.assert_close(layer.logits(hidden), want)
+
+
+@pytest.mark.parametrize("name, field", [("gemma2", "SOFTCAPS"), ("cohere", "FACTORS")])
+def test_a_head_that_does_something_unknown_is_refused(monkeypatch, name, field):
+    monkeypatch.setattr(huggingface, field, ())
+    with pytest.raises(ValueError, match="the output layer of it must be a linear map"):
+        Reader(make(name), "it", prefix=[])
+
+
+def test_an_unknown_softcap_is_refused_even_where_logits_are_small(monkeypatch):
+    monkeypatch.setattr(huggingface, "SOFTCAPS", ())
+    model = make("gemma2")
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1e-4)
+    with pytest.raises(ValueError, match="must be a linear map"):
+        Reader(model, "it", prefix=[])
+
+
+def test_half_precision_is_read_as_it_is():
+    model = make("llama").to(torch.bfloat16)
+    reader = Reader(model, "llama", prefix=[])
+    assert reader.layer.weight.dtype == torch.bfloat16
+    states = reader.states(torch.arange(6)[None])
+    assert states.dtype == torch.float32
+    assert torch.equal(states, states.to(torch.bfloat16).float())
+
+
+def test_no_logits_are_made_while_states_are_read(watch):
+    reader = Reader(make("llama"), "llama", prefix=[])
+    with watch() as seen:
+        reader.states(torch.arange(32)[None])
+    assert max(seen.sizes) < 32 * 40
+
+
+def test_a_saved_model_is_read_with_its_tokenizer(saved):
+    found = HuggingFaceModel(str(saved))
+    assert found.max_window == 32 and found.prefix == []
+    assert found.encode("w0 w3 nonsense") == [2, 5, 0]
+    assert found.word(5) == "w3" and found.word(39) == "<39>"
+    reader = found.load()
+    assert reader.architecture == "GPT2LMHeadModel"
+    assert reader.num_parameters == make("gpt2").num_parameters()
+
+
+def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(tmp_path):
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, with_start=True)
+    found = HuggingFaceModel(str(tmp_path))
+    assert found.prefix == [1] and found.max_window == 31
+    assert found.encode("w0") == [2]
+    tokens = torch.tensor([[4, 5, 6]])
+    with torch.no_grad():
+        want = model.model(torch.tensor([[1, 4, 5, 6]])).last_hidden_state[:, 1:]
+    torch.testing.assert_close(found.load().states(tokens), want)
+
+
+def test_weights_that_could_execute_code_are_refused(saved):
+    (saved / "model.safetensors").unlink()
+    torch.save(make("gpt2").state_dict(), saved / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="with safetensors"):
+        HuggingFaceModel(str(saved)).load()
+
+
+def test_code_that_comes_with_a_model_is_refused(saved):
+    (saved / "evil.py").write_text("raise SystemExit('executed')")
+    config = json.loads((saved / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="a model must be a run of ours, a folder"):
+        HuggingFaceModel(str(saved))
+
+
+def test_folders_of_transformers_are_told_from_runs(saved, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"corpus": "tale"}')
+    assert is_hugging_face(str(saved)) and is_hugging_face("gpt2")
+    assert not is_hugging_face(str(tmp_path / "run")) and not is_hugging_face(str(tmp_path))
+
+
+def test_without_transformers_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*highrank\[hf\]"):
+        HuggingFaceModel("nowhere")
