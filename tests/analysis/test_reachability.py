@@ -217,7 +217,7 @@ def test_every_word_of_a_head_like_a_trained_one_is_decided():
     weight, bias = weight.float().double(), bias.float().double()
     assert found.counts[Verdict.UNDECIDED] == 0
     assert min(found.counts[Verdict.REACHABLE], found.counts[Verdict.UNREACHABLE]) > 20
-    assert found.num_searched + found.num_programmes == 400
+    assert found.num_searched + found.num_inside + found.num_programmes == 400
     for word in found.words:
         if isinstance(word.certificate, State):
             assert (weight @ word.certificate.hidden + bias).argmax() == word.word
@@ -253,6 +253,24 @@ def test_a_mean_of_vectors_proves_nothing_for_a_word_with_a_larger_bias():
         assert is_exact(weight, bias, 3, words, right) == (lift <= 0)
         lead = lead_bound(weight, bias, Everywhere(), 3, words, right)
         assert lead == pytest.approx(max(lift, 0.0), abs=1e-14)
+
+
+def test_the_bound_of_a_proof_in_a_box_is_attained_at_a_corner():
+    weight, bias, words = gaussian(6, 3), gaussian(6, seed=1), torch.arange(1, 6)
+    low, high = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([-0.5, 2.0, 3.0])
+    corners = torch.cartesian_prod(*torch.stack([low, high], dim=1)).double()
+    shares = gaussian(5, seed=2).softmax(0)
+    logits = corners @ weight.T + bias  # (8, 6)
+    want = (logits[:, 0] - logits[:, 1:] @ shares).max().item()
+    assert lead_bound(weight, bias, Box(low, high), 0, words, shares) == pytest.approx(want)
+
+
+def test_a_layer_norm_cannot_tell_vectors_that_differ_by_a_constant():
+    weight = torch.tensor([[1.0, 0.0, -1.0], [3.0, 2.0, 1.0], [0.0, 0.0, 5.0]])
+    matrix, offset, ball = behind_layer_norm(weight)
+    assert verdicts(matrix, offset, ball) == ["tied", "tied", "reachable"]
+    matrix, offset, ball = behind_layer_norm(weight, is_centred=False)
+    assert verdicts(matrix, offset, ball) == ["reachable"] * 3
 
 
 def test_a_state_outside_the_set_is_refused():

@@ -43,12 +43,12 @@ def prove(
 
 
 def _candidates(problem: Problem, word: int, words: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    """The weights as they are and polished."""
-    yield weights
+    """The weights polished and, where that spoils them, as they are."""
     for with_bias in (False, True):
         polished = _polished(problem, word, words, weights, with_bias)
         if polished.min() > 0:
             yield polished
+    yield weights
 
 
 def _checked(problem: Problem, word: int, words: Tensor, weights: Tensor) -> Proof:

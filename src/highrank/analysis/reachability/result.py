@@ -46,8 +46,8 @@ class Proof:
     Otherwise it is the proof's rounding error: for bounded states, of the logits; for unbounded
     ones, of the logits divided by max(1, ‖hidden‖)."""
     is_exact: bool
-    """Whether no rounding error is left: either the numbers above prove it, or numbers so close to
-    them that float64 cannot tell the difference were proved to exist."""
+    """Whether no rounding error is left: these weights prove it as they are, or it was proved that
+    weights which do exist within their rounding errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
