@@ -41,11 +41,12 @@ class TextFacts:
     sha256: str
     """Of the file, or of the split's token file."""
     num_tokens: int
-    """Tokens that were read, in the model's own tokens."""
+    """Of the text, or of what was taken of a long file, in the model's own tokens."""
     num_contexts: int
-    """T: of those, how many contexts were kept, evenly spread over what was read."""
+    """T: how many contexts were taken, in stretches that are spread evenly over these tokens."""
     nats: float
-    """Mean negative log-likelihood of the tokens that follow these contexts, in nats per token.
+    """Mean negative log-likelihood of the tokens that follow these contexts, in nats per token: a
+    sample, not an evaluation of the text, and each context is read after some 100 tokens at most.
     Comparable between models that have the same text and the same vocabulary only."""
     perplexity: float
     """exp of that."""

@@ -182,6 +182,14 @@ class Reader:
         return (theirs - ours).abs().max().item(), torch.finfo(used[0].dtype).eps
 
 
+def check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch has here, got {reason}") from None
+
+
 def is_hugging_face(name: str) -> bool:
     """Whether this is a folder that transformers saved, or no folder at all: a name on the hub."""
     if not Path(name).exists():

@@ -1,0 +1,146 @@
+"""Which words of an audited layer no hidden state makes the most likely, in the time there is.
+
+V words, E embedding size.
+"""
+
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+
+from highrank.analysis.reachability import decide_words
+from highrank.analysis.reachability.check import margins
+from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
+from highrank.analysis.reachability.problem import build_problem
+from highrank.analysis.reachability.programme import decide_word
+from highrank.analysis.reachability.result import Proof, State, Verdict, WordVerdict
+from highrank.experiments.audit_layer import Layer, Vectors
+from highrank.experiments.audit_result import ReachabilityFacts, UnreachableWord
+
+OnProgress = Callable[[float, str], None]
+
+# Copies of the words' vectors, in float64, that deciding them takes.
+COPIES = 5
+# Multiplies of one look at all words, V² E, that a quick audit does: some seconds.
+QUICK_MULTIPLIES = 2e10
+# Of larger heads it takes so many words, and so many seconds for their linear programmes.
+QUICK_WORDS, QUICK_SECONDS = 500, 15.0
+# With which such a programme begins, and the lead that an inexact proof may leave.
+NUM_RIVALS, TOLERANCE = 32, 1e-10
+NUM_BETWEEN = 5
+
+
+class Decided(NamedTuple):
+    words: tuple[WordVerdict, ...]
+    """One for each word."""
+    untried: frozenset[int]
+    """Words that nobody tried: undecided for lack of time."""
+
+
+def audit_reachability(
+    layer: Layer, word: Callable[[int], str], quick: bool, room: int, on_progress: OnProgress
+) -> tuple[ReachabilityFacts | None, str]:
+    """What is known of all words, or None and why.
+
+    Args:
+        word: how a word of the vocabulary is written.
+        room: bytes that may be used.
+    """
+    if layer.vectors is None:
+        reason = "no single logit says which word is the most likely"
+        return None, f"a mixture's words: not decided, as {reason}"
+    if find_spec("scipy") is None:
+        return None, "reachability needs linear programmes: run `pip install 'highrank[audit]'`"
+    vectors, start = layer.vectors, time.perf_counter()
+    V, E = vectors.weight.shape
+    if (needed := 8 * COPIES * V * E) > room:
+        return None, f"not decided: it would take {needed / 2**30:.1f} GiB of memory"
+    if quick and V * V * E > QUICK_MULTIPLIES:
+        decided = decide_sample(vectors, QUICK_WORDS, QUICK_SECONDS, on_progress)
+    else:
+        found = decide_words(vectors.weight, vectors.bias, vectors.states, on_progress=on_progress)
+        decided = Decided(found.words, frozenset())
+    return _facts(decided, vectors, word, time.perf_counter() - start), ""
+
+
+def decide_sample(
+    vectors: Vectors, num_words: int, seconds: float, on_progress: OnProgress, seed: int = 0
+) -> Decided:
+    """Verdicts on a random sample of the words, against all words.
+
+    Args:
+        num_words: that are drawn; each is tried with its own vector as the state.
+        seconds: after which no further linear programme is begun.
+    """
+    weight = vectors.weight.detach().double().contiguous()
+    bias = weight.new_zeros(len(weight)) if vectors.bias is None else vectors.bias.double()
+    distinct = distinct_words(weight, bias)
+    leaders = distinct.leaders
+    problem = build_problem(weight[leaders], bias[leaders], vectors.states)
+    random = torch.Generator().manual_seed(seed)
+    drawn = torch.randperm(len(leaders), generator=random)[:num_words]
+    reach = vectors.states.reach(weight.shape[1])
+    norm = problem.rows[drawn].norm(dim=1, keepdim=True).clamp_min(1e-30)
+    lifted = vectors.states.project(problem.rows[drawn] * (reach / norm))
+    lead, rivals = problem.leads(drawn, lifted, NUM_RIVALS)
+    hidden = problem.hidden(lifted, lead)
+    margin = margins(problem.weight, problem.bias, vectors.states, drawn, hidden).tolist()
+    certificates: list[State | Proof | None] = [None] * len(leaders)
+    tried = set()
+    # A word with a state costs nothing more, so those come first.
+    order = sorted(range(len(drawn)), key=lambda i: margin[i] <= 0)
+    end = time.monotonic() + seconds
+    for done, i in enumerate(order):
+        position = int(drawn[i])
+        if margin[i] > 0:
+            certificates[position] = State(hidden=hidden[i], margin=margin[i])
+        elif time.monotonic() < end:
+            certificates[position] = decide_word(problem, position, rivals[i], TOLERANCE)
+        else:
+            break
+        tried.add(position)
+        on_progress((done + 1) / len(order), f"{done + 1} of {len(order)} words")
+    words = word_verdicts(bias, distinct, certificates)
+    return Decided(
+        words,
+        frozenset(
+            verdict.word
+            for verdict in words
+            if verdict.verdict is Verdict.UNDECIDED and distinct.position[verdict.word] not in tried
+        ),
+    )
+
+
+def _facts(
+    decided: Decided, vectors: Vectors, word: Callable[[int], str], elapsed: float
+) -> ReachabilityFacts:
+    by_verdict: dict[Verdict, list[WordVerdict]] = {verdict: [] for verdict in Verdict}
+    for verdict in decided.words:
+        by_verdict[verdict.verdict].append(verdict)
+    num_tied = len(by_verdict[Verdict.TIED])
+    return ReachabilityFacts(
+        states=vectors.description,
+        num_reachable=len(by_verdict[Verdict.REACHABLE]) + num_tied,
+        num_tied=num_tied,
+        num_unreachable=len(by_verdict[Verdict.UNREACHABLE]),
+        num_undecided=len(by_verdict[Verdict.UNDECIDED]) - len(decided.untried),
+        num_untried=len(decided.untried),
+        unreachable=tuple(_unreachable(v, word) for v in by_verdict[Verdict.UNREACHABLE]),
+        elapsed=elapsed,
+    )
+
+
+def _unreachable(verdict: WordVerdict, word: Callable[[int], str]) -> UnreachableWord:
+    proof = verdict.certificate
+    assert isinstance(proof, Proof), verdict
+    heaviest = proof.weights.argsort(descending=True)[:NUM_BETWEEN]
+    return UnreachableWord(
+        word=word(verdict.word),
+        index=verdict.word,
+        is_exact=proof.is_exact,
+        # Forbidden words have −inf, which JSON cannot say.
+        lead=max(proof.lead, -1e308),
+        between=tuple(word(index) for index in proof.words[heaviest].tolist()),
+    )
