@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from highrank.cli.audit import audit
 from highrank.cli.bench import BENCHMARKS, bench
 from highrank.cli.data import CORPORA, data
 from highrank.cli.demo import demo
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "presets": presets,
     "evaluate": evaluate,
     "generate": generate,
+    "audit": audit,
     "bench": bench,
 }
 # Commands that have commands: `highrank bench loss`. The docstring in `COMMANDS` describes all.

@@ -135,7 +135,9 @@ class Reader:
         tokens = torch.cat([prefix, tokens.cpu()], 1).to(self.model.device)  # (B, prefix + L)
         hook = self.model.get_output_embeddings().register_forward_pre_hook(before)
         try:
-            logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
+            # Without a mask no token counts as padding; that it is missing is remarked on.
+            with _quiet(_transformers(self.name)):
+                logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
         finally:
             hook.remove()
         want = (*tokens.shape, self.layer.weight.shape[1])

@@ -1,0 +1,179 @@
+"""`highrank audit` as a user meets it: runs, Hugging Face models from small configurations."""
+
+import json
+import warnings
+
+import pytest
+import torch
+
+from highrank.experiments import audit_model
+from highrank.integrations import huggingface
+
+with warnings.catch_warnings():
+    # What transformers warns of while it is imported is not ours.
+    warnings.simplefilter("ignore")
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+WIDE = {**SMALL, "intermediate_size": 16}
+CONFIGS = {
+    "gpt2": lambda V: transformers.GPT2Config(vocab_size=V, **SMALL),
+    "llama": lambda V: transformers.LlamaConfig(vocab_size=V, **WIDE),
+    "phi": lambda V: transformers.PhiConfig(vocab_size=V, **WIDE),
+    "gemma2": lambda V: transformers.Gemma2Config(
+        vocab_size=V, **WIDE, head_dim=8, num_key_value_heads=1, final_logit_softcapping=4.0
+    ),
+}
+# Context, normaliser, and Phi's bias; a softcap leaves no bound.
+BOUNDS = {"gpt2": 17, "llama": 17, "phi": 18, "gemma2": None}
+
+
+@pytest.fixture(scope="session")
+def hugging_face(trained):
+    """Models with random weights and a tokenizer trained on the tale, each in a folder."""
+    inner = Tokenizer(models.BPE(unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["<unk>"], show_progress=False)
+    inner.train([str(trained / "tale.txt")], trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>")
+    torch.manual_seed(0)
+    for name, config in CONFIGS.items():
+        model = transformers.AutoModelForCausalLM.from_config(config(len(tokenizer)))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0, 0.5)
+        model.save_pretrained(trained / name)
+        tokenizer.save_pretrained(trained / name)
+    return trained
+
+
+def test_four_architectures_side_by_side_and_their_bounds(highrank, hugging_face, tmp_path):
+    out = tmp_path / "page.html"
+    code, printed, errors = highrank(
+        "audit", *CONFIGS, "--text", "tale.txt", "--contexts", "300", "--out", out
+    )
+    assert code == 0, errors
+    assert all(name in printed for name in CONFIGS) and "page.html" in printed
+    assert "Traceback" not in errors and "Warning" not in errors
+    page = out.read_text()
+    assert page.startswith("<!doctype html>") and all(name in page for name in CONFIGS)
+    result = json.loads((tmp_path / "page.json").read_text())
+    found = {model["name"]: model for model in result["models"]}
+    assert {name: model["rank"]["bound"] for name, model in found.items()} == BOUNDS
+    for name, bound in BOUNDS.items():
+        assert found[name]["text"]["num_contexts"] == 300
+        assert found[name]["reachability"]["num_reachable"] > 0
+        if bound is not None:
+            assert found[name]["rank"]["certified"] == bound
+    assert found["gemma2"]["rank"]["certified"] > 18
+    assert found["gemma2"]["head"]["softcap"] == 4.0 and found["phi"]["head"]["has_bias"]
+
+
+def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_path):
+    code, printed, errors = highrank(
+        "audit",
+        "tiny",
+        "gpt2",
+        "--text",
+        "tale.txt",
+        "--quick",
+        "--json",
+        "--out",
+        tmp_path / "a.html",
+    )
+    assert code == 0, errors
+    result = json.loads(printed)
+    assert result == json.loads((tmp_path / "a.json").read_text())
+    run, model = result["models"]
+    assert (run["source"], model["source"]) == ("run", "Hugging Face")
+    assert run["text"]["name"] == model["text"]["name"] == "tale.txt"
+    assert run["text"]["sha256"] == model["text"]["sha256"]
+    assert result["quick"] and run["text"]["num_contexts"] == 500
+    assert run["head"]["kind"] == "mos" and run["reachability"] is None
+    assert len(run["mixture"]["components"]) == 3
+
+
+def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):
+    picture = tmp_path / "spectrum.png"
+    code, printed, errors = highrank(
+        "audit", "tiny", "--contexts", "100", "--out", tmp_path / "a.html", "--picture", picture
+    )
+    assert code == 0, errors
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (run,) = json.loads((tmp_path / "a.json").read_text())["models"]
+    assert run["text"]["name"] == "tale, test" and run["rank"]["num_words"] == 14
+    assert run["text"]["perplexity"] < 14
+
+
+def test_without_a_text_the_addresses_are_read(highrank, hugging_face, tmp_path):
+    code, printed, errors = highrank(
+        "audit", "gpt2", "--contexts", "50", "--json", "--out", tmp_path / "a.html"
+    )
+    assert code == 0, errors
+    assert json.loads(printed)["models"][0]["text"]["name"] == "State of the Union, test"
+
+
+def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
+    highrank, hugging_face, monkeypatch
+):
+    def missing(name):
+        raise ValueError("not installed")
+
+    monkeypatch.setattr(audit_model, "package_files", missing)
+    code, _, errors = highrank("audit", "gpt2")
+    assert code == 2 and "--text FILE" in errors and "highrank[data]" in errors
+
+
+def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
+    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
+    assert code == 2 and "nowhere (it is no folder here)" in errors and "highrank[hf]" in errors
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((), "models must be given"),
+        (("tiny", "--contexts", "1"), "contexts must be at least 2, got 1"),
+        (("tiny", "--text", "nowhere.txt"), "the text must be a file, got nowhere.txt"),
+        (("tiny", "--out", "numbers.json"), "out must be a page and not end in .json"),
+        (("tiny", "--out", "nowhere/page.html"), "folder must exist"),
+        (("tiny", "--device", "moon"), "device must be one that torch has here"),
+        (("cache", "--text", "tale.txt"), "a run must be a folder that `highrank train` made"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_leave_no_page(highrank, trained, arguments, message):
+    code, printed, errors = highrank("audit", *arguments)
+    assert code == 2
+    assert message in printed + errors and "Traceback" not in errors
+    assert not (trained / "highrank-audit.html").exists()
+
+
+def test_a_run_that_cannot_be_used_says_why(highrank, broken_run):
+    folder, message = broken_run
+    code, _, errors = highrank("audit", folder)
+    assert code == 2 and message in errors
+
+
+def test_help_explains_every_option(highrank):
+    code, printed, _ = highrank("audit", "--help")
+    assert code == 0
+    for option in (
+        "MODEL [MODEL …]",
+        "--text",
+        "--contexts",
+        "--quick",
+        "--json",
+        "--out",
+        "--picture",
+    ):
+        assert option in printed
