@@ -37,7 +37,7 @@ def audit_page(result: AuditResult, command: str = "") -> Page:
     """
     names, models = short_names(result.models), result.models
     return Page(
-        title=f"What {listed(names)} can say",
+        title=f"What {listed(names) if len(names) < 3 else f'{len(names)} output layers'} can say",
         lead="An audit of the output layer: its rank, its spectrum, its unreachable "
         "words, the health of its mixture, and what all of this is worth.",
         sections=(
@@ -61,7 +61,7 @@ def audit_picture(result: AuditResult, path: Path) -> None:
 
 def _verdict(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
     found = [
-        Paragraph((Strong(f"{name}. "), model_verdict(model)))
+        Paragraph((Strong(f"{name}: "), model_verdict(model)))
         for name, model in zip(names, models, strict=True)
     ]
     beside = comparison(names, models)
@@ -112,7 +112,7 @@ def _spectrum(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
         if model.rank.bound is None:
             notes.append(_note(name, f"No bound: {model.rank.bound_reason}."))
         if model.rank.unknown:
-            notes.append(_note(name, f"Unknown: {model.rank.unknown}."))
+            notes.append(_note(name, f"A rank is unknown: {model.rank.unknown}."))
     return Section("The spectrum", (Paragraph((audit_text.SPECTRUM,)), Grid(figures), *notes))
 
 
@@ -163,4 +163,4 @@ def _grown(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
 
 
 def _note(name: str, text: str) -> Paragraph:
-    return Paragraph((Strong(f"{name}. "), text))
+    return Paragraph((Strong(f"{name}: "), text))

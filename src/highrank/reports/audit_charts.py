@@ -51,7 +51,7 @@ def draw_spectra(
     }
     for level in thresholds:
         axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-    _note(axes, "round-off of float32", max(thresholds))
+    _note(axes, "round-off of float32", min(thresholds))
     return figure
 
 
@@ -229,7 +229,9 @@ def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
     left, right = axes.get_xlim()
     for row, (bound, color) in enumerate(sorted(bounds.items())):
         axes.axvline(bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1)
-        is_left = math.log(bound / left) < 0.6 * math.log(right / left)
+        place = math.log(bound / left) / math.log(right / left)
+        # Away from the other lines, as far as there is room.
+        is_left = place < 0.7 and (place < 0.3 or bound == max(bounds))
         axes.annotate(
             f"bound {bound:,}",
             (bound, 1),

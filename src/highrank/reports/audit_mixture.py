@@ -20,7 +20,7 @@ def mixture_section(names: Sequence[str], models: Sequence[ModelAudit]) -> Secti
     for name, model in zip(names, models, strict=True):
         if model.mixture is None:
             note = "One softmax, no components: nothing to say here."
-            blocks.append(Paragraph((Strong(f"{name}. "), note)))
+            blocks.append(Paragraph((Strong(f"{name}: "), note)))
         else:
             blocks += _health(name, model, model.mixture)
     return Section("The mixture", tuple(blocks))
@@ -31,10 +31,9 @@ def _health(name: str, model: ModelAudit, mixture: MixtureFacts) -> list[Block]:
     most = math.log(len(mixture.components))
     entropies = (
         f" Entropy of the weights: {mixture.weight_entropy:.3f} in a context, on average, and "
-        f"{mixture.use_entropy:.3f} over all, of at most {most:.3f}. Information of the component "
-        f"about the word: {mixture.specialisation:.3f}."
+        f"{mixture.use_entropy:.3f} over all, of at most {most:.3f}."
     )
-    text = Paragraph((Strong(f"{name}. "), mixture_verdict(mixture) + entropies + control))
+    text = Paragraph((Strong(f"{name}: "), mixture_verdict(mixture) + entropies + control))
     return [
         text,
         Grid((_use(name, mixture), _differences(name, mixture))),

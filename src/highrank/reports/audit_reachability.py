@@ -10,7 +10,7 @@ from highrank.reports.page import Block, Code, Column, Paragraph, Section, Stron
 from highrank.reports.tables import duration
 
 # Words with a row of their own; the others follow as a list.
-MOST_ROWS = 100
+MOST_ROWS = 50
 
 
 def reachability_section(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
@@ -43,9 +43,10 @@ def _counts(decided: Sequence[tuple[str, ModelAudit]]) -> Table:
 
 
 def _words(name: str, model: ModelAudit) -> list[Block]:
-    facts, opening = model.reachability, Strong(f"{name}. ")
+    facts, opening = model.reachability, Strong(f"{name}: ")
     if facts is None:
-        return [Paragraph((opening, f"Not decided: {model.reachability_note}."))]
+        note = model.reachability_note
+        return [Paragraph((opening, f"{note[:1].upper()}{note[1:]}."))]
     states = f"Hidden states that count: {facts.states}."
     if not facts.unreachable:
         return [Paragraph((opening, states, " No word is proved unreachable."))]
@@ -70,7 +71,7 @@ def _words(name: str, model: ModelAudit) -> list[Block]:
 
 def _row(word: UnreachableWord, source: str) -> tuple[str, ...]:
     if not word.between:
-        between, proof = "–", "forbidden: its bias is −∞"
+        between, proof = "–", "forbidden"
     else:
         between = " · ".join(legible(other, source) for other in word.between)
         proof = "exact" if word.is_exact else f"lead ≤ {power(word.lead)}"

@@ -18,11 +18,12 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Models beside each other on 80 columns.
 MOST_COLUMNS = 3
 UNITS = (
-    "bound: the highest rank that the form of the head allows. comparable: singular values above "
-    "float32's round-off; certified: above float64's. effective, ε: how many carry all but ε of "
-    "the sum of squares. divergence: between the predictions of two contexts, nats. unreachable: "
-    "words that no hidden state makes the most likely. dead: components that are not used. –: "
-    "unknown, or none. A high rank alone predicts little: the page says why."
+    "matrix: the contexts × words that have the ranks below. bound: the highest rank that the form "
+    "of the head allows. comparable: singular values above float32's round-off; certified: above "
+    "float64's. effective, ε: how many carry all but ε of the sum of squares. divergence: between "
+    "the predictions of two contexts, nats. unreachable: words that no hidden state makes the most "
+    "likely. dead: components that are not used. –: unknown, or none. A high rank alone predicts "
+    "little: the page says why."
 )
 
 Rows = list[tuple[str, ...]]
@@ -49,7 +50,7 @@ def size_rows(models: Sequence[ModelAudit]) -> Rows:
             "words, V": lambda m: f"{m.head.vocab_size:,}",
             "context, d": lambda m: f"{m.head.context_size:,}",
             "components, K": lambda m: f"{m.head.num_components}",
-            "contexts read, T": lambda m: f"{m.rank.num_contexts:,}",
+            "matrix": lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_words)}",
             "perplexity": lambda m: f"{m.text.perplexity:,.2f}",
         },
     )
@@ -64,7 +65,10 @@ def rank_rows(models: Sequence[ModelAudit]) -> Rows:
             "bound": lambda m: count(m.rank.bound),
             "comparable rank": lambda m: count(m.rank.comparable),
             "certified rank": lambda m: count(m.rank.certified),
-            **{f"effective, ε = {power(e)}": partial(_effective, epsilon=e) for e in epsilons},
+            **{
+                f"effective, ε\u00a0=\u00a0{power(e)}": partial(_effective, epsilon=e)
+                for e in epsilons
+            },
             "stable rank": lambda m: f"{m.rank.stable:,.2f}",
             "entropy rank": lambda m: f"{m.rank.entropy:,.1f}",
             "divergence": divergence,
@@ -103,7 +107,7 @@ def _health_rows(models: Sequence[ModelAudit]) -> Rows:
             "unreachable": lambda m: (
                 "–" if m.reachability is None else count(m.reachability.num_unreachable)
             ),
-            "undecided": lambda m: (
+            "undecided, not tried": lambda m: (
                 "–"
                 if m.reachability is None
                 else count(m.reachability.num_undecided + m.reachability.num_untried)

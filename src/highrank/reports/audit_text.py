@@ -33,10 +33,11 @@ CAUTION = Paragraph(
     )
 )
 KEY_CAPTION = (
-    "Bound: the highest rank that the form of the head allows, – where none is known. Comparable: "
-    "singular values above float32’s round-off, as the literature counts. Certified: above "
-    "float64’s. Effective, ε: how many singular values carry all but ε of the sum of squares. "
-    "Stable: Σσ² ÷ the largest σ². Entropy: exp of the entropy of σ ÷ Σσ. – where unknown."
+    "Matrix: the contexts × words that have the ranks below. Bound: the highest rank that the form "
+    "of the head allows, – where none is known. Comparable: singular values above float32’s "
+    "round-off, as the literature counts. Certified: above float64’s. Effective, ε: how many "
+    "singular values carry all but ε of the sum of squares. Stable: Σσ² ÷ the largest σ². Entropy: "
+    "exp of the entropy of σ ÷ Σσ. – where unknown."
 )
 SPECTRUM = (
     "Every rank is a question put to the singular values of the matrix: how many are above some "
@@ -70,7 +71,8 @@ REACHABILITY = Paragraph(
 )
 UNREACHABLE_CAPTION = (
     "Between: the heaviest of the words whose mean it is. Proof: exact, or the largest lead over "
-    "the others that rounding leaves open, which is far below what a model can tell apart."
+    "the others that rounding leaves open, which is far below what a model can tell apart. "
+    "Forbidden: its bias is −∞."
 )
 MIXTURE = (
     "A mixture is worth its price if its components are used and say different things. Components "
@@ -104,7 +106,4 @@ REFERENCE = Paragraph(
         "(MoC) and 9,981 (MoS), and divergences of 4.763, 4.864 and 5.284 nats.",
     )
 )
-QUICK = (
-    " This was a quick audit: few contexts, and a sample of the words where all would take long; "
-    "words for which the search found no state were left untried."
-)
+QUICK = " This was a quick audit: few contexts, and samples of the words where all take long."

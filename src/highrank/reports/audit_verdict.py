@@ -12,7 +12,9 @@ from highrank.reports.theme import HEAD_NAMES
 EPSILON = 1e-3
 # Components that differ by less, in nats, say nearly the same.
 ALIKE = 0.01
-CEILINGS = {"contexts": "the number of contexts", "words": "the number of words", "bound": "form"}
+# A rank this close to the highest that could be seen says more about the measurement.
+NEAR = 0.9
+CEILINGS = {"contexts": "the number of contexts", "words": "the number of words in the matrix"}
 
 
 def model_verdict(model: ModelAudit) -> str:
@@ -37,19 +39,17 @@ def rank_verdict(rank: RankFacts) -> str:
             f"Its rank reads {value}, above the {count(rank.bound)} that its form allows. That "
             "cannot be: do not trust this measurement."
         )
-    limit = f"which {CEILINGS[rank.ceiling_reason]} sets here"
     if rank.ceiling_reason == "bound":
         if rank.comparable == rank.bound:
             return f"Its rank is {value}, the highest that its form allows ({rank.bound_reason})."
         return f"Its rank is {value}; its form allows {count(rank.bound)} ({rank.bound_reason})."
-    known = "No bound on its rank is known" if rank.bound is None else "Its form allows more"
-    if rank.comparable == rank.ceiling:
-        return (
-            f"Its rank is {value}, the highest that could be seen, {limit}. {known}: the true "
-            "number may be higher."
-        )
-    text = f"Its rank is {value}, where {count(rank.ceiling)} is the highest, {limit}."
-    return text if rank.bound is not None else f"{text} {known}."
+    known = "No bound on it is known" if rank.bound is None else f"Its form allows {rank.bound:,}"
+    text = (
+        f"Its rank is {value}; {CEILINGS[rank.ceiling_reason]} allows {count(rank.ceiling)} here. "
+    )
+    if rank.comparable >= NEAR * rank.ceiling:
+        return f"{text}{known}: with more {rank.ceiling_reason} it may be higher."
+    return f"{text}{known}."
 
 
 def effective_verdict(rank: RankFacts) -> str:
@@ -72,9 +72,16 @@ def reachability_verdict(model: ModelAudit) -> str:
         text = f"{count(facts.num_unreachable)} {can} never be the most likely one ({share:.2%})"
     else:
         text = "No word was found that can never be the most likely one"
-    unknown = facts.num_undecided + facts.num_untried
+    unknown = [
+        f"{count(number)} {word}"
+        for number, word in (
+            (facts.num_undecided, "too close to call"),
+            (facts.num_untried, "not tried"),
+        )
+        if number
+    ]
     if unknown:
-        return f"{text}; {count(unknown)} are undecided."
+        return f"{text}; of the others {listed(unknown)}."
     return f"{text}." if facts.num_unreachable else "Every word can be the most likely one."
 
 
@@ -98,7 +105,10 @@ def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     if len(models) < 2:
         return ""
     apart = [f"{name} {divergence(model)}" for name, model in zip(names, models, strict=True)]
-    sentences = [_ranks_beside(names, models), f"Divergence, in nats: {listed(apart)}."]
+    sentences = [_ranks_beside(names, models)]
+    if len({(m.rank.num_contexts, m.rank.num_words) for m in models}) > 1:
+        sentences.append("These ranks are of matrices of different sizes.")
+    sentences.append(f"Divergence, in nats: {listed(apart)}.")
     texts = {(m.text.sha256, m.text.num_contexts, m.head.vocab_size) for m in models}
     if len(texts) == 1:
         said = [

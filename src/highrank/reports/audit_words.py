@@ -9,8 +9,9 @@ from highrank.experiments.audit_result import ModelAudit
 SPACE, NEWLINE = "␣", "⏎"
 # How byte-level and SentencePiece vocabularies write a space, a newline and a tab.
 MARKS = str.maketrans({"Ġ": SPACE, "▁": SPACE, "Ċ": NEWLINE, "ĉ": "\\t"})
-MAX_LENGTH = 40
+MAX_LENGTH = 24
 MAX_CONTEXT = 120
+MAX_NAME = 28
 # Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
 # unassigned, separators of lines and paragraphs.
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -43,10 +44,16 @@ def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
     last = [model.name.rstrip("/").rsplit("/", 1)[-1] for model in models]
     count, seen, names = Counter(last), Counter[str](), []
     for model, name in zip(models, last, strict=True):
-        shown = legible(name if count[name] == 1 else model.name, "run")
+        shown = _shortened(legible(name if count[name] == 1 else model.name, "run", 200))
         seen[shown] += 1
         names.append(shown if seen[shown] == 1 else f"{shown} ({seen[shown]})")
     return tuple(names)
+
+
+def _shortened(name: str) -> str:
+    """Cut in the middle: models of a family differ at the end."""
+    half = MAX_NAME // 2
+    return name if len(name) <= MAX_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _visible(character: str) -> str:
