@@ -1,0 +1,77 @@
+"""What a run has come to: evaluated, drawn, told."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from highrank.cli.progress import progress
+
+if TYPE_CHECKING:
+    from highrank.data.corpus import Corpus
+    from highrank.evaluation.static import Evaluation
+    from highrank.training.loop import Outcome, Run
+
+
+def evaluate_run(
+    run: "Run", corpus: "Corpus", outcome: "Outcome"
+) -> tuple["Evaluation", "Evaluation"]:
+    """Of the best model: on valid as it was when it was saved, and on test. Draws the curve."""
+    from highrank.build import load
+    from highrank.evaluation.static import Evaluation, evaluate
+    from highrank.reports.training import learning_curve
+
+    num_columns = run.trainer.config.valid_columns
+    num_tokens = (len(run.valid) // num_columns - 1) * num_columns
+    valid = Evaluation(outcome.best_valid_loss, num_tokens)
+    model, _ = load(run.folder, str(run.trainer.device))
+    with progress("Evaluating on test") as on_progress:
+        test = evaluate(model, corpus.split("test"), num_columns=1, on_progress=on_progress)
+    if run.log.read()[-1]["event"] != "end":
+        run.note(event="end", valid_loss=valid.nats, test_loss=test.nats)
+        run.save()
+    learning_curve(run.log.read(), run.folder / "learning-curve.png")
+    return valid, test
+
+
+def as_json(
+    run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
+) -> dict[str, object]:
+    return {
+        "run": str(run.folder),
+        **dataclasses.asdict(outcome),
+        "num_parameters": sum(p.numel() for p in run.trainer.model.parameters()),
+        "valid": {"perplexity": valid.perplexity, **valid._asdict()},
+        "test": {"perplexity": test.perplexity, **test._asdict()},
+    }
+
+
+def tell(run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation") -> None:
+    """Perplexities, files and three samples."""
+    from highrank.build import load
+    from highrank.generation import generate
+
+    console = Console(highlight=False, soft_wrap=True)
+    for split, found, num_columns in (
+        ("valid", valid, run.trainer.config.valid_columns),
+        ("test ", test, 1),
+    ):
+        console.print(
+            f"{split} perplexity {found.perplexity:.2f} (static, {num_columns} "
+            f"{'column' if num_columns == 1 else 'columns'}, {found.num_tokens:,} tokens "
+            f"predicted, {found.nats:.4f} nats each)"
+        )
+    console.print(
+        f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.\n"
+        f"  {run.folder}/model.safetensors     the best model; highrank.load reads it\n"
+        f"  {run.folder}/metrics.jsonl         all numbers\n"
+        f"  {run.folder}/learning-curve.png    a picture of them"
+    )
+    console.print("It writes:")
+    model, vocabulary = load(run.folder, str(run.trainer.device))
+    for sample in generate(model, vocabulary, num_words=40, num_samples=3, seed=0):
+        console.print("  " + " ".join(sample).replace("<eos>", "\n ").strip(), markup=False)
+    console.print(
+        f"More of it: highrank generate {run.folder}. Other perplexities: highrank evaluate "
+        f"{run.folder} --help"
+    )
