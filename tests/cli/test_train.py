@@ -104,12 +104,16 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "preset must be one of small, ptb-small-softmax"),
+        (["nonsense"], "preset must be one of small, small-softmax"),
         (["--corpus", "nowhere"], "a corpus must be a prepared name"),
         (["ptb-mos"], "highrank data prepare penn-treebank"),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--resume", "nothing"], "a run must be a folder that `highrank train` made, got nothing"),
-        (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 256 and 128"),
+        (["--corpus", "tale", "--head.kind", "softmax"], "got softmax: add --head.grow-at None"),
+        (
+            ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "None"],
+            "for a tied softmax, got 256 and 128",
+        ),
         (["--corpus", "tale", "--device", "gpu"], "device"),
         (["--corpus", "tale", "--threads", "0"], "threads must be at least 1, got 0"),
         (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),

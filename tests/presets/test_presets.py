@@ -27,8 +27,12 @@ def test_parameters_are_as_many_as_published(name, vocab_size, expected):
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
-def test_the_small_treebank_runs_are_equal_in_parameters_and_context_size():
-    configs = [presets.get(f"ptb-small-{kind}") for kind in ("softmax", "mos", "grown")]
+@pytest.mark.parametrize(
+    "names",
+    [("ptb-small-softmax", "ptb-small-mos", "ptb-small-grown"), ("small", "small-softmax")],
+)
+def test_small_runs_are_equal_in_parameters_and_context_size(names):
+    configs = [presets.get(name) for name in names]
     with torch.device("meta"):
         models = [build_model(config, vocab_size=10_000) for config in configs]
     sizes = [sum(p.numel() for p in model.parameters()) for model in models]
@@ -48,7 +52,7 @@ def test_every_preset_says_what_it_is(name):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"one of small, ptb-small-softmax, .*, got 'ptb'"):
+    with pytest.raises(ValueError, match=r"one of small, small-softmax, .*, got 'ptb'"):
         presets.get("ptb")
 
 

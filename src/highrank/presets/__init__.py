@@ -9,11 +9,12 @@ from highrank.presets.penn_treebank_small import (
     ptb_small_mos,
     ptb_small_softmax,
 )
-from highrank.presets.small import small
+from highrank.presets.small import small, small_softmax
 from highrank.presets.wikitext_2 import wt2_moc, wt2_mos, wt2_softmax
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small,
+    "small-softmax": small_softmax,
     "ptb-small-softmax": ptb_small_softmax,
     "ptb-small-mos": ptb_small_mos,
     "ptb-small-grown": ptb_small_grown,

@@ -1,5 +1,7 @@
 """The default run: small enough for a laptop's lunch break, large enough to write sentences."""
 
+from dataclasses import replace
+
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 
 
@@ -24,4 +26,14 @@ def small() -> RunConfig:
         ),
         activation_penalty=0.0,
         temporal_penalty=0.0,
+    )
+
+
+def small_softmax() -> RunConfig:
+    """One softmax with as many parameters and contexts of the same size, for comparison."""
+    mos = small()
+    return replace(
+        mos,
+        model=replace(mos.model, hidden_sizes=(384, mos.model.embedding_size)),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
     )

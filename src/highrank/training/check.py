@@ -56,7 +56,10 @@ def _check_growth(config: RunConfig) -> None:
     if at is None:
         return
     if config.head.kind != "mos":
-        raise ValueError(f"head.kind must be mos for head.grow-at, got {config.head.kind}")
+        raise ValueError(
+            f"head.kind must be mos for head.grow-at, got {config.head.kind}: add "
+            "--head.grow-at None"
+        )
     if not (0 <= at < 1 or (at >= 1 and float(at).is_integer())):
         raise ValueError(f"head.grow-at must be a share below 1 or a whole epoch, got {at}")
 
