@@ -186,10 +186,12 @@ def _curves(
 
 
 def thinned(length: int) -> list[int]:
-    """Indices evenly spread on a log scale; the first and the last two are among them."""
+    """All indices, or some that are evenly spread on a log scale, the last two among them."""
+    if length <= MAX_POINTS:
+        return list(range(length))
     steps = MAX_POINTS - 1
     spread = {round(length ** (step / steps)) - 1 for step in range(MAX_POINTS)}
-    return sorted(spread | {0, length - 1, max(0, length - 2)})
+    return sorted(spread | {length - 2})
 
 
 def _drawn(

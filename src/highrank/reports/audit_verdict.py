@@ -72,17 +72,13 @@ def reachability_verdict(model: ModelAudit) -> str:
         text = f"{count(facts.num_unreachable)} {can} never be the most likely one ({share:.2%})"
     else:
         text = "No word was found that can never be the most likely one"
-    unknown = [
-        f"{count(number)} {word}"
-        for number, word in (
-            (facts.num_undecided, "too close to call"),
-            (facts.num_untried, "not tried"),
-        )
-        if number
-    ]
-    if unknown:
-        return f"{text}; of the others {listed(unknown)}."
-    return f"{text}." if facts.num_unreachable else "Every word can be the most likely one."
+    if facts.num_undecided:
+        text += f"; too close to call: {count(facts.num_undecided)}"
+    if facts.num_untried:
+        text += f"; not tried: {count(facts.num_untried)}"
+    if facts.num_unreachable or facts.num_undecided or facts.num_untried:
+        return f"{text}."
+    return "Every word can be the most likely one."
 
 
 def mixture_verdict(mixture: MixtureFacts) -> str:

@@ -1,0 +1,64 @@
+"""What the audit's curves are made of, against numpy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from highrank.reports.audit_charts import (
+    MAX_POINTS,
+    draw_growth,
+    relative_values,
+    residuals,
+    thinned,
+)
+
+
+def model(values, num_contexts=50, num_words=40, noise_floor=0.0, **options):
+    rank = SimpleNamespace(
+        singular_values=tuple(values),
+        largest=values[0],
+        noise_floor=noise_floor,
+        num_contexts=num_contexts,
+        num_words=num_words,
+        **options,
+    )
+    return SimpleNamespace(rank=rank)
+
+
+def test_what_is_left_is_the_error_of_the_best_approximation():
+    matrix = np.random.default_rng(0).normal(size=(6, 5))
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    want = [
+        np.square(matrix - (left[:, :k] * values[:k]) @ right[:k]).sum() / np.square(matrix).sum()
+        for k in range(1, 6)
+    ]
+    np.testing.assert_allclose(residuals(model(values.tolist())), want, atol=1e-14)
+
+
+def test_values_that_are_zero_by_construction_or_noise_are_drawn_as_zero():
+    assert relative_values(model([4.0, 2.0])) == [1.0, 0.5, 0.0]
+    assert relative_values(model([4.0, 2.0], num_words=2)) == [1.0, 0.5]
+    assert relative_values(model([4.0, 2.0, 0.1], num_words=3, noise_floor=0.2)) == [1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 131, 10_000])
+def test_a_curve_keeps_its_ends_and_few_points(length):
+    indices = thinned(length)
+    assert indices[0] == 0 and indices[-1] == length - 1
+    assert len(indices) <= MAX_POINTS + 1
+    assert indices == sorted(set(indices)) and max(indices[-2:]) - min(indices[-2:]) <= 1
+    assert length > MAX_POINTS or indices == list(range(length))
+
+
+def test_ranks_that_are_unknown_leave_no_line():
+    at = [
+        SimpleNamespace(num_contexts=n, comparable=r) for n, r in ((10, None), (40, 30), (80, 60))
+    ]
+    models = [model([1.0], growth=at), model([1.0], growth=at[:1])]
+    figure = draw_growth(("a", "b"), models, lambda at: at.comparable)
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["one per context", "a"]
+    line = dict(zip(labels, figure.axes[0].lines, strict=True))["a"]
+    assert list(line.get_xdata()) == [40, 80] and list(line.get_ydata()) == [30, 60]
+    assert draw_growth(("b",), models[1:], lambda at: at.comparable) is None
