@@ -12,7 +12,6 @@ from highrank.reports.audit_reachability import reachability_section
 from highrank.reports.audit_table import count, divergence, power, rank_rows, size_rows
 from highrank.reports.audit_verdict import EPSILON, comparison, model_verdict
 from highrank.reports.audit_words import short_names
-from highrank.reports.bench_table import environment_text
 from highrank.reports.charts import save_png, to_svg
 from highrank.reports.demo_verdict import listed
 from highrank.reports.page import (
@@ -49,7 +48,8 @@ def audit_page(result: AuditResult, command: str = "") -> Page:
             mixture_section(names, models),
             method_section(names, result, command),
         ),
-        footer=f"{environment_text(result.environment)} · {duration(result.elapsed)}",
+        footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
+        f"{duration(result.elapsed)}",
     )
 
 

@@ -233,7 +233,7 @@ def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
         axes.axvline(bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1)
         place = math.log(bound / left) / math.log(right / left)
         # Away from the other lines, as far as there is room.
-        is_left = place < 0.7 and (place < 0.3 or bound == max(bounds))
+        is_left = place < 0.78 and (place < 0.3 or bound == max(bounds))
         axes.annotate(
             f"bound {bound:,}",
             (bound, 1),

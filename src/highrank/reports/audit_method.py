@@ -19,13 +19,15 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "Output embedding": lambda m: _embedding(m),
     "Text": lambda m: legible(m.text.name, "run", 80).replace("␣", " "),
     "SHA-256 of the text": lambda m: m.text.sha256[:12],
-    "Tokens read": lambda m: count(m.text.num_tokens),
+    "Tokens of the text": lambda m: count(m.text.num_tokens),
     "Contexts, T": lambda m: count(m.text.num_contexts),
     "Nats per token": lambda m: f"{m.text.nats:.4f}",
     "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_words)}",
     "Method": lambda m: f"{m.rank.method}: {m.rank.method_reason}",
     "Ceiling": lambda m: f"{count(m.rank.ceiling)}, by {m.rank.ceiling_reason}",
-    "Bound": lambda m: f"{count(m.rank.bound)}: {m.rank.bound_reason}",
+    "Bound": lambda m: (
+        f"{'none' if m.rank.bound is None else count(m.rank.bound)}: {m.rank.bound_reason}"
+    ),
     "Largest σ": lambda m: f"{m.rank.largest:.4g}",
     "Noise floor": lambda m: f"{m.rank.noise_floor:.1e}",
     "Time": lambda m: duration(m.elapsed),
