@@ -20,7 +20,6 @@ from highrank.ops.mixture_cross_entropy.stream import (
     Gradients,
     Inputs,
     _add_gradients,
-    _add_weight_gradient,
     _softmax_rows,
     tokens_per_chunk,
 )
@@ -138,8 +137,7 @@ def selective_stream(
         tokens = slice(start, start + size)
         rows = context[tokens].reshape(-1, E)  # (R, E)
         index = target[tokens].repeat_interleave(K)  # (R,)
-        z = buffer[: len(rows)]  # (R, V)
-        log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, z)
+        log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, buffer)
         joint = log_weight[tokens] + log_q.view(-1, K)  # (n, K)
         log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
         token_loss[tokens] = -log_p.squeeze(-1)
@@ -167,7 +165,5 @@ def _add_selected(
     rows = rows[kept]  # (M, E)
     of_context = torch.empty_like(rows)  # (M, E)
     of_kept = Gradients(of_context, None, gradients.weight, gradients.bias)
-    _add_gradients(of_kept, slice(None), weight, slope, factor[kept])
-    assert gradients.weight is not None
-    _add_weight_gradient(gradients.weight, rows, slope, factor[kept])
+    _add_gradients(of_kept, slice(None), rows, weight, slope, factor[kept])
     gradients.context[tokens].view(-1, rows.shape[1])[kept] = of_context

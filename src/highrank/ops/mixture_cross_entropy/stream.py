@@ -3,8 +3,7 @@
 All K softmaxes of a chunk's tokens are computed together, so that the responsibility r of each
 component is known at once, and with it the gradient of a row's logits: upstream · r · (q - e_y).
 The factor upstream · r multiplies the thin side of each product, never the R × V table.
-N tokens, n tokens of a block, K components, R rows of a block or chunk (its tokens · K),
-E embedding size, V vocabulary.
+N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary.
 """
 
 from typing import NamedTuple
@@ -16,9 +15,6 @@ from highrank.ops.precision import at_least_float32
 
 # Within 10 % of the fastest for V = 10,000 … 131,072; less is slower at large V: docs/log.md.
 CHUNK_BYTES = 96 * 2**20
-# Of a chunk, what is worked on at a time on a CPU, so that it is still in the cache for the next
-# step. Only the weight's gradient is made of a whole chunk: it is read and written each time.
-BLOCK_BYTES = 16 * 2**20
 
 
 class Inputs(NamedTuple):
@@ -61,35 +57,21 @@ def stream(
     dtype = at_least_float32(context.dtype)
     token_loss = torch.empty(N, dtype=dtype, device=context.device)
     gradients = _allocate(inputs, wanted, dtype)
-    bytes_per_token = K * len(weight) * dtype.itemsize
-    size = tokens_per_chunk(bytes_per_token, chunk_bytes)
-    block_size = size
-    if _is_in_place(context):
-        block_size = min(size, tokens_per_chunk(bytes_per_token, BLOCK_BYTES))
-    if not wanted.weight:
-        size = block_size
+    size = tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
     buffer = context.new_empty(min(N, size) * K, len(weight))  # (R, V)
     for start in range(0, N, size):
-        end, factors, slope = min(N, start + size), [], buffer
-        for first in range(start, end, block_size):
-            tokens = slice(first, min(end, first + block_size))
-            rows = context[tokens].reshape(-1, E)  # (R, E)
-            index = target[tokens].long().repeat_interleave(K)  # (R,)
-            z = buffer[(first - start) * K :][: len(rows)]  # (R, V)
-            log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, z)
-            joint = log_weight[tokens].to(dtype) + log_q.view(-1, K)  # (n, K)
-            log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
-            token_loss[tokens] = -log_p.squeeze(-1)
-            if any(wanted):
-                impossible = log_p == -torch.inf  # (n, 1)
-                factor = (joint - log_p).exp_() * upstream[tokens, None]  # (n, K)
-                factors.append(factor.masked_fill_(impossible, 0.0))
-                slope = _add_gradients(gradients, tokens, weight, slope, factor)
-        if gradients.weight is not None:
-            # In place, the slopes of all blocks are in the buffer; otherwise there is one block.
-            slopes = buffer[: (end - start) * K] if block_size < size else slope  # (R, V)
-            rows = context[start:end].reshape(-1, E)  # (R, E)
-            _add_weight_gradient(gradients.weight, rows, slopes, torch.cat(factors))
+        tokens = slice(start, start + size)
+        rows = context[tokens].reshape(-1, E)  # (R, E)
+        index = target[tokens].long().repeat_interleave(K)  # (R,)
+        log_q, slope = _softmax_rows(rows, weight, bias, index, softcap, buffer)
+        joint = log_weight[tokens].to(dtype) + log_q.view(-1, K)  # (n, K)
+        log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
+        token_loss[tokens] = -log_p.squeeze(-1)
+        if any(wanted):
+            impossible = log_p == -torch.inf  # (n, 1)
+            factor = (joint - log_p).exp_() * upstream[tokens, None]  # (n, K)
+            factor.masked_fill_(impossible, 0.0)
+            _add_gradients(gradients, tokens, rows, weight, slope, factor)
     return token_loss, gradients
 
 
@@ -123,13 +105,10 @@ def _softmax_rows(
     bias: Tensor | None,
     index: Tensor,
     softcap: float | None,
-    z: Tensor,
+    buffer: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """log q[index] of each row (R,), and the slope of -log q[index] in the row's logits (R, V).
-
-    Args:
-        z: memory for the logits (R, V); if `_is_in_place`, the slope is in it afterwards.
-    """
+    """log q[index] of each row (R,), and the slope of -log q[index] in the row's logits (R, V)."""
+    z = buffer[: len(rows)]  # (R, V)
     if bias is None:
         torch.mm(rows, weight.T, out=z)
     else:
@@ -174,32 +153,25 @@ def _log_probability(
 
 
 def _add_gradients(
-    gradients: Gradients, tokens: slice, weight: Tensor, slope: Tensor, factor: Tensor
-) -> Tensor:
-    """Add what one block contributes to all but the weight's gradient.
-
-    The slope is (R, V), the factor upstream · r (n, K). Returns the slope in the weight's dtype.
-    """
+    gradients: Gradients,
+    tokens: slice,
+    rows: Tensor,
+    weight: Tensor,
+    slope: Tensor,
+    factor: Tensor,
+) -> None:
+    """Add what one chunk contributes. The slope is (R, V), the factor upstream · r (n, K)."""
     if gradients.log_weight is not None:
         gradients.log_weight[tokens] = -factor
     if gradients.bias is not None:
         gradients.bias.addmv_(slope.T, factor.flatten())
-    slope = slope.to(weight.dtype)
+    slope = slope.to(rows.dtype)
+    factor = factor.to(rows.dtype).view(-1, 1)  # (R, 1)
     if gradients.context is not None:
-        out = gradients.context[tokens].view(-1, weight.shape[1])  # (R, E)
-        torch.mm(slope, weight, out=out).mul_(factor.to(out.dtype).view(-1, 1))
-    return slope
-
-
-def _add_weight_gradient(gradient: Tensor, rows: Tensor, slope: Tensor, factor: Tensor) -> None:
-    """Add what one chunk contributes: rows (R, E), slope (R, V), factor (n, K)."""
-    rows = rows * factor.to(rows.dtype).view(-1, 1)
-    if gradient.dtype == slope.dtype:
-        gradient.addmm_(slope.T, rows)
-    else:
-        gradient.add_(slope.T @ rows)
-
-
-def _is_in_place(context: Tensor) -> bool:
-    """Whether a row's logits turn into its slope without a second table."""
-    return context.is_cpu and at_least_float32(context.dtype) == context.dtype
+        out = gradients.context[tokens].view(-1, rows.shape[1])  # (R, E)
+        torch.mm(slope, weight, out=out).mul_(factor)
+    if gradients.weight is not None:
+        if gradients.weight.dtype == slope.dtype:
+            gradients.weight.addmm_(slope.T, rows * factor)
+        else:
+            gradients.weight.add_(slope.T @ (rows * factor))
