@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from highrank.ops.precision import at_least_float32
+from highrank.ops.table import new_table
 
 # Within 10 % of the fastest for V = 10,000 … 131,072; less is slower at large V: docs/log.md.
 CHUNK_BYTES = 96 * 2**20
@@ -58,7 +59,7 @@ def stream(
     token_loss = torch.empty(N, dtype=dtype, device=context.device)
     gradients = _allocate(inputs, wanted, dtype)
     size = tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
-    buffer = context.new_empty(min(N, size) * K, len(weight))  # (R, V)
+    buffer = new_table(context, min(N, size) * K, len(weight))  # (R, V)
     for start in range(0, N, size):
         tokens = slice(start, start + size)
         rows = context[tokens].reshape(-1, E)  # (R, E)
