@@ -51,7 +51,7 @@ def size_rows(models: Sequence[ModelAudit]) -> Rows:
             "context, d": lambda m: f"{m.head.context_size:,}",
             "components, K": lambda m: f"{m.head.num_components}",
             "matrix": lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_words)}",
-            "perplexity": lambda m: f"{m.text.perplexity:,.2f}",
+            "perplexity, sampled": lambda m: f"{m.text.perplexity:,.2f}",
         },
     )
 
