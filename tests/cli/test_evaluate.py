@@ -147,7 +147,7 @@ def test_per_token_files_add_up_to_the_perplexity(highrank, results, tmp_path):
     assert [(row["line"], row["position"]) for row in rows[-2:]] == [("3", "3"), ("3", "4")]
     mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
     assert mean == pytest.approx(found["bits"], rel=1e-6) and found["num_tokens"] == len(rows) == 10
-    assert found["split"] == "mine.txt"
+    assert found["split"] == "text mine.txt"
     code, printed, _ = highrank("evaluate", "tiny", "--text", text)
     assert code == 0 and "read as <unk>: an, axolotl (2 in all)" in printed
 

@@ -127,6 +127,15 @@ def test_half_precision_is_read_as_it_is():
     assert torch.equal(states, states.to(torch.bfloat16).float())
 
 
+def test_large_logits_in_half_precision_are_no_unknown_head():
+    """A trained model's logits reach 30, and bfloat16 rounds those by a tenth."""
+    model = make("llama").to(torch.bfloat16)
+    with torch.no_grad():
+        logits = model(torch.arange(6)[None]).logits
+        model.lm_head.weight.mul_(30 / logits.abs().max())
+    assert Reader(model, "llama", prefix=[]).layer.weight.dtype == torch.bfloat16
+
+
 def test_no_logits_are_made_while_states_are_read(watch):
     reader = Reader(make("llama"), "llama", prefix=[])
     with watch() as seen:

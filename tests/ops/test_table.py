@@ -50,3 +50,21 @@ def test_without_large_pages_the_memory_is_torch_s(monkeypatch):
 
 def test_other_devices_get_their_own_memory():
     assert new_table(torch.empty(1, device="meta"), 2000, 2000).is_meta
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only Linux has such pages")
+def test_memory_is_private_and_asks_for_large_pages():
+    """Shared memory, which mmap gives by default, follows another setting of the system."""
+    found = None
+    table = new_table(torch.zeros(1), 2000, 2000).fill_(1.0)
+    address = table.data_ptr()
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            words = line.split()
+            if "-" in words[0] and not words[0].endswith(":"):
+                low, high = (int(part, 16) for part in words[0].split("-"))
+                found = words[1] if low <= address < high else None
+            elif found is not None and words[0] == "VmFlags:":
+                assert found == "rw-p" and "hg" in words
+                return
+    raise AssertionError(f"{address:x} is in no mapping")

@@ -16,8 +16,8 @@ NAN = float("nan")
         (None, "seed", -1, "seed must be at least 0, got -1"),
         (None, "activation_penalty", -1.0, "activation-penalty must be at least 0, got -1"),
         (None, "temporal_penalty", NAN, "temporal-penalty must be at least 0, got nan"),
-        (None, "valid_columns", 0, "valid-columns must be between 1 and 66 for a validation"),
-        (None, "valid_columns", 67, "valid-columns must be between 1 and 66 for a validation"),
+        (None, "valid_columns", 0, "valid-columns must be between 1 and 100 for a validation"),
+        (None, "valid_columns", 101, "valid-columns must be between 1 and 100 for a validation"),
         ("batch", "batch_size", 501, "batch.batch-size must be between 1 and 500 for a training"),
         ("batch", "batch_size", 0, "batch.batch-size must be between 1 and 500 for a training"),
         ("batch", "micro_batch_size", 0, "batch.micro-batch-size must be at least 1, got 0"),
@@ -51,7 +51,7 @@ def test_the_largest_batches_train(config, corpus, tmp_path):
     """The limits are those of the loop, not tighter."""
     stage = replace(config.train, epochs=1)
     batch = replace(config.batch, batch_size=500)
-    widest = replace(config, batch=batch, valid_columns=66, train=stage, finetune=None)
+    widest = replace(config, batch=batch, valid_columns=100, train=stage, finetune=None)
     assert Run(widest, corpus, tmp_path / "run").go().reason == "finished"
 
 

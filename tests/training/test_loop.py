@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from highrank.build import load
 from highrank.config import StageConfig
+from highrank.data.vocabulary import Vocabulary
 from highrank.training import loop
 from highrank.training.loop import Run
 from highrank.training.trainer import Diverged
@@ -119,6 +121,17 @@ def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
     Run(replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run").go()
     with pytest.raises(ValueError, match="must be new or have the same configuration"):
         Run(config, corpus, tmp_path / "run")
+
+
+def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    before = (tmp_path / "run" / "vocabulary.json").read_bytes()
+    words = tuple(corpus.vocabulary.words)
+    other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
+    with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
+        Run(config, other, tmp_path / "run")
+    assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
 
 
 def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):

@@ -178,7 +178,7 @@ def language(
     Args:
         runs: Where the two runs go.
         epochs: Passes over the training text.
-        seed: Of the language, the text and the weights.
+        seed: Of the language and the weights.
         threads: Of the matrix multiplies; all cores if not given.
         json: Print the numbers as JSON instead of a table.
     """

@@ -19,6 +19,7 @@ from highrank.cli.evaluate_text import (
     evaluate_words,
     own_text,
 )
+from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
 from highrank.cli.run import LoadedRun, load_run
 
@@ -73,6 +74,8 @@ def evaluate(
         dynamic_options: How the model learns.
         cache_options: What the cache remembers.
     """
+    from highrank.evaluation.result import write_result
+
     is_static = not (dynamic or cache)
     _check("--dynamic.…", dynamic_options != NO_DYNAMIC, "--dynamic", dynamic)
     _check("--cache.…", cache_options != NO_CACHE, "--cache", cache)
@@ -98,8 +101,11 @@ def evaluate(
     loaded = load_run(run, device)
     own = None if text is None else own_text(loaded, text)
     texts = corpus_texts(loaded, split, columns if is_static else 1) if own is None else [own.text]
+    folder = loaded.folder / "results"
+    folder.mkdir(exist_ok=True)
+    check_writable(folder / "result.json")
     method, searches = find_method(planned, loaded)
-    results = []
+    results, paths = [], []
     for each in texts:
         start = time.monotonic()
         settings = {"columns": each.num_columns, "compat": compat, **method.settings}
@@ -111,7 +117,8 @@ def evaluate(
                 found = _evaluate(loaded, each, method, compat, on_progress)
         elapsed = time.monotonic() - start
         results.append(_result(loaded, each, method, found, settings, searches, elapsed))
-    _tell(loaded, results, searches, json)
+        paths.append(write_result(folder, results[-1]))
+    _tell(loaded, results, paths, searches, json)
     if own is not None and own.unknown and not json:
         shown = ", ".join(own.unknown[:10]) + (", …" if len(own.unknown) > 10 else "")
         print(f"Not in the vocabulary, read as <unk>: {shown} ({len(own.unknown):,} in all)")
@@ -147,7 +154,6 @@ def _result(
     searches: "dict[str, Search[Any]]",
     elapsed: float,
 ) -> "Result":
-    from highrank.data.corpus import file_sha256
     from highrank.environment import environment
     from highrank.evaluation.result import Result
 
@@ -163,7 +169,7 @@ def _result(
         settings=settings,
         search=searches_as_json(searches),
         run=str(loaded.folder),
-        model_sha256=file_sha256(loaded.folder / "model.safetensors"),
+        model_sha256=loaded.sha256,
         corpus=loaded.corpus.name,
         data_sha256=text.sha256,
         seconds=elapsed,
@@ -174,15 +180,14 @@ def _result(
 def _tell(
     loaded: LoadedRun,
     results: "list[Result]",
+    paths: list[Path],
     searches: "dict[str, Search[Any]]",
     as_json: bool,
 ) -> None:
-    """Write the files, then print them as JSON or as a table beside the paper's rows."""
-    from highrank.evaluation.result import write_result
+    """Print the results as JSON, or as a table beside the paper's rows."""
     from highrank.presets.published import published
     from highrank.reports.evaluation import results_table, search_table
 
-    paths = [write_result(loaded.folder / "results", result) for result in results]
     rows = published(loaded.config, loaded.corpus.name)
     if as_json:
         found = [

@@ -45,6 +45,8 @@ class DynamicOptions:
         if self.rule == "sgd":
             if not self.lr:
                 raise ValueError("dynamic.lr must be given with --dynamic.rule sgd")
+            if self.epsilon:
+                raise ValueError("dynamic.epsilon must go with the rule rms: sgd has none")
             if self.convention != "paper":
                 raise ValueError(
                     f"dynamic.convention must be paper for the rule sgd, got {self.convention}"

@@ -59,7 +59,7 @@ def own_text(loaded: LoadedRun, path: Path) -> OwnText:
     words = list(chain.from_iterable(lines))
     unknown = check_known(words, loaded.vocabulary, f"the text {path}")
     tokens = loaded.vocabulary.encode([EOS, *words])
-    return OwnText(Text(path.name, tokens, 1, file_sha256(path)), lines, unknown)
+    return OwnText(Text(f"text {path.name}", tokens, 1, file_sha256(path)), lines, unknown)
 
 
 def check_per_token(path: Path) -> None:

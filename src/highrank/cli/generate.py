@@ -122,8 +122,11 @@ def _tokens(prompt: str, loaded: LoadedRun) -> list[str]:
     """The prompt's tokens; its last line has ended only if the prompt says so."""
     from highrank.data.reading import tokenized_lines
 
-    tokens = list(chain.from_iterable(tokenized_lines(prompt, loaded.corpus.header.recipe)))
-    return tokens if prompt.endswith("\n") else tokens[:-1]
+    lines = [list(line) for line in tokenized_lines(prompt, loaded.corpus.header.recipe)]
+    # A blank line may have no tokens, not even an end.
+    if prompt.splitlines()[-1:] and prompt.splitlines()[-1].strip() and not prompt.endswith("\n"):
+        lines[-1].pop()
+    return list(chain.from_iterable(lines))
 
 
 def _as_json(

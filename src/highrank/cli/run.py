@@ -16,12 +16,14 @@ class LoadedRun(NamedTuple):
     corpus: "Corpus"
     model: "LanguageModel"
     vocabulary: "Vocabulary"
+    sha256: str
+    """Of model.safetensors."""
 
 
 def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     """The best model of a run that nobody trains at the moment."""
     from highrank.build import load
-    from highrank.data.corpus import find_corpus
+    from highrank.data.corpus import file_sha256, find_corpus
     from highrank.training.directory import read_config
     from highrank.training.log import is_in_training
 
@@ -34,12 +36,13 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     _check_device(device)
     corpus = find_corpus(config.corpus)
     model, vocabulary = load(folder, device)
+    digest = file_sha256(folder / "model.safetensors")
     if vocabulary != corpus.vocabulary:
         raise ValueError(
             f"the corpus must have the run's vocabulary, got {corpus.path} with another: "
             f"prepare {corpus.name} as it was when {folder} was trained"
         )
-    return LoadedRun(folder, config, corpus, model, vocabulary)
+    return LoadedRun(folder, config, corpus, model, vocabulary, digest)
 
 
 def _check_device(device: str) -> None:

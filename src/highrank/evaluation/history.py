@@ -66,11 +66,10 @@ class History:
 
     def _append(self, hidden: Tensor, target: Tensor) -> int:
         """Add pairs; returns the index of the oldest pair that one of them may see."""
-        n, capacity = len(target), 2 * (self.window + self.block)
-        if self.length == 0:
-            self.hidden = hidden.new_empty(capacity, hidden.shape[1])  # (capacity, D)
-            self.target = target.new_empty(capacity)
-        if self.length + n > capacity:
+        n, most = len(target), 2 * (self.window + self.block)
+        if self.length + n > len(self.target) and len(self.target) < most:
+            self._grow(min(most, 2 * (self.length + n)), hidden, target)
+        if self.length + n > len(self.target):
             kept = slice(self.length - self.window, self.length)
             self.hidden[: self.window] = self.hidden[kept]
             self.target[: self.window] = self.target[kept]
@@ -80,3 +79,11 @@ class History:
         first = max(0, self.length - self.window)
         self.length += n
         return first
+
+    def _grow(self, capacity: int, hidden: Tensor, target: Tensor) -> None:
+        """Room for so many pairs: a long window of a short text needs little."""
+        old = slice(0, self.length)
+        room = hidden.new_empty(capacity, hidden.shape[1]), target.new_empty(capacity)
+        if self.length:
+            room[0][old], room[1][old] = self.hidden[old], self.target[old]
+        self.hidden, self.target = room

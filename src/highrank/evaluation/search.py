@@ -149,7 +149,10 @@ def search_cache(
     if count == 0:
         raise ValueError("segments must hold at least one token, got none")
     nats = (totals / count).tolist()
-    trials = (Trial(settings=s, nats=n) for s, n in zip(settings, nats, strict=True))
+    trials = (
+        Trial(settings=s, nats=n if math.isfinite(n) else math.inf)
+        for s, n in zip(settings, nats, strict=True)
+    )
     return Search(trials=tuple(trials), num_tokens=count)
 
 

@@ -110,7 +110,7 @@ def audit_model(
             num_tokens=len(model.tokens),
             num_contexts=len(hidden),
             nats=nats,
-            perplexity=math.exp(nats),
+            perplexity=math.exp(min(nats, 700.0)),
         ),
         rank=rank,
         divergence=divergence,

@@ -69,7 +69,7 @@ class LearnedLanguageResult:
 def run_learned_language(
     folder: Path,
     *,
-    epochs: int = 6,
+    epochs: int = 5,
     seed: int = 0,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> LearnedLanguageResult:

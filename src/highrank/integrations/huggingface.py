@@ -152,8 +152,8 @@ class Reader:
     def _check(self) -> None:
         """Refuse a head that does more than `OutputLayer` says, with small and large logits."""
         for largest in (None, CHECKED_LOGIT):
-            worst, eps = self._error(largest)
-            allowed = (largest or 1.0) * (1e-4 + 4 * eps)
+            worst, size, eps = self._error(largest)
+            allowed = max(1.0, size) * (1e-4 + 4 * eps)
             # Written so that nan is refused, too.
             if not worst <= allowed:
                 raise ValueError(
@@ -163,8 +163,8 @@ class Reader:
                 )
 
     @torch.no_grad()
-    def _error(self, largest: float | None) -> tuple[float, float]:
-        """How far the model's log-probabilities are from ours, and the epsilon of its states.
+    def _error(self, largest: float | None) -> tuple[float, float, float]:
+        """How far the model's log-probabilities are from ours; its largest logit and its epsilon.
 
         Args:
             largest: what the states are enlarged to, in logits; None leaves them as they are.
@@ -180,8 +180,10 @@ class Reader:
 
         tokens = torch.arange(NUM_CHECKED)[None] % len(self.layer.weight)
         theirs = self._run(tokens, enlarge).float().log_softmax(-1)
-        ours = self.layer.logits(used[0].float()).log_softmax(-1)
-        return (theirs - ours).abs().max().item(), torch.finfo(used[0].dtype).eps
+        logits = self.layer.logits(used[0].float())
+        worst = (theirs - logits.log_softmax(-1)).abs().max().item()
+        # Logits are rounded in the model's precision, so the error grows with them.
+        return worst, largest or logits.abs().max().item(), torch.finfo(used[0].dtype).eps
 
 
 def check_device(device: str) -> None:

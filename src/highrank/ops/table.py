@@ -20,7 +20,8 @@ def new_table(like: Tensor, num_rows: int, num_columns: int) -> Tensor:
     is_plain = type(like) is Tensor and like.is_cpu and not torch.compiler.is_compiling()
     if not is_plain or num_bytes < 2 * HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return like.new_empty(num_rows, num_columns)
-    memory = mmap.mmap(-1, num_bytes)
+    # Shared memory, the default, has page sizes of its own.
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:

@@ -10,9 +10,10 @@ def check_config(config: RunConfig, num_train: int, num_valid: int | None = None
     _at_least(0, "seed", config.seed)
     _at_least(0.0, "activation-penalty", config.activation_penalty)
     _at_least(0.0, "temporal-penalty", config.temporal_penalty)
-    _check_columns("batch.batch-size", config.batch.batch_size, num_train, "training")
+    # A training column has a row to read, one to predict, and the one the loop stops before.
+    _check_columns("batch.batch-size", config.batch.batch_size, num_train, 3, "training")
     if num_valid is not None:
-        _check_columns("valid-columns", config.valid_columns, num_valid, "validation")
+        _check_columns("valid-columns", config.valid_columns, num_valid, 2, "validation")
     _check_batch(config.batch)
     _check_stage("train", config.train)
     if config.finetune is not None:
@@ -20,9 +21,8 @@ def check_config(config: RunConfig, num_train: int, num_valid: int | None = None
     _check_growth(config)
 
 
-def _check_columns(name: str, value: int, num_tokens: int, text: str) -> None:
-    # A column that predicts anything has three rows: see `Trainer.is_epoch_over`.
-    most = num_tokens // 3
+def _check_columns(name: str, value: int, num_tokens: int, num_rows: int, text: str) -> None:
+    most = num_tokens // num_rows
     if not 1 <= value <= most:
         raise ValueError(
             f"{name} must be between 1 and {most:,} for a {text} text of {num_tokens:,} tokens, "

@@ -36,7 +36,14 @@ def prepare_folder(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> N
                 f"the run's folder must be new or have the same configuration, got {folder}: "
                 f"choose another, or go on with `highrank train --resume {folder}`"
             )
-    elif strange := {file.name for file in folder.iterdir()} - FIRST_FILES:
+        known = folder / "vocabulary.json"
+        if Vocabulary.load(known) != vocabulary:
+            raise ValueError(
+                f"the corpus must have the run's vocabulary, got another than {known}: prepare "
+                f"{config.corpus} as it was when the run began"
+            )
+        return
+    if strange := {file.name for file in folder.iterdir()} - FIRST_FILES:
         raise ValueError(
             f"the run's folder must be empty, got {folder} with {', '.join(sorted(strange))}"
         )

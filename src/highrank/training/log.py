@@ -1,5 +1,6 @@
 """`metrics.jsonl`: one line per event, appended; a resumed run cuts it back to its checkpoint."""
 
+import errno
 import json
 import os
 import weakref
@@ -10,6 +11,10 @@ try:
     import fcntl
 except ImportError:  # Windows: nothing there keeps two processes from training in one folder.
     fcntl = None  # type: ignore[assignment]
+
+
+# What file systems without locks answer.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class MetricsLog:
@@ -43,19 +48,22 @@ class MetricsLog:
 
 
 def is_in_training(run: Path) -> bool:
-    """Whether a process has the run's log open."""
+    """Whether a process has the run's log open to write."""
     path = run / "metrics.jsonl"
     if not path.is_file():
         return False
     with path.open() as file:
-        return not _lock(file.fileno())
+        return not _lock(file.fileno(), is_shared=True)
 
 
-def _lock(handle: int) -> bool:
+def _lock(handle: int, is_shared: bool = False) -> bool:
     if fcntl is None:
         return True
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     return True

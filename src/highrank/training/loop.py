@@ -128,7 +128,7 @@ class Run:
 
     def _train(self) -> str:
         trainer, saved = self.trainer, time.monotonic()
-        if self.step_count == 0:
+        if trainer.step == 0:
             self.save()
         while True:
             if trainer.is_stage_over:
@@ -152,10 +152,6 @@ class Run:
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 self.save()
                 saved = time.monotonic()
-
-    @property
-    def step_count(self) -> int:
-        return self.trainer.step
 
     def _is_out_of_time(self) -> bool:
         if self.budget is None:
