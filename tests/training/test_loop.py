@@ -117,10 +117,22 @@ def test_a_head_grows_when_the_epoch_begins(config, corpus, tmp_path):
     assert [line["num_components"] for line in metrics(tmp_path / "run")] == [1, 3, 3]
 
 
+def test_the_best_model_of_a_head_that_grows_is_a_mixture(config, corpus, tmp_path):
+    """Even if the single softmax before it was better on valid."""
+    stage = replace(config.train, lr=1e-9, epochs=2, switch_epoch=None)
+    config = replace(config, train=stage, finetune=None, head=replace(config.head, grow_at=2))
+    run = Run(config, corpus, tmp_path / "run")
+    run.trainer.best = 0.0
+    run.go()
+    assert load(tmp_path / "run")[0].head.num_components == 3
+
+
 def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
-    Run(replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run").go()
-    with pytest.raises(ValueError, match="must be new or have the same configuration"):
-        Run(config, corpus, tmp_path / "run")
+    once = replace(config, finetune=None, train=replace(config.train, epochs=1))
+    Run(once, corpus, tmp_path / "run").go()
+    other = replace(once, train=replace(once.train, epochs=2))
+    with pytest.raises(ValueError, match="same configuration.*train.epochs 1, not 2: choose"):
+        Run(other, corpus, tmp_path / "run")
 
 
 def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):

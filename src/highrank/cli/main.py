@@ -61,3 +61,11 @@ def main() -> None:
     except (ValueError, OSError) as error:
         print(f"highrank: {error}", file=sys.stderr)
         sys.exit(2)
+    except (RuntimeError, MemoryError) as error:
+        if not any(words in str(error) for words in ("allocate", "out of memory", "overflow")):
+            raise
+        reason = (str(error) or "no reason given").splitlines()[0]
+        print(
+            f"highrank: there must be enough memory for these sizes, got {reason}", file=sys.stderr
+        )
+        sys.exit(2)

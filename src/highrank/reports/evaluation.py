@@ -19,10 +19,13 @@ MOST_ROWS = 12
 def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
     """One row for each result, then the papers' rows for the same methods and splits."""
     first = results[0]
+    note = "tokens: how many were predicted, each <eos> among them. nats: per token."
+    if first.method != "static":
+        note += f" {first.method} reads a text as one column: compare with static --columns 1."
     per = first.unit.removeprefix("perplexity per ")
     table = Table(
         title=f"{first.run} on {first.corpus}",
-        caption="tokens: how many were predicted, each <eos> among them. nats: per token.",
+        caption=note,
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         title_justify="left",
@@ -90,7 +93,7 @@ def search_table(name: str, search: Search[Any]) -> Table:
             end = "lowest" if best == tried[0] else "highest"
             notes.append(f"The best {key} is the {end} that was tried.")
     table = Table(
-        title=f"{name}: tried on {search.num_tokens:,} of valid",
+        title=f"{name}: tried on {search.num_tokens:,} tokens of valid",
         caption=" ".join(notes) or None,
         box=box.SIMPLE_HEAD,
         pad_edge=False,

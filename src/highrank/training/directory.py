@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from highrank.build import config_from_json
 from highrank.config import RunConfig
@@ -32,9 +33,13 @@ def prepare_folder(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> N
     path = folder / "config.json"
     if path.exists():
         if read_config(folder) != config:
+            changed = _first_difference(
+                dataclasses.asdict(read_config(folder)), dataclasses.asdict(config)
+            )
             raise ValueError(
-                f"the run's folder must be new or have the same configuration, got {folder}: "
-                f"choose another, or go on with `highrank train --resume {folder}`"
+                f"the run's folder must be new or have the same configuration, got {folder} with "
+                f"{changed}: choose another, or go on without changes: "
+                f"`highrank train --resume {folder}`"
             )
         known = folder / "vocabulary.json"
         if Vocabulary.load(known) != vocabulary:
@@ -50,6 +55,15 @@ def prepare_folder(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> N
     write_atomically(folder / "vocabulary.json", vocabulary.save)
     text = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
+    """Which option differs, as a user would write it."""
+    name = next(name for name in old if old[name] != new[name])
+    option = f"{prefix}{name.replace('_', '-')}"
+    if isinstance(old[name], dict) and isinstance(new[name], dict):
+        return _first_difference(old[name], new[name], f"{option}.")
+    return f"{option} {old[name]}, not {new[name]}"
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -252,6 +252,8 @@ class Trainer:
                 self.optimizer.state[p] = state[p]
         if self.average is not None:
             self.average = Average(self.model.parameters())
+        # The best model is to be a mixture: what was best before it grew no longer counts.
+        self.best = math.inf
 
     def _resize(self, num_components: int) -> None:
         """A model of K components, to be filled with weights."""
