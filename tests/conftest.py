@@ -1,5 +1,7 @@
 """What all tests share: the same random numbers in every run, one thread each, and an observer."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -8,8 +10,10 @@ from torch.utils._pytree import tree_leaves
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
-# Tensors here are small, and pytest-xdist has a worker on every core: threads only get in the way.
+# Tensors here are small, and pytest-xdist has a worker on every core: threads only get in the way,
+# in the commands that tests start, too.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
