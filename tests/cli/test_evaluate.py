@@ -134,7 +134,7 @@ def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, resu
         min(trial["nats"] for trial in valid["search"]["cache"]["trials"]), rel=1e-6
     )
     code, printed, _ = highrank("evaluate", "tiny", *both, "--search-tokens", 50)
-    assert code == 0 and "dynamic: tried on 50 of valid" in printed
+    assert code == 0 and "dynamic: tried on 50 tokens of valid" in printed
     assert "that was tried" in " ".join(printed.split())
 
 
