@@ -37,7 +37,7 @@ def test_small_runs_are_equal_in_parameters_and_context_size(names):
         models = [build_model(config, vocab_size=10_000) for config in configs]
     sizes = [sum(p.numel() for p in model.parameters()) for model in models]
     assert max(sizes) < 1.001 * min(sizes)
-    assert {model.head.embedding_size for model in models} == {128}
+    assert len({model.head.embedding_size for model in models}) == 1
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
