@@ -77,7 +77,7 @@ def test_results_are_files_and_a_table_with_counts(highrank, trained):
 def test_dynamic_is_the_function_with_the_given_settings(results, run, trained):
     model, _, splits = run
     settings = DynamicSettings(lr=0.01, epsilon=0.01, decay=0.002, segment=7, adapt=("head",))
-    statistics = gradient_statistics(model, splits["train"])
+    statistics = gradient_statistics(model, splits["train"], segment=7)
     options = ("--dynamic.lr", 0.01, "--dynamic.epsilon", 0.01, "--dynamic.segment", 7)
     (found,) = results("--dynamic", "--split", "test", "--dynamic.adapt", "head", *options)
     want = evaluate_dynamically(model, splits["test"], settings, statistics)

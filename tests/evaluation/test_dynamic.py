@@ -347,6 +347,8 @@ def test_mistakes_are_named_before_the_stream_is_read(model, text, statistics):
     with pytest.raises(ValueError, match="statistics must be given for the rule rms, got None"):
         score_dynamically(model, text, DynamicSettings())
     rms = {**statistics.rms, "head.bias": torch.ones(3)}
-    other = GradientStatistics(rms=rms, num_batches=2)
+    other = GradientStatistics(rms=rms, num_batches=2, segment=SEGMENT)
     with pytest.raises(ValueError, match="of this model, got a difference in head.bias"):
         score_dynamically(model, text, DynamicSettings(), other)
+    with pytest.raises(ValueError, match="of segments of 7 tokens, as the settings, got 5"):
+        score_dynamically(model, text, DynamicSettings(segment=7), statistics)

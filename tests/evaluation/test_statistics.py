@@ -102,8 +102,19 @@ def test_the_file_is_read_the_second_time_and_says_the_same(beside, tmp_path, mo
     assert is_new and [file.suffix for file in tmp_path.iterdir()] == [".safetensors"]
     is_new, second = beside(text.astype(np.int64))
     assert not is_new and second.num_batches == first.num_batches
+    assert second.segment == first.segment == 5
     assert list(second.rms) == list(first.rms) == list(dict(model.named_parameters()))
     assert all(torch.equal(second.rms[name], first.rms[name]) for name in first.rms)
+
+
+def test_each_length_of_segments_has_a_file_of_its_own(beside, tmp_path):
+    (_, short), (is_new, long) = beside(segment=4), beside(segment=9)
+    assert is_new and (short.segment, long.segment) == (4, 9)
+    assert short.num_batches > long.num_batches and short.mean_rms != long.mean_rms
+    for segment, first in ((4, short), (9, long)):
+        is_new, again = beside(segment=segment)
+        assert not is_new and again.segment == segment and again.mean_rms == first.mean_rms
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_whatever_matters_makes_new_statistics(beside, tmp_path, model, text):

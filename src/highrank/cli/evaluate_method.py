@@ -99,8 +99,13 @@ def _statistics(plan: Plan, loaded: LoadedRun) -> "GradientStatistics | None":
     if plan.dynamic[0].rule != "rms":
         return None
     with progress("Gradient statistics of the training text") as on_progress:
-        train = loaded.corpus.split("train")
-        return statistics_beside(loaded.folder, loaded.model, train, on_progress=on_progress)
+        return statistics_beside(
+            loaded.folder,
+            loaded.model,
+            loaded.corpus.split("train"),
+            segment=plan.dynamic[0].segment,
+            on_progress=on_progress,
+        )
 
 
 def _in_paper_s(

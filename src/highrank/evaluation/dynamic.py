@@ -72,12 +72,12 @@ def score_dynamically(
     ended by an exception. Who may stop before the end should use `contextlib.closing`.
 
     Args:
-        statistics: of the training text; the rule "sgd" needs none.
+        statistics: of the training text, in segments as long; the rule "sgd" needs none.
         read: how to read with a model that is no `LanguageModel`.
     """
     parameters = chosen(model, settings.adapt)
     if settings.rule == "rms":
-        _check_statistics(model, statistics)
+        _check_statistics(model, statistics, settings.segment)
     return _score(model, tokens, settings, parameters, statistics, reader(model, read))
 
 
@@ -124,7 +124,9 @@ def _update(
     return rms_update(parameters, statistics, lr=lr, epsilon=settings.epsilon, decay=decay)
 
 
-def _check_statistics(model: nn.Module, statistics: GradientStatistics | None) -> None:
+def _check_statistics(
+    model: nn.Module, statistics: GradientStatistics | None, segment: int
+) -> None:
     if statistics is None:
         raise ValueError(
             "statistics must be given for the rule rms, got None: "
@@ -135,3 +137,8 @@ def _check_statistics(model: nn.Module, statistics: GradientStatistics | None) -
     if want != have:
         wrong = sorted(name for name in want | have if want.get(name) != have.get(name))
         raise ValueError(f"statistics must be of this model, got a difference in {wrong[0]}")
+    if statistics.segment != segment:
+        raise ValueError(
+            f"statistics must be of segments of {segment} tokens, as the settings, "
+            f"got {statistics.segment}"
+        )

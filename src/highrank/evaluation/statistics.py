@@ -1,7 +1,8 @@
 """How large gradients are on the training text: what scales the steps of dynamic evaluation.
 
 Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432, and their code. For each element of
-each parameter, σ = √(mean over batches of g²), where g is the gradient of a batch's mean loss.
+each parameter, σ = √(mean over batches of g²), where g is the gradient of a batch's mean loss. A
+batch is as many steps long as the segments that the evaluation learns from: their --bptt is both.
 T time, B batches.
 """
 
@@ -27,6 +28,8 @@ class GradientStatistics:
     """σ by the parameter's name, in the parameter's shape; a tied parameter once."""
     num_batches: int
     """B."""
+    segment: int
+    """Steps of a batch."""
 
     @property
     def num_tensors(self) -> int:
@@ -55,7 +58,7 @@ def gradient_statistics(
 
     Args:
         tokens: the training text.
-        segment: steps of each column in a batch.
+        segment: steps of each column in a batch; the evaluation's segments must be as long.
         read: how to read with a model that is no `LanguageModel`.
     """
     if segment < 1:
@@ -68,19 +71,18 @@ def gradient_statistics(
         )
     read, parameters = reader(model, read), dict(model.named_parameters())
     squares = [torch.zeros_like(p, dtype=at_least_float32(p.dtype)) for p in parameters.values()]
-    num_batches, state = 0, None
+    parts, state = list(batches(len(data), segment)), None
     with differentiable(model, parameters.values()):
-        for start, length in batches(len(data), segment):
+        for index, (start, length) in enumerate(parts, 1):
             words, target = data[start : start + length], data[start + 1 : start + 1 + length]
             reading = read_to_learn(read, words, target, state)
             state = reading.state
             found = gradients(reading, list(parameters.values()))
             _add_squares(squares, found)
-            num_batches += 1
             if on_progress is not None:
-                on_progress((start + length) / (len(data) - 1), "gradients on the training text")
-    rms = {name: s.div_(num_batches).sqrt_() for name, s in zip(parameters, squares, strict=True)}
-    return GradientStatistics(rms=rms, num_batches=num_batches)
+                on_progress(index / len(parts), "gradients on the training text")
+    rms = {name: s.div_(len(parts)).sqrt_() for name, s in zip(parameters, squares, strict=True)}
+    return GradientStatistics(rms=rms, num_batches=len(parts), segment=segment)
 
 
 def batches(num_rows: int, segment: int) -> Iterator[tuple[int, int]]:

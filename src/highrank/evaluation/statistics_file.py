@@ -5,6 +5,7 @@ The file's name has a hash of the weights, the training text and the sizes of th
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def statistics_beside(
     """
     key = statistics_key(model, tokens, num_columns, segment)
     path = folder / f"statistics-{key[:16]}.safetensors"
-    found = _load(path, key)
+    found = _load(path, key, segment)
     if found is None:
         found = gradient_statistics(
             model,
@@ -58,7 +59,7 @@ def statistics_beside(
         _save(path, key, found)
     # In the order and on the device of the parameters: a file has an order of its own.
     rms = {name: found.rms[name].to(p.device) for name, p in model.named_parameters()}
-    return GradientStatistics(rms=rms, num_batches=found.num_batches)
+    return replace(found, rms=rms)
 
 
 def statistics_key(
@@ -74,7 +75,7 @@ def statistics_key(
     return digest.hexdigest()
 
 
-def _load(path: Path, key: str) -> GradientStatistics | None:
+def _load(path: Path, key: str, segment: int) -> GradientStatistics | None:
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -83,7 +84,7 @@ def _load(path: Path, key: str) -> GradientStatistics | None:
             rms = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (FileNotFoundError, SafetensorError):
         return None
-    return GradientStatistics(rms=rms, num_batches=int(about["num_batches"]))
+    return GradientStatistics(rms=rms, num_batches=int(about["num_batches"]), segment=segment)
 
 
 def _save(path: Path, key: str, statistics: GradientStatistics) -> None:
