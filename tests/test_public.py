@@ -34,6 +34,19 @@ def imported_by(statement):
 
 def test_importing_the_package_is_silent_and_loads_nothing_heavy():
     packages, printed, errors = imported_by("import highrank")
-    assert "highrank" in packages and "torch" in packages
+    assert "highrank" in packages
+    assert packages.isdisjoint(HEAVY | {"torch", "numpy"})
+    assert not printed and not errors
+
+
+def test_the_public_names_load_torch_and_nothing_heavier():
+    packages, printed, errors = imported_by("from highrank import *")
+    assert "torch" in packages
     assert packages.isdisjoint(HEAVY), packages.intersection(HEAVY)
     assert not printed and not errors
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'highrank' has no attribute 'Hardmax'"):
+        _ = highrank.Hardmax
+    assert set(highrank.__all__) <= set(dir(highrank))

@@ -1,9 +1,17 @@
-"""highrank: output layers of language models beyond one softmax."""
+"""highrank: output layers of language models beyond one softmax.
 
-from highrank import presets
-from highrank.build import load
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+The public names are loaded when they are first used: `import highrank` itself is instant, and the
+command can prepare the process before torch is there (see `__main__`).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from highrank import presets
+    from highrank.build import load
+    from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 
 __version__ = "0.1.0"
 
@@ -15,3 +23,23 @@ __all__ = [
     "mixture_cross_entropy",
     "presets",
 ]
+
+_MODULES = {
+    "MixtureOfContexts": "highrank.heads",
+    "MixtureOfSoftmaxes": "highrank.heads",
+    "Softmax": "highrank.heads",
+    "load": "highrank.build",
+    "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "presets":
+        return import_module("highrank.presets")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'highrank' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

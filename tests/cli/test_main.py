@@ -1,9 +1,14 @@
 """The command line before any command."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from highrank import __main__ as entry
 from highrank import __version__
 from highrank.cli.main import COMMANDS, main
 
@@ -41,3 +46,33 @@ def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
     assert code == 0
     for option in ("--seed", "--out", "--quick", "--json", "--picture"):
         assert option in printed.out
+
+
+def test_an_interrupt_while_the_commands_load_is_one_line():
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "highrank", "train"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # One of torch's first modules: the rest takes a second from here.
+        assert any("torch.version" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        said = [line for line in process.stderr if not line.startswith("import time:")]
+    assert process.returncode == 130
+    assert said == ["highrank: interrupted\n"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_decided(given, expected, monkeypatch, capsys):
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr("sys.argv", ["highrank", "--version"])
+    entry.main()
+    assert os.environ.get("GOMP_SPINCOUNT") == expected
