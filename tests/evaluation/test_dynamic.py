@@ -6,75 +6,32 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from highrank.evaluation.conventions import converted
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically, score_dynamically
-from highrank.evaluation.scored import Reading, score, summed
+from highrank.evaluation.scored import score, summed
 from highrank.evaluation.statistics import GradientStatistics, gradient_statistics
-from highrank.heads import MixtureOfSoftmaxes
-from highrank.models import AWDLSTM, LanguageModel
 
 V, SEGMENT = 17, 5
-SGD = DynamicSettings(rule="sgd", lr=0.5, decay=0.0)
-
-
-def language_model(dropout=0.0):
-    backbone = AWDLSTM(
-        V,
-        6,
-        (9, 8),
-        embedding_dropout=dropout,
-        input_dropout=dropout,
-        hidden_dropout=dropout,
-        output_dropout=dropout,
-        weight_dropout=dropout,
-    )
-    model = LanguageModel(backbone, MixtureOfSoftmaxes(8, V, 3, 6, dropout=dropout))
-    # Larger than a fresh model's, so that updates matter.
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.5)
-    return model.double().eval()
-
-
-@pytest.fixture
-def model():
-    return language_model()
-
-
-@pytest.fixture
-def train():
-    return np.random.default_rng(1).integers(V, size=2 * 47)
-
-
-@pytest.fixture
-def text():
-    return np.random.default_rng(2).integers(V, size=50 * SEGMENT - 1)
-
-
-@pytest.fixture
-def statistics(model, train):
-    return gradient_statistics(model, train, num_columns=2)
 
 
 def log_probs(segments):
     return torch.cat([segment.log_prob for segment in segments])
 
 
-def steps_of(tokens, num_columns):
+def steps_of(tokens, num_columns, segment):
     """(words, target), each (T, B), of batches as the published code cuts them."""
     rows = len(tokens) // num_columns
     data = torch.from_numpy(tokens[: rows * num_columns].astype(np.int64)).view(num_columns, -1).T
-    for i in range(0, rows - 2, SEGMENT):
-        end = min(i + SEGMENT, rows - 1)
+    for i in range(0, rows - 2, segment):
+        end = min(i + segment, rows - 1)
         yield data[i:end], data[i + 1 : end + 1]
 
 
-def squares_of(model, train, num_columns):
+def squares_of(model, train, num_columns, segment):
     """Σ g² of each parameter, and the number of batches."""
     sums, num_batches, state = [0] * 13, 0, model.initial_state(num_columns)
-    for words, target in steps_of(train, num_columns):
+    for words, target in steps_of(train, num_columns, segment):
         model.zero_grad()
         out = model(words, target, state)
         out.loss.backward()
@@ -84,17 +41,17 @@ def squares_of(model, train, num_columns):
     return sums, num_batches
 
 
-def slow_losses(model, train, text, lr, epsilon, decay, convention):
+def slow_losses(model, train, text, lr, epsilon, decay, convention, segment=SEGMENT):
     """Loss of each segment, with the update as published, one parameter after the other."""
-    sums, num_batches = squares_of(model, train, 2)
+    sums, num_batches = squares_of(model, train, 2, segment)
     divisor = 1 if convention == "original" else num_batches
     sigmas = [(s / divisor) ** 0.5 for s in sums]
     mean = sum(sigma.mean() for sigma in sigmas) / (len(sums) if convention == "paper" else 1)
     rates = [(sigma / mean).clamp(max=1 / decay) for sigma in sigmas]
     trained = [p.detach().clone() for p in model.parameters()]
     data, state, losses = torch.from_numpy(text)[:, None], model.initial_state(1), []
-    for i in range(0, len(data) - 1, SEGMENT):
-        target = data[i + 1 : i + 1 + SEGMENT]
+    for i in range(0, len(data) - 1, segment):
+        target = data[i + 1 : i + 1 + segment]
         model.zero_grad()
         out = model(data[i : i + len(target)], target, state)
         out.loss.backward()
@@ -127,7 +84,16 @@ def test_segments_have_the_losses_of_a_slow_loop(convention, decay, model, train
     assert np.abs(np.subtract(want, static)).max() > 0.03
 
 
-def test_the_decay_is_clipped_in_the_test_above(statistics):
+def test_statistics_and_evaluation_share_the_length_of_segments(model, train, text):
+    settings = DynamicSettings(lr=0.004, epsilon=0.003, decay=0.02, segment=12)
+    statistics = gradient_statistics(model, train, num_columns=2, segment=12)
+    segments = score_dynamically(model, text, settings, statistics)
+    found = [-segment.log_prob.mean().item() for segment in segments]
+    want = slow_losses(model, train, text, 0.004, 0.003, 0.02, "paper", segment=12)
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-8)
+
+
+def test_the_decay_is_clipped_in_the_test_of_slow_loops(statistics):
     shares = torch.cat([rms.flatten() for rms in statistics.rms.values()]) / statistics.mean_rms
     assert (0.7 * shares > 1).any() and (0.02 * shares < 1).all()
 
@@ -152,9 +118,8 @@ def test_probabilities_of_all_words_sum_to_one_whatever_the_target_is(t, model, 
     assert total.item() == pytest.approx(1.0, abs=1e-10)
 
 
-def test_what_can_only_be_known_from_the_target_is_not_known():
+def test_what_can_only_be_known_from_the_target_is_not_known(model):
     # Random words, and steps that learn a segment by heart: who looked first would be sure.
-    model = language_model()
     text = np.random.default_rng(4).integers(V, size=101)
     settings = DynamicSettings(rule="sgd", lr=2.0, decay=0.0, segment=1)
     peeking, honest = 0.0, 0.0
@@ -172,146 +137,11 @@ def test_what_can_only_be_known_from_the_target_is_not_known():
     assert peeking < 0.5 * math.log(V) and honest > math.log(V)
 
 
-def snapshot(model):
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def is_as_before(model, before):
-    return all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
-
-
-@pytest.mark.parametrize("rule", ["rms", "sgd"])
-def test_the_model_is_as_before_to_the_bit(rule, model, text, statistics):
-    model.train()
-    model.head.eval()
-    model.head.bias.requires_grad_(False)
-    before = snapshot(model)
-    evaluate_dynamically(model, text, DynamicSettings(lr=0.1, rule=rule, decay=0.1), statistics)
-    assert is_as_before(model, before)
-    assert model.training and model.backbone.training and not model.head.training
-    assert [n for n, p in model.named_parameters() if not p.requires_grad] == ["head.bias"]
-    assert all(p.grad is None for p in model.parameters())
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-@pytest.mark.parametrize("where", ["while reading", "while showing progress", "in the caller"])
-def test_an_interrupted_model_is_as_before_to_the_bit(error, where, model, text):
-    model.train()
-    before, count = snapshot(model), 0
-
-    def fail(*_):
-        nonlocal count
-        count += 1
-        if count == 7:
-            assert not is_as_before(model, before) and not model.training
-            raise error
-
-    with pytest.raises(error) as caught:
-        if where == "while reading":
-            with contextlib.ExitStack() as stack:
-                stack.callback(model.head.register_forward_hook(fail).remove)
-                evaluate_dynamically(model, text, SGD)
-        elif where == "while showing progress":
-            evaluate_dynamically(model, text, SGD, on_progress=fail)
-        else:
-            with contextlib.closing(score_dynamically(model, text, SGD)) as segments:
-                for _ in segments:
-                    fail()
-    # The traceback is alive, and with it every frame: the weights came back without their end.
-    assert caught.tb and count == 7 and is_as_before(model, before) and model.training
-
-
-def test_nothing_random_is_left_in_training_mode(text):
-    model = language_model(dropout=0.5)
-    want = log_probs(score_dynamically(model, text, SGD))
-    model.train()
-    torch.testing.assert_close(log_probs(score_dynamically(model, text, SGD)), want)
-
-
-def changed(model, text, settings, statistics=None):
-    """The names of the parameters that differ before the last segment is learned from."""
-    before = dict(zip(dict(model.named_parameters()), snapshot(model), strict=True))
-    for _ in score_dynamically(model, text, settings, statistics):
-        now = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    return now
-
-
-@pytest.mark.parametrize(
-    "adapt, want",
-    [
-        (("head.prior", "head.bias"), {"head.prior.weight", "head.bias"}),
-        # The output embedding is tied, and its first name is the backbone's.
-        (("head.weight",), {"backbone.embedding.weight"}),
-        (("backbone.layers.1.bias_hh_l0",), {"backbone.layers.1.bias_hh_l0"}),
-    ],
-)
-def test_only_the_chosen_parameters_learn(adapt, want, model, text, statistics):
-    for settings in (
-        DynamicSettings(lr=0.01, adapt=adapt),
-        DynamicSettings(lr=0.01, adapt=adapt, rule="sgd"),
-    ):
-        assert changed(model, text, settings, statistics) == want
-
-
-def test_all_parameters_learn_unless_told_otherwise(model, text, statistics):
-    settings = DynamicSettings(lr=0.01)
-    assert changed(model, text, settings, statistics) == set(dict(model.named_parameters()))
-
-
-class Plain(nn.Module):
-    """Not a model of this package."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.gru = nn.Embedding(V, 6), nn.GRU(6, 8, num_layers=2, dropout=0.5)
-        self.linear, self.unused = nn.Linear(8, V), nn.Parameter(torch.ones(2))
-
-    def forward(self, words, target, state):
-        hidden, state = self.gru(self.embedding(words), state)
-        log_prob = self.linear(hidden).log_softmax(-1).gather(-1, target[..., None])[..., 0]
-        return Reading(-log_prob.mean(), log_prob, {"state": [state]}, hidden)
-
-    def read(self, words, target, state):
-        return self(words, target, None if state is None else state["state"][0])
-
-
-def test_sgd_on_a_model_of_somebody_else_is_torch_sgd(text):
-    model = Plain().double()
-    found = log_probs(score_dynamically(model, text, SGD, read=model.read))
-    model.eval()
-    optimizer = torch.optim.SGD(model.parameters(), lr=SGD.lr)
-    data, state, want = torch.from_numpy(text)[:, None], None, []
-    for i in range(0, len(data) - 1, SEGMENT):
-        target = data[i + 1 : i + 1 + SEGMENT]
-        hidden, state = model.gru(model.embedding(data[i : i + len(target)]), state)
-        state = state.detach()
-        losses = F.cross_entropy(model.linear(hidden)[:, 0], target[:, 0], reduction="none")
-        optimizer.zero_grad()
-        losses.mean().backward()
-        optimizer.step()
-        want.append(-losses.detach())
-    torch.testing.assert_close(found, torch.cat(want), rtol=0, atol=1e-10)
-
-
-def test_rms_works_on_a_frozen_model_of_somebody_else_without_gradients_around(train, text):
-    model = Plain().requires_grad_(False)
-    with torch.no_grad():
-        statistics = gradient_statistics(model, train, num_columns=2, read=model.read)
-        settings = DynamicSettings(lr=1e-3, decay=0.0)
-        found = evaluate_dynamically(model, text, settings, statistics, read=model.read).nats
-        segments = score_dynamically(model, text, settings, statistics, read=model.read)
-        for _ in segments:
-            assert not torch.is_grad_enabled()
-        static = summed(score(model, text, read=model.read)).nats
-    assert found != static and math.isfinite(found)
-    assert (statistics.rms["unused"] == 0).all()
-    assert not any(p.requires_grad for p in model.parameters())
-
-
 def test_the_decay_of_sgd_pulls_toward_the_trained_weights(model, text):
     settings = DynamicSettings(rule="sgd", lr=0.5, decay=0.3)
     found = log_probs(score_dynamically(model, text, settings))
-    trained, state, want = snapshot(model), model.initial_state(1), []
+    trained = [p.detach().clone() for p in model.parameters()]
+    state, want = model.initial_state(1), []
     data = torch.from_numpy(text)[:, None]
     for i in range(0, len(data) - 1, SEGMENT):
         target = data[i + 1 : i + 1 + SEGMENT]
