@@ -8,6 +8,7 @@ import torch
 
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
+from highrank.evaluation.history import Block
 from highrank.evaluation.scored import Scored, score, summed
 from highrank.evaluation.search import CacheGrid, dynamic_grid, search_cache, search_dynamic
 from highrank.evaluation.statistics import gradient_statistics
@@ -78,7 +79,9 @@ def test_progress_runs_through_all_trials(model, text, statistics):
 def test_the_search_of_the_cache_says_what_each_cache_says(model, text):
     grid = CacheGrid(windows=(3, 50, 20), flatnesses=(0.0, 2.0), weights=(0.0, 0.1, 0.5))
     found = search_cache(score(model, text, window=17), grid)
-    assert len(found.trials) == 18 and found.num_tokens == 90
+    assert len(found.trials) == 1 + 3 * 2 * 2 and found.num_tokens == 90
+    assert [trial.settings.weight for trial in found.trials].count(0.0) == 1
+    assert [trial.settings for trial in found.trials] == list(grid.settings())
     for trial in found.trials:
         want = summed(with_cache(score(model, text), trial.settings)).nats
         assert trial.nats == pytest.approx(want, rel=1e-12), trial.settings
@@ -95,6 +98,13 @@ def test_the_text_is_scored_once_and_compared_once(model, text, watch):
         search_cache(iter(segments), grid)
     num_blocks = math.ceil(90 / 32)
     assert seen.num_multiplies == num_blocks
+
+
+def test_no_cache_is_tried_once_and_compares_nothing(model, text, monkeypatch):
+    monkeypatch.setattr(Block, "log_cache", lambda *_: pytest.fail("a cache was asked"))
+    grid = CacheGrid(windows=(3, 50), flatnesses=(0.0, 1.0), weights=(0.0, 0.0))
+    (trial,) = search_cache(score(model, text), grid).trials
+    assert trial.nats == pytest.approx(summed(score(model, text)).nats, rel=1e-12)
 
 
 def test_the_best_cache_of_a_text_that_repeats_itself_is_sharp():

@@ -1,5 +1,6 @@
 """Tables of evaluations: our rows, the papers' rows, and what a search says of itself."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from rich.console import Console
 from highrank.environment import environment
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
-from highrank.evaluation.search import Search, Trial
+from highrank.evaluation.search import CacheGrid, Search, Trial
 from highrank.presets.published import PUBLISHED
 from highrank.reports.evaluation import method_text, results_table, search_table
 
@@ -73,6 +74,13 @@ def test_characters_are_called_characters():
             "dynamic: lr 5e-05, epsilon 2e-05, decay 0.002; "
             "cache: window 500, flatness 1, weight 0.1",
         ),
+        (
+            {
+                "method": "cache",
+                "settings": {"cache": {"window": 500, "flatness": 1.0, "weight": 0.0}},
+            },
+            "cache: weight 0",
+        ),
     ],
 )
 def test_the_method_says_its_settings(changes, want):
@@ -87,6 +95,15 @@ def test_a_search_is_sorted_and_says_when_the_best_is_at_the_edge():
     assert text.index("3e-05") < text.index("1e-05") < text.index("2.5e-05")
     assert "60.34" in text and "1,234" in text and "> 1e6" in text
     assert "The best lr is the highest" in " ".join(text.split())
+
+
+def test_no_cache_is_one_row_without_a_window():
+    settings = CacheGrid(windows=(100, 500), flatnesses=(0.1, 0.3), weights=(0.0, 0.2)).settings()
+    trials = tuple(Trial(settings=s, nats=4.0 + n) for n, s in enumerate(settings))
+    text = printed(search_table("cache", Search(trials=trials, num_tokens=9)))
+    rows = [line.split() for line in text.splitlines() if re.search(r"\d\.\d\d$", line.rstrip())]
+    assert rows[0] == ["–", "–", "0", "54.60"] and len(rows) == 5
+    assert {row[0] for row in rows[1:]} == {"100", "500"} and "that was tried" not in text
 
 
 def test_a_long_search_shows_the_best():

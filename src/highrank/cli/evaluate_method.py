@@ -69,7 +69,7 @@ def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Searc
         caches = plan.cache.settings()
         cache = caches[0]
         if plan.is_search:
-            with progress(f"Trying {len(caches)} caches, on valid") as on_progress:
+            with progress(f"Trying {len(caches)} settings of the cache, on valid") as on_progress:
                 searches["cache"] = search_cache(
                     method.score(loaded.model, valid), plan.cache, len(valid) - 1, on_progress
                 )

@@ -4,7 +4,7 @@ Whatever is best there is then applied to the test text once.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Generic, TypeVar
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from highrank.evaluation.cache import CacheSettings, mixed
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.history import History
+from highrank.evaluation.history import Block, History
 from highrank.evaluation.scored import Read, Scored, closed
 from highrank.evaluation.statistics import SEGMENT, GradientStatistics
 
@@ -50,17 +50,20 @@ class Search(Generic[Settings]):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGrid:
-    """All combinations of these."""
+    """All combinations of these; with weight 0 there is no cache, whatever the others are."""
 
     windows: tuple[int, ...] = (100, 500, 2000)
     flatnesses: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
     weights: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
     def settings(self) -> tuple[CacheSettings, ...]:
-        return tuple(
+        """No cache first and once, if the weights have a 0; then every cache."""
+        every = [
             CacheSettings(window=window, flatness=flatness, weight=weight)
             for window, flatness, weight in product(self.windows, self.flatnesses, self.weights)
-        )
+        ]
+        without = [settings for settings in every if settings.weight == 0]
+        return (*without[:1], *(settings for settings in every if settings.weight > 0))
 
 
 def dynamic_grid(
@@ -136,13 +139,7 @@ def search_cache(
     with closed(segments):
         for segment in segments:
             for block in history.compare(segment):
-                caches = (block.log_cache(*pair) for pair in product(grid.windows, grid.flatnesses))
-                losses = [
-                    -mixed(block.log_prob, log_cache, weight).sum(dtype=torch.float64)
-                    for log_cache in caches
-                    for weight in grid.weights
-                ]
-                totals += torch.stack(losses).cpu()
+                totals += torch.stack(list(_losses(block, grid))).cpu()
             count += len(segment.target)
             if on_progress is not None and num_tokens is not None:
                 on_progress(count / num_tokens, "searching the cache's settings")
@@ -154,6 +151,17 @@ def search_cache(
         for s, n in zip(settings, nats, strict=True)
     )
     return Search(trials=tuple(trials), num_tokens=count)
+
+
+def _losses(block: Block, grid: CacheGrid) -> Iterator[Tensor]:
+    """Summed over the block, of each of `grid.settings()`."""
+    if 0 in grid.weights:
+        yield -block.log_prob.sum(dtype=torch.float64)
+    weights = [weight for weight in grid.weights if weight > 0]
+    for window, flatness in product(grid.windows, grid.flatnesses) if weights else ():
+        log_cache = block.log_cache(window, flatness)
+        for weight in weights:
+            yield -mixed(block.log_prob, log_cache, weight).sum(dtype=torch.float64)
 
 
 def _check_grid(grid: Sequence[object]) -> None:

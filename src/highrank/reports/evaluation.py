@@ -1,7 +1,8 @@
 """Tables of `highrank evaluate`: what was found, what papers print, what a search tried."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -59,10 +60,15 @@ def method_text(result: Result) -> str:
         return text + (", each line alone" if result.settings.get("independent_lines") else "")
     parts = []
     for name in result.method.split("+"):
-        settings = result.settings[name]
-        values = ", ".join(f"{key} {settings[key]:g}" for key in SEARCHED[name])
-        parts.append(f"{name}: {values}")
+        values = searched_values(name, result.settings[name])
+        parts.append(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in values.items()))
     return "; ".join(parts)
+
+
+def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """What a search varies, as far as it matters: a cache of weight 0 has no window."""
+    is_nothing = name == "cache" and settings["weight"] == 0
+    return {key: settings[key] for key in (("weight",) if is_nothing else SEARCHED[name])}
 
 
 def published_rows(
@@ -84,12 +90,13 @@ def published_rows(
 def search_table(name: str, search: Search[Any]) -> Table:
     """The best settings that were tried, best first."""
     trials = sorted(search.trials, key=lambda trial: trial.nats)
+    values = [searched_values(name, asdict(trial.settings)) for trial in trials]
     more = len(trials) - MOST_ROWS
     notes = [f"{more} more are in the result file."] if more > 0 else []
-    for key in SEARCHED[name]:
-        tried = sorted({getattr(trial.settings, key) for trial in trials})
-        best = getattr(search.best.settings, key)
-        if len(tried) > 1 and best in (tried[0], tried[-1]):
+    for key, best in values[0].items():
+        tried = sorted({each[key] for each in values if key in each})
+        # Nothing is below 0.
+        if len(tried) > 1 and best in (tried[0], tried[-1]) and best > 0:
             end = "lowest" if best == tried[0] else "highest"
             notes.append(f"The best {key} is the {end} that was tried.")
     table = Table(
@@ -102,9 +109,9 @@ def search_table(name: str, search: Search[Any]) -> Table:
     )
     for column in (*SEARCHED[name], "perplexity"):
         table.add_column(column, justify="right", no_wrap=True)
-    for trial in trials[:MOST_ROWS]:
-        values = (getattr(trial.settings, key) for key in SEARCHED[name])
-        table.add_row(*(f"{value:g}" for value in values), _perplexity(trial.nats))
+    for trial, each in zip(trials[:MOST_ROWS], values, strict=False):
+        cells = (f"{each[key]:g}" if key in each else "–" for key in SEARCHED[name])
+        table.add_row(*cells, _perplexity(trial.nats))
     return table
 
 
