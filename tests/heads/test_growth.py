@@ -23,6 +23,22 @@ def test_the_loss_changes_by_less_than_a_thousandth():
     assert new.num_components == 10
 
 
+def test_the_change_is_of_second_order_in_the_noise(monkeypatch):
+    head, hidden, target = (
+        one_component().double(),
+        torch.randn(500, 32),
+        torch.randint(100, (500,)),
+    )
+    hidden = hidden.double()
+    before, changes = head(hidden, target).loss, []
+    for noise in (1e-2, 1e-3):
+        monkeypatch.setattr("highrank.heads.growth.NOISE", noise)
+        new = grown(head, 6, torch.Generator().manual_seed(0))
+        changes.append((new(hidden, target).loss - before).abs().item())
+    # A tenth of the noise, a hundredth of the change.
+    assert changes[1] == pytest.approx(changes[0] / 100, rel=0.2)
+
+
 def test_weights_start_uniform_and_components_differ():
     new = grown(one_component(), 4)
     mixture = new.mixture(torch.randn(7, 32))
