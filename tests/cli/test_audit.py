@@ -8,6 +8,7 @@ import torch
 
 from highrank.experiments import audit_model
 from highrank.integrations import huggingface
+from highrank.integrations.hub import HubError
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
@@ -147,8 +148,11 @@ def test_without_transformers_the_error_says_what_to_install(highrank, monkeypat
         (("tiny", "--text", "nowhere.txt"), "the text must be a file, got nowhere.txt"),
         (("tiny", "--out", "numbers.json"), "out must be a page and not end in .json"),
         (("tiny", "--out", "nowhere/page.html"), "folder must exist"),
+        (("tiny", "--out", "."), "the output must be a file, got the folder ."),
+        (("tiny", "--out", "/proc/a.html"), "the output's folder must be writable, got /proc"),
+        (("tiny", "--picture", "cache"), "the output must be a file, got the folder cache"),
+        (("tiny", "--picture", "highrank-audit.json"), "picture must be a file of its own"),
         (("tiny", "--device", "moon"), "device must be one that torch has here"),
-        (("cache", "--text", "tale.txt"), "a run must be a folder that `highrank train` made"),
     ],
 )
 def test_mistakes_end_with_one_line_and_leave_no_page(highrank, trained, arguments, message):
@@ -158,15 +162,78 @@ def test_mistakes_end_with_one_line_and_leave_no_page(highrank, trained, argumen
     assert not (trained / "highrank-audit.html").exists()
 
 
+def test_outputs_are_checked_before_models_are_loaded(highrank, trained, monkeypatch, tmp_path):
+    monkeypatch.setattr("highrank.cli.audit.find_model", lambda *_: pytest.fail("loaded"))
+    (tmp_path / "page.json").mkdir()
+    code, _, errors = highrank("audit", "tiny", "--out", tmp_path / "page.html")
+    assert code == 2 and f"must be a file, got the folder {tmp_path / 'page.json'}" in errors
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "~/nowhere", "a/b/c", "tale.txt", "a b"])
+def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
+    highrank, monkeypatch, name
+):
+    monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
+    code, _, errors = highrank("audit", "tiny", name, "--text", "tale.txt")
+    assert code == 2 and "MODEL must be a run's folder, a Hugging Face model's folder" in errors
+    assert f"got the file {name}" in errors if name == "tale.txt" else f"got {name}" in errors
+
+
+@pytest.mark.parametrize("reason", ["the hub has no such model", "the hub could not be reached"])
+def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypatch, reason):
+    asked = []
+
+    def answer(name):
+        asked.append(name)
+        raise HubError(reason)
+
+    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    code, _, errors = highrank("audit", "small-1", "--text", "tale.txt")
+    assert code == 2 and len(errors.splitlines()) == 1 and asked == ["small-1"]
+    assert (
+        f"got small-1: there is no such folder here, no such run in ./runs, and {reason}" in errors
+    )
+    assert "give the model's folder" in errors
+
+
+def test_the_name_of_a_run_without_its_folder_says_which_it_is(highrank, monkeypatch, tmp_path):
+    def answer(name):
+        raise HubError("no answer")
+
+    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    (tmp_path / "runs" / "small-1").mkdir(parents=True)
+    (tmp_path / "text.txt").write_text("a cat")
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = highrank("audit", "small-1", "--text", "text.txt")
+    assert code == 2 and "the run of this name is runs/small-1" in errors
+
+
+@pytest.mark.parametrize("config", [None, "{}", "[1]", '{"other": 1}'])
+def test_a_folder_that_is_neither_says_what_both_have(highrank, tmp_path, config):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    code, _, errors = highrank("audit", tmp_path, "--text", "tale.txt")
+    assert code == 2 and f"made, got {tmp_path}, which is no Hugging Face model either" in errors
+    assert "a run has config.json with a corpus" in errors and "a model has" in errors
+
+
+def test_a_configuration_that_is_no_json_is_named(highrank, tmp_path):
+    (tmp_path / "config.json").write_text("no")
+    code, _, errors = highrank("audit", tmp_path)
+    assert code == 2 and f"{tmp_path / 'config.json'} must be JSON" in errors
+
+
 def test_a_run_that_cannot_be_used_says_why(highrank, broken_run):
     folder, message = broken_run
     code, _, errors = highrank("audit", folder)
     assert code == 2 and message in errors
 
 
-def test_help_explains_every_option(highrank):
+def test_help_explains_every_option_in_80_columns(highrank):
     code, printed, _ = highrank("audit", "--help")
     assert code == 0
+    assert max(map(len, printed.splitlines())) <= 80
     for option in (
         "MODEL [MODEL …]",
         "--text",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank.integrations import huggingface
-from highrank.integrations.huggingface import HuggingFaceModel, Reader, is_hugging_face
+from highrank.integrations.huggingface import HuggingFaceModel, Reader
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
@@ -182,11 +182,21 @@ def test_code_that_comes_with_a_model_is_refused(saved):
         HuggingFaceModel(str(saved))
 
 
-def test_folders_of_transformers_are_told_from_runs(saved, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text('{"corpus": "tale"}')
-    assert is_hugging_face(str(saved)) and is_hugging_face("gpt2")
-    assert not is_hugging_face(str(tmp_path / "run")) and not is_hugging_face(str(tmp_path))
+def test_downloads_are_read_without_a_connection(saved, monkeypatch, tmp_path):
+    place = tmp_path / "models--someone--it"
+    (place / "snapshots").mkdir(parents=True)
+    saved.rename(place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(huggingface, "hub_answers", lambda name: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    found = HuggingFaceModel("someone/it")
+    assert found.encode("w0") == [2] and found.load().architecture == "GPT2LMHeadModel"
+
+
+def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
+    monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
+    HuggingFaceModel(str(saved)).load()
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):

