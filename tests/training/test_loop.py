@@ -63,6 +63,21 @@ def test_a_run_writes_what_it_promises(config, corpus, tmp_path):
     assert outcome.best_valid_loss == min(line["valid_loss"] for line in lines)
 
 
+def test_progress_after_an_epoch_is_of_the_whole_epoch(config, corpus, tmp_path):
+    shown = []
+    Run(config, corpus, tmp_path / "run", on_progress=shown.append).go()
+    ends = [
+        after
+        for before, after in zip(shown, shown[1:], strict=False)
+        if after.valid_loss != before.valid_loss
+    ]
+    lines = [line for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    assert [(p.epoch, p.train_loss, p.valid_loss) for p in ends] == [
+        (line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines
+    ]
+    assert all(progress.tokens_per_second > 0 for progress in shown)
+
+
 def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus, tmp_path):
     from highrank.evaluation.static import evaluate
 

@@ -58,6 +58,7 @@ def _lines(console: Console) -> Callable[["Progress"], None]:
             f"{progress.share:4.0%} {progress.stage} epoch {progress.epoch} step {progress.step}: "
             f"{_numbers(progress)}",
             highlight=False,
+            soft_wrap=True,
         )
 
     return show

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from highrank.training.log import MetricsLog
 from highrank.training.trainer import Diverged, Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
+# Their mean is the speed that is shown; a single one says little.
+NUM_TIMED_WINDOWS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +31,11 @@ class Progress:
     step: int
     share: float
     tokens_per_second: float
+    """Of training, over the last windows."""
     train_loss: float
+    """Mean of the epoch's tokens so far."""
     valid_loss: float | None
+    """The last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,8 @@ class Run:
         self.validated_step = -1
         self.valid_loss: float | None = None
         self.is_interrupted = False
+        # Tokens and seconds of each.
+        self.timed_windows: deque[tuple[int, float]] = deque(maxlen=NUM_TIMED_WINDOWS)
         if self.checkpoint_path.exists():
             self._resume()
         else:
@@ -173,7 +181,8 @@ class Run:
         elapsed = time.monotonic() - start
         self.seconds += elapsed
         self.num_tokens += tokens
-        self._show(tokens / elapsed)
+        self.timed_windows.append((tokens, elapsed))
+        self._show()
 
     def _validate(self, is_out_of_time: bool) -> bool:
         """Validate, take note, save. Returns False if Ctrl-C came in between."""
@@ -199,6 +208,8 @@ class Run:
             tokens=self.num_tokens,
             seconds=round(self.seconds, 3),
         )
+        # Before the next epoch begins: here its training loss is that of all its tokens.
+        self._show()
         if trainer.note_validation(valid.nats):
             save_model(self.folder / "model.safetensors", trainer.best_state)
         if trainer.is_epoch_over:
@@ -210,17 +221,18 @@ class Run:
         if self.is_interrupted:
             raise KeyboardInterrupt
 
-    def _show(self, tokens_per_second: float) -> None:
-        if self.on_progress is None:
+    def _show(self) -> None:
+        if self.on_progress is None or not self.timed_windows:
             return
         trainer = self.trainer
+        tokens, seconds = (sum(parts) for parts in zip(*self.timed_windows, strict=True))
         self.on_progress(
             Progress(
                 stage="finetune" if trainer.is_finetuning else "train",
                 epoch=trainer.epoch,
                 step=trainer.step,
                 share=self.share,
-                tokens_per_second=tokens_per_second,
+                tokens_per_second=tokens / seconds,
                 train_loss=trainer.train_loss,
                 valid_loss=self.valid_loss,
             )
