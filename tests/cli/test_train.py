@@ -64,7 +64,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     done = highrank(place, "train", "small", "--corpus", "tale", *TINY, "--train.epochs", "2")
     assert done.returncode == 0, done.stderr
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
-    assert "It writes:" in done.stdout
+    assert "It writes, at temperature 0.8:" in done.stdout
     run = place / "runs" / "small-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
@@ -112,7 +112,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
         (["--corpus", "tale", "--head.kind", "softmax"], "got softmax: add --head.grow-at None"),
         (
             ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "None"],
-            "for a tied softmax, got 256 and 128",
+            "for a tied softmax, got 256 and 64",
         ),
         (["--corpus", "tale", "--device", "gpu"], "device"),
         (["--corpus", "tale", "--threads", "0"], "threads must be at least 1, got 0"),

@@ -81,7 +81,7 @@ def _train(options: Options, preset: str) -> None:
     if options.json:
         print(json.dumps(as_json(run, outcome, valid, test), indent=2))
     else:
-        tell(run, outcome, valid, test)
+        tell(run, corpus, outcome, valid, test)
 
 
 def _command_to_go_on(options: Options, folder: Path) -> str:

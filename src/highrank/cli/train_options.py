@@ -44,6 +44,7 @@ def checked(options: Options) -> tuple["Corpus", float | None]:
     import torch
 
     from highrank.build import build_model
+    from highrank.models.device import check_device
     from highrank.training.check import check_config
     from highrank.training.tensorboard import check_tensorboard
 
@@ -56,11 +57,7 @@ def checked(options: Options) -> tuple["Corpus", float | None]:
         torch.set_num_threads(options.threads)
     corpus = _corpus(options.config.corpus)
     check_config(options.config, len(corpus.split("train")), len(corpus.split("valid")))
-    try:
-        torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch has here, got {reason}") from None
+    check_device(options.device)
     with torch.device("meta"):
         build_model(options.config, len(corpus.vocabulary))
     if budget is None:

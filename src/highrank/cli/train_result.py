@@ -1,6 +1,7 @@
 """What a run has come to: evaluated, drawn, told."""
 
 import dataclasses
+import textwrap
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from highrank.data.corpus import Corpus
     from highrank.evaluation.static import Evaluation
     from highrank.training.loop import Outcome, Run
+
+# Below 1, as people read samples; `highrank generate` has all settings.
+TEMPERATURE = 0.8
 
 
 def evaluate_run(
@@ -46,9 +50,12 @@ def as_json(
     }
 
 
-def tell(run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation") -> None:
+def tell(
+    run: "Run", corpus: "Corpus", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
+) -> None:
     """Perplexities, files and three samples."""
     from highrank.build import load
+    from highrank.data.tokenizer import readable
     from highrank.generation import generate
 
     console = Console(highlight=False, soft_wrap=True)
@@ -67,10 +74,14 @@ def tell(run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
         f"  {run.folder}/metrics.jsonl         all numbers\n"
         f"  {run.folder}/learning-curve.png    a picture of them"
     )
-    console.print("It writes:")
+    console.print(f"It writes, at temperature {TEMPERATURE}:")
     model, vocabulary = load(run.folder, str(run.trainer.device))
-    for sample in generate(model, vocabulary, num_words=40, num_samples=3, seed=0):
-        console.print("  " + " ".join(sample).replace("<eos>", "\n ").strip(), markup=False)
+    samples = generate(
+        model, vocabulary, num_words=60, num_samples=3, temperature=TEMPERATURE, seed=0
+    )
+    for words in samples:
+        text = readable(words, corpus.level).strip()
+        console.print(textwrap.indent(text, "  "), markup=False)
     console.print(
         f"More of it: highrank generate {run.folder}. Other perplexities: highrank evaluate "
         f"{run.folder} --help"

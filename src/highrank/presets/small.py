@@ -10,8 +10,8 @@ def small() -> RunConfig:
     return RunConfig(
         corpus="sotu",
         model=ModelConfig(
-            embedding_size=128,
-            hidden_sizes=(256, 256),
+            embedding_size=64,
+            hidden_sizes=(320, 256),
             embedding_dropout=0.05,
             input_dropout=0.2,
             hidden_dropout=0.2,
@@ -34,6 +34,6 @@ def small_softmax() -> RunConfig:
     mos = small()
     return replace(
         mos,
-        model=replace(mos.model, hidden_sizes=(384, mos.model.embedding_size)),
+        model=replace(mos.model, hidden_sizes=(472, mos.model.embedding_size)),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
     )
