@@ -138,7 +138,7 @@ def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, resu
     assert "that was tried" in " ".join(printed.split())
 
 
-def test_per_token_files_add_up_to_the_perplexity(highrank, results, tmp_path):
+def test_per_token_files_add_up_to_the_perplexity(results, tmp_path):
     text, out = tmp_path / "mine.txt", tmp_path / "out.csv"
     text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
     (found,) = results("--text", text, "--per-token", out)
@@ -148,8 +148,23 @@ def test_per_token_files_add_up_to_the_perplexity(highrank, results, tmp_path):
     mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
     assert mean == pytest.approx(found["bits"], rel=1e-6) and found["num_tokens"] == len(rows) == 10
     assert found["split"] == "text mine.txt"
+
+
+def test_unknown_words_are_counted_as_tokens_and_as_distinct_words(highrank, results, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_text("the newt saw an axolotl and an axolotl\n")
     code, printed, _ = highrank("evaluate", "tiny", "--text", text)
-    assert code == 0 and "read as <unk>: an, axolotl (2 in all)" in printed
+    label = "Not in the vocabulary, read as <unk>"
+    assert code == 0 and printed.startswith("tiny on text mine.txt, with the vocabulary of tale")
+    assert f"{label}: 5 of 9 tokens; 3 distinct words: an, axolotl, newt\n" in printed
+    assert results("--text", text)[0]["unknown"] == {"tokens": 5, "distinct": 3}
+    text.write_text("the axolotl slept\n")
+    printed = highrank("evaluate", "tiny", "--text", text)[1]
+    assert f"{label}: 1 of 4 tokens; 1 distinct word: axolotl\n" in printed
+    text.write_text("the old cat slept\n")
+    assert label not in highrank("evaluate", "tiny", "--text", text)[1]
+    assert results("--text", text)[0]["unknown"] == {"tokens": 0, "distinct": 0}
+    assert [found["unknown"] for found in results()] == [{}, {}]
 
 
 def test_independent_lines_start_afresh(results, tmp_path):
@@ -173,6 +188,7 @@ def test_independent_lines_start_afresh(results, tmp_path):
         (["--dynamic", "--columns", "4"], "--columns must go with static evaluation"),
         (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
         (["--columns", "0"], "columns must be at least 1, got 0"),
+        (["--cache", "--search", "--search-tokens", "0"], "search-tokens must be at least 1, got"),
         (["--columns", "9999"], "the text must have at least two tokens for each of 9999 columns"),
         (["--dynamic", "--dynamic.lr", "1", "2"], "dynamic.lr must be one value without --search"),
         (["--dynamic", "--dynamic.lr", "-1"], "lr must be at least 0 and finite, got -1.0"),
@@ -232,4 +248,5 @@ def test_help_explains_every_option(highrank):
     assert code == 0 and "RUN" in printed
     for option in ("columns", "compat", "dynamic.lr", "dynamic.convention", "cache.flatness"):
         assert f"--{option}" in printed
-    assert "(default: )" not in printed
+    assert "(default: )" not in printed and "(default: None)" not in printed
+    assert max(map(len, printed.splitlines())) <= 80

@@ -52,6 +52,12 @@ def test_without_published_numbers_there_are_only_ours():
     assert "Yang" not in printed(results_table([own], PUBLISHED["ptb-mos"]))
 
 
+def test_a_text_of_the_user_s_is_not_called_the_corpus():
+    text = printed(results_table([replace(RESULT, split="text mine.txt")]))
+    title = "runs/ptb-mos-1 on text mine.txt, with the vocabulary of penn-treebank"
+    assert text.startswith(title) and "on penn-treebank" not in text
+
+
 def test_characters_are_called_characters():
     text = printed(results_table([replace(RESULT, unit="perplexity per character")]))
     assert "bits/character" in text

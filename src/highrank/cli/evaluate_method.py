@@ -1,10 +1,11 @@
 """From the options of `highrank evaluate` to a method: statistics first, then the search."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from highrank.cli.evaluate_options import CacheOptions, DynamicOptions
+from highrank.cli.evaluate_options import Options
 from highrank.cli.progress import progress
 from highrank.cli.run import LoadedRun
 
@@ -26,21 +27,14 @@ class Plan:
     search_tokens: int | None = None
 
 
-def plan(
-    dynamic: DynamicOptions | None,
-    cache: CacheOptions | None,
-    is_search: bool,
-    search_tokens: int | None,
-) -> Plan:
-    """Raise ValueError for settings that cannot be; None is a method not asked for."""
-    if search_tokens is not None and search_tokens < 1:
-        raise ValueError(f"search-tokens must be at least 1, got {search_tokens}")
+def plan(options: Options) -> Plan:
+    """Raise ValueError for settings that cannot be."""
     return Plan(
-        dynamic=() if dynamic is None else dynamic.grid(is_search),
-        convention="paper" if dynamic is None else dynamic.convention,
-        cache=None if cache is None else cache.grid(is_search),
-        is_search=is_search,
-        search_tokens=search_tokens,
+        dynamic=options.dynamic_options.grid(options.search) if options.dynamic else (),
+        convention=options.dynamic_options.convention,
+        cache=options.cache_options.grid(options.search) if options.cache else None,
+        is_search=options.search,
+        search_tokens=options.search_tokens,
     )
 
 
@@ -78,7 +72,7 @@ def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Searc
     return method, searches
 
 
-def searches_as_json(searches: "dict[str, Search[Any]]") -> dict[str, Any]:
+def searches_as_json(searches: "Mapping[str, Search[Any]]") -> dict[str, Any]:
     return {
         name: {
             "split": "valid",

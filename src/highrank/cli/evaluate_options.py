@@ -1,106 +1,91 @@
-"""The options of `highrank evaluate` that belong to a method, and the settings they mean."""
+"""The options of `highrank evaluate`, and the mistakes in them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from highrank.evaluation.cache import CacheSettings
-from highrank.evaluation.dynamic import DynamicSettings
-from highrank.evaluation.search import CacheGrid, dynamic_grid
+from highrank.cli.evaluate_method_options import CacheOptions, DynamicOptions
+from highrank.cli.output import check_writable
+
+NO_DYNAMIC, NO_CACHE = DynamicOptions(), CacheOptions()
 
 
-def _default(text: str) -> Any:
-    return tyro.conf.arg(help_behavior_hint=f"(default: {text})")
+def _unless_given(default: str, metavar: str) -> Any:
+    """For an option that is None unless it is given: what happens then."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
+# A text in several lines keeps its line breaks in the help: each is one line.
 @dataclass(frozen=True, kw_only=True)
-class DynamicOptions:
-    """For --dynamic. With --search, give several values to try all combinations of them."""
+class Options:
+    split: Literal["both", "valid", "test"] = "both"
+    """Which texts of the corpus."""
+    columns: Annotated[int | None, _unless_given("as in training; 1 for test", "INT")] = None
+    """Columns of text that are read side by side; static evaluation only."""
+    compat: Annotated[Literal["mos"] | None, _unless_given("by predicted tokens", "{mos}")] = None
+    """Divide the loss as the original code, mos, does, to compare with its logs."""
+    dynamic: bool = False
+    """Learn from each segment after it was scored. Reads the training text once first."""
+    cache: bool = False
+    """Make words likelier that followed similar states before: a neural cache."""
+    search: bool = False
+    """Try many settings of --dynamic and --cache on valid, and take the best."""
+    search_tokens: Annotated[int | None, _unless_given("all", "INT")] = None
+    """Search on so many first tokens of valid only."""
+    text: Annotated[Path | None, _unless_given("none", "FILE")] = None
+    """Evaluate this file instead of the corpus; it is read as the corpus was prepared."""
+    per_token: Annotated[Path | None, _unless_given("none", "FILE")] = None
+    """Write probability, surprisal, rank, weights of each word of --text to this .csv or .jsonl."""
+    independent_lines: bool = False
+    """Forget everything at the end of each line of --text."""
+    device: str = "cpu"
+    """As torch names it: cpu, cuda, mps."""
+    json: bool = False
+    """Print the results as JSON instead of a table."""
+    dynamic_options: Annotated[DynamicOptions, tyro.conf.arg(name="dynamic")] = NO_DYNAMIC
+    """For --dynamic: how the model learns. With --search, several values of an option are tried."""
+    cache_options: Annotated[CacheOptions, tyro.conf.arg(name="cache")] = NO_CACHE
+    """For --cache: what it remembers. With --search, several values of an option are tried."""
 
-    lr: Annotated[tuple[float, ...], _default("5e-5; with --search six from 3e-5 to 1e-4")] = ()
-    """η, the learning rate."""
-    epsilon: Annotated[tuple[float, ...], _default("2e-5")] = ()
-    """ε, added to the gradients' root mean square."""
-    decay: Annotated[tuple[float, ...], _default("2e-3; with --search four from 1e-3 to 5e-3")] = ()
-    """λ, the pull toward the trained weights."""
-    convention: Literal["paper", "original", "ms"] = "paper"
-    """What lr, epsilon and decay mean: as Krause et al. print them, or as the code of Yang et al.
-    takes them, without or with its --ms. See docs/evaluation.md."""
-    segment: int = DynamicSettings.segment
-    """Tokens that are scored, then learned from, at once."""
-    rule: Literal["rms", "sgd"] = "rms"
-    """rms: steps scaled by gradient statistics of the training text. sgd: plain steps."""
-    adapt: Annotated[tuple[str, ...], _default("all")] = ()
-    """Parameters or modules that learn, such as head or backbone.layers.1."""
-
-    def grid(self, is_search: bool) -> tuple[DynamicSettings, ...]:
-        """What to try, in the options' own convention; one setting unless it is a search."""
-        given = {"lr": self.lr, "epsilon": self.epsilon, "decay": self.decay}
-        missing = [f"dynamic.{name}" for name, values in given.items() if not values]
-        if self.convention != "paper" and missing:
-            raise ValueError(
-                f"{' and '.join(missing)} must be given with --dynamic.convention {self.convention}"
-            )
-        if self.rule == "sgd":
-            if not self.lr:
-                raise ValueError("dynamic.lr must be given with --dynamic.rule sgd")
-            if self.epsilon:
-                raise ValueError("dynamic.epsilon must go with the rule rms: sgd has none")
-            if self.convention != "paper":
-                raise ValueError(
-                    f"dynamic.convention must be paper for the rule sgd, got {self.convention}"
-                )
-        if not is_search:
-            _check_single("dynamic", given)
-        base = DynamicSettings(segment=self.segment, rule=self.rule, adapt=self.adapt or None)
-        if is_search:
-            return dynamic_grid(base, self.lr or None, self.decay or None, self.epsilon or None)
-        return dynamic_grid(
-            base,
-            self.lr or (base.lr,),
-            self.decay or (base.decay,),
-            self.epsilon or (base.epsilon,),
-        )
+    @property
+    def is_static(self) -> bool:
+        return not (self.dynamic or self.cache)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheOptions:
-    """For --cache. With --search, give several values to try all combinations of them."""
-
-    window: Annotated[tuple[int, ...], _default("2000; with --search 100, 500, 2000")] = ()
-    """Words that are remembered."""
-    flatness: Annotated[tuple[float, ...], _default("0.3; with --search seven from 0 to 1")] = ()
-    """θ: 0 counts all remembered words alike, 1 mostly those after similar states."""
-    weight: Annotated[tuple[float, ...], _default("0.1; with --search seven from 0 to 0.3")] = ()
-    """λ, the share of the cache."""
-
-    def grid(self, is_search: bool) -> CacheGrid:
-        """What to try; one setting unless it is a search."""
-        if not is_search:
-            given = {"window": self.window, "flatness": self.flatness, "weight": self.weight}
-            _check_single("cache", given)
-        base = CacheSettings()
-        default = (
-            CacheGrid()
-            if is_search
-            else CacheGrid(
-                windows=(base.window,), flatnesses=(base.flatness,), weights=(base.weight,)
-            )
-        )
-        grid = CacheGrid(
-            windows=self.window or default.windows,
-            flatnesses=self.flatness or default.flatnesses,
-            weights=self.weight or default.weights,
-        )
-        # The settings check themselves when they are made.
-        grid.settings()
-        return grid
+def check(options: Options) -> None:
+    """Raise for options that cannot be, or that do not go together."""
+    has_text, is_static = options.text is not None, options.is_static
+    for option, is_given, partner, is_there in (
+        ("--dynamic.…", options.dynamic_options != NO_DYNAMIC, "--dynamic", options.dynamic),
+        ("--cache.…", options.cache_options != NO_CACHE, "--cache", options.cache),
+        ("--search", options.search, "--dynamic or --cache", not is_static),
+        ("--search-tokens", options.search_tokens is not None, "--search", options.search),
+        ("--compat", options.compat is not None, "static evaluation", is_static),
+        ("--columns", options.columns not in (None, 1), "static evaluation", is_static),
+        (
+            "--columns and --compat",
+            bool(options.columns or options.compat),
+            "a split, not --text",
+            not has_text,
+        ),
+        ("--per-token", options.per_token is not None, "--text", has_text),
+        ("--per-token", options.per_token is not None, "static evaluation", is_static),
+        ("--independent-lines", options.independent_lines, "--text", has_text),
+        ("--independent-lines", options.independent_lines, "static evaluation", is_static),
+    ):
+        if is_given and not is_there:
+            raise ValueError(f"{option} must go with {partner}")
+    for name, count in (("columns", options.columns), ("search-tokens", options.search_tokens)):
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+    if options.per_token is not None:
+        _check_per_token(options.per_token)
 
 
-def _check_single(group: str, given: dict[str, tuple[float, ...]]) -> None:
-    for name, values in given.items():
-        if len(values) > 1:
-            raise ValueError(
-                f"{group}.{name} must be one value without --search, got {len(values)}"
-            )
+def _check_per_token(path: Path) -> None:
+    from highrank.evaluation.surprisal import check_format
+
+    check_format(path)
+    check_writable(path)

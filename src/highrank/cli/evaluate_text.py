@@ -1,15 +1,17 @@
 """The texts of `highrank evaluate`: splits of the run's corpus, or a file of the user's."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.cli.output import check_writable
+from highrank.cli.evaluate_options import Options
 from highrank.cli.run import LoadedRun
 
 if TYPE_CHECKING:
@@ -19,81 +21,79 @@ if TYPE_CHECKING:
 SPLITS = {"both": ("valid", "test"), "valid": ("valid",), "test": ("test",)}
 
 
-class Text(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Text:
     name: str
     tokens: NDArray[np.integer[Any]]
+    """A file's are after an `<eos>`, so that its first word is predicted, too."""
     num_columns: int
     sha256: str
+    lines: list[list[str]] | None = None
+    """The tokens of each line of a file; None for a split."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """How often each word outside the vocabulary stands in a file."""
 
 
-class OwnText(NamedTuple):
-    """A file of the user's."""
-
-    text: Text
-    """After an `<eos>`, so that its first word is predicted, too."""
-    lines: list[list[str]]
-    """The tokens of each line of the file."""
-    unknown: list[str]
-    """Its words outside the vocabulary, each once."""
+def find_texts(loaded: LoadedRun, options: Options) -> list[Text]:
+    if options.text is not None:
+        return [_own_text(loaded, options.text)]
+    return [_split(loaded, name, options) for name in SPLITS[options.split]]
 
 
-def corpus_texts(loaded: LoadedRun, split: str, columns: int | None) -> list[Text]:
-    """Splits of the corpus, in the columns of the paper if None: 10 for valid, 1 for test."""
-    return [
-        Text(
-            name,
-            loaded.corpus.split(name),
-            columns or (loaded.config.valid_columns if name == "valid" else 1),
-            loaded.corpus.header.splits[name].sha256,
-        )
-        for name in SPLITS[split]
-    ]
+def _split(loaded: LoadedRun, name: str, options: Options) -> Text:
+    """In the columns of the paper unless told otherwise: 10 for valid, 1 for test."""
+    columns = options.columns or (loaded.config.valid_columns if name == "valid" else 1)
+    return Text(
+        name=name,
+        tokens=loaded.corpus.split(name),
+        num_columns=columns if options.is_static else 1,
+        sha256=loaded.corpus.header.splits[name].sha256,
+    )
 
 
-def own_text(loaded: LoadedRun, path: Path) -> OwnText:
+def _own_text(loaded: LoadedRun, path: Path) -> Text:
     from highrank.data.corpus import file_sha256
     from highrank.data.reading import check_known, read_lines
     from highrank.data.vocabulary import EOS
 
     lines = read_lines(path, loaded.corpus.header.recipe)
     words = list(chain.from_iterable(lines))
-    unknown = check_known(words, loaded.vocabulary, f"the text {path}")
-    tokens = loaded.vocabulary.encode([EOS, *words])
-    return OwnText(Text(f"text {path.name}", tokens, 1, file_sha256(path)), lines, unknown)
-
-
-def check_per_token(path: Path) -> None:
-    from highrank.evaluation.surprisal import check_format
-
-    check_format(path)
-    check_writable(path)
+    unknown = set(check_known(words, loaded.vocabulary, f"the text {path}"))
+    return Text(
+        name=f"text {path.name}",
+        tokens=loaded.vocabulary.encode([EOS, *words]),
+        num_columns=1,
+        sha256=file_sha256(path),
+        lines=lines,
+        unknown=Counter(word for word in words if word in unknown),
+    )
 
 
 def evaluate_words(
     loaded: LoadedRun,
-    own: OwnText,
-    out: Path | None,
-    are_lines_independent: bool,
+    lines: list[list[str]],
+    options: Options,
     on_progress: Callable[[float, str], None],
 ) -> "Evaluation":
-    """Static evaluation word by word; what is known of each goes to the file, if there is one."""
+    """Static evaluation word by word; what is known of each goes to --per-token, if given."""
     from highrank.data.atomic import write_atomically
     from highrank.evaluation.static import Evaluation
     from highrank.evaluation.surprisal import places, surprisals, write_surprisals
 
-    texts = own.lines if are_lines_independent else [list(chain.from_iterable(own.lines))]
+    texts = lines if options.independent_lines else [list(chain.from_iterable(lines))]
     found = chain.from_iterable(
         surprisals(loaded.model, loaded.vocabulary, words) for words in texts
     )
-    num_tokens, bits = len(own.text.tokens) - 1, 0.0
+    num_tokens, bits = sum(map(len, lines)), 0.0
 
     def rows() -> "Iterator[tuple[Place, Surprisal]]":
         nonlocal bits
-        for index, row in enumerate(zip(places(own.lines), found, strict=True), 1):
+        for index, row in enumerate(zip(places(lines), found, strict=True), 1):
             bits += row[1].bits
             on_progress(index / num_tokens, "word by word")
             yield row
 
+    out = options.per_token
     if out is None:
         for _ in rows():
             pass

@@ -25,6 +25,9 @@ class Result:
     """The same, in bits per word or per character."""
     num_tokens: int
     """How many were predicted."""
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    """Of a text file: tokens outside the vocabulary, which were read as <unk>, and how many of them
+    are distinct; empty for a split."""
     split: str
     """valid, test, or the name of a text file."""
     method: str

@@ -25,7 +25,7 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
         note += f" {first.method} reads a text as one column: compare with static --columns 1."
     per = first.unit.removeprefix("perplexity per ")
     table = Table(
-        title=f"{first.run} on {first.corpus}",
+        title=_title(first),
         caption=note,
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -49,6 +49,13 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     for row in published_rows(results, published):
         table.add_row(*row, "", "", "")
     return table
+
+
+def _title(result: Result) -> str:
+    """The run and what it was measured on: its corpus, or a text of the user's."""
+    if result.split in ("valid", "test"):
+        return f"{result.run} on {result.corpus}"
+    return f"{result.run} on {result.split}, with the vocabulary of {result.corpus}"
 
 
 def method_text(result: Result) -> str:
