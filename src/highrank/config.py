@@ -13,7 +13,7 @@ class ModelConfig:
     hidden_sizes: tuple[int, ...] = (960, 960, 620)
     """Size of each LSTM layer; the last one feeds the head (D)."""
     tied: bool = True
-    """Whether input and output share one embedding."""
+    """Input and output share one embedding, or (--model.no-tied) each has its own."""
     embedding_dropout: float = 0.1
     """Share of the words that are left out of a window (dropoute)."""
     input_dropout: float = 0.4
