@@ -244,3 +244,12 @@ def test_help_explains_every_option_in_80_columns(highrank):
         "--picture",
     ):
         assert option in printed
+
+
+@pytest.mark.parametrize("model", ["tiny", "gpt2", "phi"])
+def test_two_contexts_are_enough_for_a_page(highrank, hugging_face, tmp_path, model):
+    code, printed, errors = highrank(
+        "audit", model, "--text", "tale.txt", "--contexts", "2", "--out", tmp_path / "a.html"
+    )
+    assert code == 0, errors
+    assert "2×" in printed and (tmp_path / "a.html").exists()

@@ -8,6 +8,7 @@ import pytest
 from highrank.reports.audit_charts import (
     MAX_POINTS,
     draw_growth,
+    draw_spectra,
     relative_values,
     residuals,
     thinned,
@@ -62,3 +63,29 @@ def test_ranks_that_are_unknown_leave_no_line():
     line = dict(zip(labels, figure.axes[0].lines, strict=True))["a"]
     assert list(line.get_xdata()) == [40, 80] and list(line.get_ydata()) == [30, 60]
     assert draw_growth(("b",), models[1:], lambda at: at.comparable) is None
+
+
+@pytest.mark.parametrize("values", [[4.0], [4.0, 2.0], [4.0, 3.0, 2.0, 1.0]])
+def test_a_bound_beyond_the_values_is_named_at_the_edge(values):
+    bounds = [3, 130, 2306]
+    models = [model(values, num_contexts=len(values), bound=bound) for bound in bounds]
+    figure = draw_spectra(("a", "b", "c"), models)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    frame = axes.get_window_extent()
+    labels = {text.get_text(): text for text in axes.texts if "bound" in text.get_text()}
+    is_beyond = len(values) < 3
+    assert list(labels) == ["bound 3" + " →" * is_beyond, "bound 130 →", "bound 2,306 →"]
+    for label in labels.values():
+        extent = label.get_window_extent()
+        assert frame.x0 <= extent.x0 and extent.x1 <= frame.x1
+    upright = [line for line in axes.lines if list(line.get_xdata()) == [3, 3]]
+    assert len(upright) == (not is_beyond)
+
+
+@pytest.mark.parametrize("smallest, is_shown", [(0.5, False), (1e-8, True)])
+def test_round_off_is_drawn_where_values_come_near_it(smallest, is_shown):
+    figure = draw_spectra(("a",), [model([4.0, 4.0 * smallest], num_contexts=2, bound=None)])
+    figure.draw_without_rendering()
+    notes = [text for text in figure.axes[0].texts if text.get_text() == "round-off of float32"]
+    assert len(notes) == is_shown and len(figure.axes[0].lines) == 1 + is_shown

@@ -49,9 +49,12 @@ def draw_spectra(
     thresholds = {
         press_threshold(1.0, (m.rank.num_contexts, m.rank.num_words), FLOAT32_EPS) for m in models
     }
-    for level in thresholds:
+    # Of few contexts all values are far above it.
+    on_axis = [level for level in thresholds if level >= axes.get_ylim()[0]]
+    for level in on_axis:
         axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-    _note(axes, "round-off of float32", min(thresholds))
+    if on_axis:
+        _note(axes, "round-off of float32", min(on_axis))
     return figure
 
 
@@ -230,13 +233,18 @@ def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
     axes.set_ylim(low, high * line ** len(bounds))
     left, right = axes.get_xlim()
     for row, (bound, color) in enumerate(sorted(bounds.items())):
-        axes.axvline(bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1)
-        place = math.log(bound / left) / math.log(right / left)
+        # Of few contexts there are fewer values than the bound allows: it lies beyond the axis.
+        shown, arrow = (bound, "") if bound <= right else (right, " →")
+        if bound <= right:
+            axes.axvline(
+                bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1
+            )
+        place = math.log(shown / left) / math.log(right / left)
         # Away from the other lines, as far as there is room.
         is_left = place < 0.78 and (place < 0.3 or bound == max(bounds))
         axes.annotate(
-            f"bound {bound:,}",
-            (bound, 1),
+            f"bound {bound:,}{arrow}",
+            (shown, 1),
             xycoords=axes.get_xaxis_transform(),
             xytext=(5 if is_left else -5, -2 - 15 * row),
             textcoords="offset points",
