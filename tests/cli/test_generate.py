@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from highrank.build import load
-from highrank.cli.pen import Pen
-from highrank.generation import generate
+from highrank.cli.pen import Pen, has_colors, print_samples
+from highrank.generation import Sampling, generate, stream
 
 
 def test_it_writes_what_the_function_writes_after_the_prompt(highrank, trained):
@@ -58,14 +58,49 @@ def test_without_colours_the_component_s_number_follows_the_word(highrank):
     assert code == 0 and re.sub(r"/[123]\b", "", printed) == plain != printed
 
 
-def test_a_pen_writes_readable_text_in_colours():
+def written(words, level="word", **console):
+    """By a pen, with components 1, 2, 1, 2, …"""
     file = io.StringIO()
-    pen = Pen(Console(file=file, force_terminal=True, color_system="standard"), "word")
-    for index, word in enumerate(["no", ",", "<eos>", '"', "yes", '"', "!"]):
+    pen = Pen(Console(file=file, **console), level)
+    for index, word in enumerate(words):
         pen.write(word, index % 2)
     pen.end()
-    assert re.sub(r"\x1b\[[\d;]*m", "", file.getvalue()) == 'no,\n"yes"!\n'
-    assert file.getvalue().startswith("\x1b[31mno\x1b[0m\x1b[32m,\x1b[0m")
+    return file.getvalue()
+
+
+SPEECH = ["no", ",", "<eos>", '"', "yes", '"', "!"]
+TERMINAL = {"force_terminal": True, "color_system": "standard"}
+
+
+def test_a_pen_writes_readable_text_in_colours():
+    text = written(SPEECH, **TERMINAL, no_color=False)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == 'no,\n"yes"!\n'
+    assert text.startswith("\x1b[31mno\x1b[0m\x1b[32m,\x1b[0m")
+
+
+@pytest.mark.parametrize("console", [{}, TERMINAL | {"no_color": True}], ids=["file", "NO_COLOR"])
+def test_without_colours_words_and_signs_stand_apart_each_with_its_number(console):
+    text = written(SPEECH, **console)
+    assert text == 'no/1 ,/2\n"/2 yes/1 "/2 !/1\n'
+    pairs = [item.rsplit("/", 1) for item in text.split()]
+    assert [word for word, _ in pairs] == [word for word in SPEECH if word != "<eos>"]
+    assert written("a /1", level="char", **console) == "a/1 ␣/2 //1 1/2\n"
+
+
+def test_no_color_in_the_environment_is_seen(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert has_colors(Console(**TERMINAL)) and not has_colors(Console(file=io.StringIO()))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colors(Console(**TERMINAL))
+
+
+def test_samples_are_printed_alike_wherever_they_come_from(highrank, trained):
+    printed = highrank("generate", "tiny", "--samples", 2, "--words", 12, "--prompt", "the")[1]
+    model, vocabulary = load(trained / "tiny")
+    steps = stream(model, vocabulary, ["the"], Sampling(), num_words=12, num_samples=2)
+    file = io.StringIO()
+    print_samples(Console(file=file), "word", steps, 2, ["the"])
+    assert file.getvalue() == printed and printed.startswith("--- 1\nthe ")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +134,7 @@ def test_a_broken_run_is_one_line(highrank, broken_run):
 
 def test_help_explains_every_option(highrank):
     code, printed, _ = highrank("generate", "--help")
-    assert code == 0 and "RUN" in printed
+    assert code == 0 and "RUN" in printed and "(default: None)" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
     for option in ("prompt", "words", "samples", "temperature", "top-k", "top-p", "seed"):
         assert f"--{option}" in printed
