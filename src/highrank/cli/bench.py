@@ -165,6 +165,7 @@ def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
 def language(
     *,
     runs: Path = Path("runs/language"),
+    contexts: int = 100,
     epochs: int = 5,
     seed: int = 0,
     threads: int | None = None,
@@ -177,6 +178,7 @@ def language(
 
     Args:
         runs: Where the two runs go.
+        contexts: Of the language, a square number: 100, or 400 for a harder one.
         epochs: Passes over the training text.
         seed: Of the language and the weights.
         threads: Of the matrix multiplies; all cores if not given.
@@ -190,7 +192,9 @@ def language(
     if threads is not None:
         torch.set_num_threads(threads)
     with progress("Learning a language") as on_progress:
-        result = run_learned_language(runs, epochs=epochs, seed=seed, on_progress=on_progress)
+        result = run_learned_language(
+            runs, num_contexts=contexts, epochs=epochs, seed=seed, on_progress=on_progress
+        )
     if json:
         print(dumps(asdict(result)))
     else:

@@ -55,6 +55,7 @@ class LearnedHead:
 class LearnedLanguageResult:
     rank: int
     vocab_size: int
+    num_contexts: int
     context_size: int
     num_tokens: int
     """Of training text; each epoch reads it once."""
@@ -69,6 +70,7 @@ class LearnedLanguageResult:
 def run_learned_language(
     folder: Path,
     *,
+    num_contexts: int = 100,
     epochs: int = 5,
     seed: int = 0,
     on_progress: Callable[[float, str], None] | None = None,
@@ -77,8 +79,10 @@ def run_learned_language(
 
     Args:
         folder: of the runs.
+        num_contexts: of the language, a square of at least 64: which of √C groups of words each of
+            the last two was in. The more there are, the less often the text shows each.
     """
-    language = factorised(rank=RANK, seed=seed)
+    language = factorised(rank=RANK, num_contexts=num_contexts, seed=seed)
     text, test_loss = language_text(language, SIZES)
     heads = []
     for index, (name, num_components) in enumerate(HEADS.items()):
@@ -89,11 +93,11 @@ def run_learned_language(
                     (index + progress.share) / len(HEADS), f"{name}, epoch {progress.epoch}"
                 )
 
-        config = run_config(num_components, epochs, seed)
-        outcome = Run(config, text, folder / name, on_progress=show).go()
+        config, run = run_config(num_components, epochs, seed), folder / f"{name}-{num_contexts}"
+        outcome = Run(config, text, run, on_progress=show).go()
         if outcome.reason == "interrupted":
             raise KeyboardInterrupt
-        model, _ = load(folder / name)
+        model, _ = load(run)
         found = evaluate(model, text.split("test"), num_columns=1)
         fitted = fit_head(language, "mos", CONTEXT_SIZE, num_components, seed)
         heads.append(
@@ -110,6 +114,7 @@ def run_learned_language(
     return LearnedLanguageResult(
         rank=RANK,
         vocab_size=language.vocab_size,
+        num_contexts=num_contexts,
         context_size=CONTEXT_SIZE,
         num_tokens=SIZES["train"],
         epochs=epochs,
@@ -141,7 +146,7 @@ def run_config(num_components: int, epochs: int, seed: int) -> RunConfig:
         seed=seed,
         model=ModelConfig(
             embedding_size=CONTEXT_SIZE,
-            hidden_sizes=(160,),
+            hidden_sizes=(192,),
             tied=False,
             embedding_dropout=0.0,
             input_dropout=0.0,
@@ -153,9 +158,9 @@ def run_config(num_components: int, epochs: int, seed: int) -> RunConfig:
         head=HeadConfig(
             kind="mos", num_components=num_components, dropout=0.0, activation="identity"
         ),
-        batch=BatchConfig(batch_size=32, window=35, window_deviation=0.0),
+        batch=BatchConfig(batch_size=32, window=10, window_deviation=0.0),
         train=StageConfig(
-            optimizer="adamw", lr=5e-3, weight_decay=0.0, clip=1.0, epochs=epochs, anneal=True
+            optimizer="adamw", lr=3e-3, weight_decay=0.0, clip=1.0, epochs=epochs, anneal=True
         ),
         activation_penalty=0.0,
         temporal_penalty=0.0,

@@ -12,11 +12,12 @@ def learned_language_table(result: LearnedLanguageResult) -> Table:
     table = Table(
         title="AWD-LSTMs on the text of an exact language",
         caption=(
-            f"Perplexities on the test text. The language: V = {result.vocab_size}, log P* of "
-            f"rank {result.rank}, perplexity {result.floor:.3f} on this text. Contexts of "
-            f"E = {result.context_size} numbers; {result.num_tokens:,} tokens of training text, "
-            f"{result.epochs} epochs. Optimum: the same head with a free vector for every context, "
-            "fitted to the language itself."
+            f"Perplexities on the test text. The language: V = {result.vocab_size}, "
+            f"{result.num_contexts} contexts, log P* of rank {result.rank}, perplexity "
+            f"{result.floor:.3f} on this text. Heads see E = {result.context_size} numbers; "
+            f"{result.num_tokens:,} tokens of training text, {result.epochs} epochs. "
+            "Optimum: the same head with a free vector for every context, fitted to the language "
+            "itself."
         ),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
