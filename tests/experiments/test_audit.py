@@ -200,10 +200,24 @@ def test_words_inside_the_hull_of_others_are_listed(monkeypatch, is_quick, softc
 def test_words_for_which_there_is_no_time_are_untried():
     vectors = hugging_face_layer(output_layer(weight=torch.randn(V, 2))).vectors
     patient = decide_sample(vectors, 10, seconds=60.0, on_progress=nothing)
-    assert len(patient.words) == V and len(patient.untried) == V - 10
-    decided = decide_sample(vectors, 10, seconds=0.0, on_progress=nothing)
-    assert len(decided.untried) > V - 10
-    assert all(word.certificate is None for word in decided.words if word.word in decided.untried)
+    assert len(patient) == V and sum(word.is_untried for word in patient) == V - 10
+    hasty = decide_sample(vectors, 10, seconds=0.0, on_progress=nothing)
+    assert sum(word.is_untried for word in hasty) > V - 10
+    for word, known in zip(hasty, patient, strict=True):
+        assert word.is_untried == (word.certificate is None)
+        assert word.is_untried or word.verdict is known.verdict
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_only_a_quick_audit_has_a_limit(monkeypatch, is_sampled):
+    monkeypatch.setattr(reachability_module, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(reachability_module, "QUICK_MULTIPLIES", 0 if is_sampled else 1e9)
+    layer = hugging_face_layer(output_layer(weight=torch.randn(V, 2)))
+    quick, _ = reachability_module.audit_reachability(layer, str, True, GIB, nothing)
+    assert quick.num_untried > V / 2 and quick.num_unreachable == quick.num_undecided == 0
+    assert quick.num_reachable + quick.num_untried == V
+    whole, _ = reachability_module.audit_reachability(layer, str, False, GIB, nothing)
+    assert whole.num_untried == 0 and whole.num_reachable + whole.num_unreachable == V
 
 
 def test_a_head_of_ours_is_asked_for_states_between_one_and_minus_one():

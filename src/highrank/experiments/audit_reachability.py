@@ -6,12 +6,12 @@ V words, E embedding size.
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import torch
 
 from highrank.analysis.reachability import decide_words
 from highrank.analysis.reachability.check import margins
+from highrank.analysis.reachability.deadline import Deadline
 from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
 from highrank.analysis.reachability.problem import build_problem
 from highrank.analysis.reachability.programme import decide_word
@@ -25,18 +25,11 @@ OnProgress = Callable[[float, str], None]
 COPIES = 5
 # Multiplies of one look at all words, V² E, that a quick audit does: some seconds.
 QUICK_MULTIPLIES = 2e10
-# Of larger heads it takes so many words, and so many seconds for their linear programmes.
+# Of larger heads it takes so many words; of all heads it takes so many seconds.
 QUICK_WORDS, QUICK_SECONDS = 500, 15.0
 # With which such a programme begins, and the lead that an inexact proof may leave.
 NUM_RIVALS, TOLERANCE = 32, 1e-10
 NUM_BETWEEN = 5
-
-
-class Decided(NamedTuple):
-    words: tuple[WordVerdict, ...]
-    """One for each word."""
-    untried: frozenset[int]
-    """Words that nobody tried: undecided for lack of time."""
 
 
 def audit_reachability(
@@ -58,22 +51,28 @@ def audit_reachability(
     if (needed := 8 * COPIES * V * E) > room:
         return None, f"not decided: it would take {needed / 2**30:.1f} GiB of memory"
     if quick and V * V * E > QUICK_MULTIPLIES:
-        decided = decide_sample(vectors, QUICK_WORDS, QUICK_SECONDS, on_progress)
+        words = decide_sample(vectors, QUICK_WORDS, QUICK_SECONDS, on_progress)
     else:
-        found = decide_words(vectors.weight, vectors.bias, vectors.states, on_progress=on_progress)
-        decided = Decided(found.words, frozenset())
-    return _facts(decided, vectors, word, time.perf_counter() - start), ""
+        words = decide_words(
+            vectors.weight,
+            vectors.bias,
+            vectors.states,
+            seconds=QUICK_SECONDS if quick else None,
+            on_progress=on_progress,
+        ).words
+    return _facts(words, vectors, word, time.perf_counter() - start), ""
 
 
 def decide_sample(
     vectors: Vectors, num_words: int, seconds: float, on_progress: OnProgress, seed: int = 0
-) -> Decided:
-    """Verdicts on a random sample of the words, against all words.
+) -> tuple[WordVerdict, ...]:
+    """Verdicts on a random sample of the words, against all words; the others are untried.
 
     Args:
         num_words: that are drawn; each is tried with its own vector as the state.
-        seconds: after which no further linear programme is begun.
+        seconds: after which linear programmes end.
     """
+    deadline = Deadline(seconds)
     weight = vectors.weight.detach().double().contiguous()
     bias = weight.new_zeros(len(weight)) if vectors.bias is None else vectors.bias.double()
     distinct = distinct_words(weight, bias)
@@ -88,45 +87,37 @@ def decide_sample(
     hidden = problem.hidden(lifted, lead)
     margin = margins(problem.weight, problem.bias, vectors.states, drawn, hidden).tolist()
     certificates: list[State | Proof | None] = [None] * len(leaders)
-    tried = set()
+    untried = set(range(len(leaders)))
     # A word with a state costs nothing more, so those come first.
     order = sorted(range(len(drawn)), key=lambda i: margin[i] <= 0)
-    end = time.monotonic() + seconds
     for done, i in enumerate(order):
         position = int(drawn[i])
         if margin[i] > 0:
             certificates[position] = State(hidden=hidden[i], margin=margin[i])
-        elif time.monotonic() < end:
-            certificates[position] = decide_word(problem, position, rivals[i], TOLERANCE)
         else:
-            break
-        tried.add(position)
+            found = decide_word(problem, position, rivals[i], TOLERANCE, deadline)
+            certificates[position] = found
+            if found is None and deadline.has_passed:
+                break
+        untried.remove(position)
         on_progress((done + 1) / len(order), f"{done + 1} of {len(order)} words")
-    words = word_verdicts(bias, distinct, certificates)
-    return Decided(
-        words,
-        frozenset(
-            verdict.word
-            for verdict in words
-            if verdict.verdict is Verdict.UNDECIDED and distinct.position[verdict.word] not in tried
-        ),
-    )
+    return word_verdicts(bias, distinct, certificates, untried)
 
 
 def _facts(
-    decided: Decided, vectors: Vectors, word: Callable[[int], str], elapsed: float
+    words: tuple[WordVerdict, ...], vectors: Vectors, word: Callable[[int], str], elapsed: float
 ) -> ReachabilityFacts:
     by_verdict: dict[Verdict, list[WordVerdict]] = {verdict: [] for verdict in Verdict}
-    for verdict in decided.words:
+    for verdict in words:
         by_verdict[verdict.verdict].append(verdict)
-    num_tied = len(by_verdict[Verdict.TIED])
+    num_tied, num_untried = len(by_verdict[Verdict.TIED]), sum(v.is_untried for v in words)
     return ReachabilityFacts(
         states=vectors.description,
         num_reachable=len(by_verdict[Verdict.REACHABLE]) + num_tied,
         num_tied=num_tied,
         num_unreachable=len(by_verdict[Verdict.UNREACHABLE]),
-        num_undecided=len(by_verdict[Verdict.UNDECIDED]) - len(decided.untried),
-        num_untried=len(decided.untried),
+        num_undecided=len(by_verdict[Verdict.UNDECIDED]) - num_untried,
+        num_untried=num_untried,
         unreachable=tuple(_unreachable(v, word) for v in by_verdict[Verdict.UNREACHABLE]),
         elapsed=elapsed,
     )

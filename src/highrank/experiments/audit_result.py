@@ -142,7 +142,7 @@ class ReachabilityFacts:
     num_undecided: int
     """Too close to call."""
     num_untried: int
-    """Not found by the search, and left there for lack of time: 0 unless `--quick`."""
+    """Left without a verdict for lack of time: 0 unless `--quick`."""
     unreachable: tuple[UnreachableWord, ...]
     """All of them, in the order of the vocabulary."""
     elapsed: float

@@ -31,7 +31,7 @@ def _counts(decided: Sequence[tuple[str, ModelAudit]]) -> Table:
         "– tied with another word": [count(f.num_tied) for f in facts],
         "unreachable, proved": [count(f.num_unreachable) for f in facts],
         "too close to call": [count(f.num_undecided) for f in facts],
-        "not tried": [count(f.num_untried) for f in facts],
+        "left for lack of time": [count(f.num_untried) for f in facts],
         "time": [duration(f.elapsed) for f in facts],
     }
     return Table(

@@ -22,8 +22,8 @@ UNITS = (
     "of the head allows. comparable: singular values above float32's round-off; certified: above "
     "float64's. effective, ε: how many carry all but ε of the sum of squares. divergence: between "
     "the predictions of two contexts, nats. unreachable: words that no hidden state makes the most "
-    "likely. dead: components that are not used. –: unknown, or none. A high rank alone predicts "
-    "little: the page says why."
+    "likely. undecided: too close to call, or left for lack of time. dead: components that are not "
+    "used. –: unknown, or none. A high rank alone predicts little: the page says why."
 )
 
 Rows = list[tuple[str, ...]]
@@ -107,7 +107,7 @@ def _health_rows(models: Sequence[ModelAudit]) -> Rows:
             "unreachable": lambda m: (
                 "–" if m.reachability is None else count(m.reachability.num_unreachable)
             ),
-            "undecided, not tried": lambda m: (
+            "undecided": lambda m: (
                 "–"
                 if m.reachability is None
                 else count(m.reachability.num_undecided + m.reachability.num_untried)

@@ -106,4 +106,7 @@ REFERENCE = Paragraph(
         "(MoC) and 9,981 (MoS), and divergences of 4.763, 4.864 and 5.284 nats.",
     )
 )
-QUICK = " This was a quick audit: of words only a sample where all take long."
+QUICK = (
+    " This was a quick audit: of words only a sample where all take long, and no more than there "
+    "was time for."
+)

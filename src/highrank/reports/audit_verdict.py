@@ -75,7 +75,7 @@ def reachability_verdict(model: ModelAudit) -> str:
     if facts.num_undecided:
         text += f"; too close to call: {count(facts.num_undecided)}"
     if facts.num_untried:
-        text += f"; not tried: {count(facts.num_untried)}"
+        text += f"; left for lack of time: {count(facts.num_untried)}"
     if facts.num_unreachable or facts.num_undecided or facts.num_untried:
         return f"{text}."
     return "Every word can be the most likely one."

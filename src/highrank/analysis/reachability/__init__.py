@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from highrank.analysis.reachability.deadline import Deadline
 from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
 from highrank.analysis.reachability.hull import inside
 from highrank.analysis.reachability.problem import Problem, build_problem
@@ -34,6 +35,7 @@ def decide_words(
     states: States | None = None,
     *,
     tolerance: float = 1e-10,
+    seconds: float | None = None,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> Reachability:
     """For each word, whether some state h gives it the only greatest of the logits W h + b.
@@ -44,8 +46,11 @@ def decide_words(
         states: the states that there are (see `states`), all of R^E if None.
         tolerance: the lead, relative to the size of logits, that may be left by a proof which
             rounding keeps from being exact; each proof says whether it is.
+        seconds: after which no more is tried: words without a certificate are then undecided. One
+            look at some words or one check of a proof may still be under way. No limit if None.
     """
     check_scipy()
+    deadline = Deadline(seconds)
     start = time.perf_counter()
     matrix, offset = _head(weight, bias)
     distinct = distinct_words(matrix, offset)
@@ -54,9 +59,9 @@ def decide_words(
     if len(leaders) == 1:
         found = _Certificates([_alone(problem)], num_searched=1)
     else:
-        found = _decide(problem, tolerance, on_progress)
+        found = _decide(problem, tolerance, deadline, on_progress)
     return Reachability(
-        words=word_verdicts(offset, distinct, found.certificates),
+        words=word_verdicts(offset, distinct, found.certificates, found.untried),
         num_searched=found.num_searched,
         num_inside=found.num_inside,
         num_programmes=found.num_programmes,
@@ -94,16 +99,21 @@ class _Certificates:
     num_searched: int
     num_inside: int = 0
     num_programmes: int = 0
+    untried: frozenset[int] = frozenset()
+    """Those without one for lack of time."""
 
 
 def _decide(
-    problem: Problem, tolerance: float, on_progress: Callable[[float, str], None] | None
+    problem: Problem,
+    tolerance: float,
+    deadline: Deadline,
+    on_progress: Callable[[float, str], None] | None,
 ) -> _Certificates:
     def report(share: float, text: str) -> None:
         if on_progress is not None:
             on_progress(share, text)
 
-    found = search_states(problem, lambda share, text: report(share * SEARCH_SHARE, text))
+    found = search_states(problem, lambda share, text: report(share * SEARCH_SHARE, text), deadline)
     certificates: list[State | Proof | None] = [
         State(hidden=hidden, margin=margin) if margin > 0 else None
         for hidden, margin in zip(found.hidden, found.margin.tolist(), strict=True)
@@ -111,13 +121,15 @@ def _decide(
     left = (found.margin <= 0).nonzero()[:, 0]
     result = _Certificates(certificates, num_searched=len(certificates) - len(left))
     num_left = len(left)
-    while len(left) > 0:
+    while len(left) > 0 and not deadline.has_passed:
         share = SEARCH_SHARE + (1 - SEARCH_SHARE) * (1 - len(left) / num_left)
         report(share, f"solving: {len(left)} words are open")
         word, left = int(left[0]), left[1:]
-        certificate = decide_word(problem, word, found.rivals[word], tolerance)
+        certificate = decide_word(problem, word, found.rivals[word], tolerance, deadline)
         certificates[word] = certificate
         result.num_programmes += 1
+        if certificate is None and deadline.has_passed:
+            result.untried |= {word}
         if isinstance(certificate, Proof) and len(left) > 0:
             for other, weights in zip(*inside(problem, certificate.words, left), strict=True):
                 proof = prove(problem, int(other), certificate.words, weights, tolerance)
@@ -125,5 +137,6 @@ def _decide(
                     certificates[other] = proof
                     left = left[left != other]
                     result.num_inside += 1
-    report(1.0, "every word has been tried")
+    result.untried |= set(left.tolist())
+    report(1.0, f"time is up: {len(result.untried)} words are open" if result.untried else "done")
     return result

@@ -1,6 +1,7 @@
 """Words of one vector: only those with its largest bias can lead, and they lead together."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,9 +35,16 @@ def distinct_words(weight: Tensor, bias: Tensor) -> Distinct:
 
 
 def word_verdicts(
-    bias: Tensor, distinct: Distinct, certificates: list[State | Proof | None]
+    bias: Tensor,
+    distinct: Distinct,
+    certificates: list[State | Proof | None],
+    untried: Collection[int] = (),
 ) -> tuple[WordVerdict, ...]:
-    """What the certificates of the leaders say of all words."""
+    """What the certificates of the leaders say of all words.
+
+    Args:
+        untried: positions of the leaders for which there was no time.
+    """
     leaders, biases = distinct.leaders.tolist(), bias.tolist()
     keys = list(zip(distinct.position, biases, strict=True))
     members: dict[tuple[int, float], list[int]] = {}
@@ -59,12 +67,13 @@ def word_verdicts(
         )
 
     return tuple(
-        _word_verdict(word, certificate(*key), groups[key]) for word, key in enumerate(keys)
+        _word_verdict(word, certificate(*key), groups[key], key[0] in untried)
+        for word, key in enumerate(keys)
     )
 
 
 def _word_verdict(
-    word: int, certificate: State | Proof | None, group: tuple[int, ...]
+    word: int, certificate: State | Proof | None, group: tuple[int, ...], is_untried: bool
 ) -> WordVerdict:
     if certificate is None:
         verdict = Verdict.UNDECIDED
@@ -72,7 +81,13 @@ def _word_verdict(
         verdict = Verdict.UNREACHABLE
     else:
         verdict = Verdict.REACHABLE if len(group) == 1 else Verdict.TIED
-    return WordVerdict(word=word, verdict=verdict, certificate=certificate, group=group)
+    return WordVerdict(
+        word=word,
+        verdict=verdict,
+        certificate=certificate,
+        group=group,
+        is_untried=is_untried and certificate is None,
+    )
 
 
 def _proof(words: list[int], lead: float) -> Proof:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from highrank.analysis.reachability.deadline import NEVER, Deadline
 from highrank.analysis.reachability.states import Everywhere, States
 
 # Numbers in one block of logits: they stay in the cache.
@@ -30,8 +31,13 @@ class Problem:
     size: float
     bias_size: float
 
-    def leads(self, words: Tensor, lifted: Tensor, num_rivals: int) -> tuple[Tensor, Tensor]:
-        """Lead of each word (N,) in its lifted state (N, E+1), and its strongest rivals (N, R)."""
+    def leads(
+        self, words: Tensor, lifted: Tensor, num_rivals: int, deadline: Deadline = NEVER
+    ) -> tuple[Tensor, Tensor]:
+        """Lead of each word (N,) in its lifted state (N, E+1), and its strongest rivals (N, R).
+
+        Of the first words only if the time is up before all are done.
+        """
         rows = self.rows.to(lifted.dtype)
         step = max(1, BLOCK // len(rows))
         leads, rivals = [], []
@@ -39,6 +45,8 @@ class Problem:
             lead, others = leads_in(state @ rows.T, block)
             leads.append(lead)
             rivals.append(others.topk(min(num_rivals, len(rows) - 1)).indices)
+            if deadline.has_passed:
+                break
         return torch.cat(leads), torch.cat(rivals)
 
     def hidden(self, lifted: Tensor, lead: Tensor) -> Tensor:

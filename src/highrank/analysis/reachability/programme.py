@@ -10,6 +10,7 @@ E embedding size, V distinct words, n rivals.
 """
 
 import importlib.util
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from highrank.analysis.reachability.check import margins
+from highrank.analysis.reachability.deadline import NEVER, Deadline
 from highrank.analysis.reachability.problem import Problem
 from highrank.analysis.reachability.proof import prove
 from highrank.analysis.reachability.result import Proof, State
@@ -48,9 +50,9 @@ class Optimum(NamedTuple):
 
 
 def decide_word(
-    problem: Problem, word: int, rivals: Tensor, tolerance: float
+    problem: Problem, word: int, rivals: Tensor, tolerance: float, deadline: Deadline = NEVER
 ) -> State | Proof | None:
-    """A checked certificate for the word, or None if neither kind passes its check.
+    """A checked certificate for the word; None if neither kind passes its check or time is up.
 
     Args:
         rivals: (n,), the words that the programme begins with.
@@ -58,7 +60,7 @@ def decide_word(
     """
     tangents: list[Tensor] = []
     for _ in range(MAX_ROUNDS):
-        optimum = solve(problem, word, rivals, tangents)
+        optimum = solve(problem, word, rivals, tangents, deadline.seconds_left)
         if optimum is None:
             return None
         if optimum.lead <= SMALL:
@@ -79,10 +81,18 @@ def decide_word(
     return None
 
 
-def solve(problem: Problem, word: int, rivals: Tensor, tangents: list[Tensor]) -> Optimum | None:
+def solve(
+    problem: Problem,
+    word: int,
+    rivals: Tensor,
+    tangents: list[Tensor],
+    seconds: float = math.inf,
+) -> Optimum | None:
     """The best state against these rivals, with their multipliers; None if the solver gives up."""
     from scipy.optimize import linprog  # type: ignore[import-untyped]
 
+    if seconds <= 0:
+        return None
     apart = problem.rows[word] - problem.rows[rivals]  # (n, E+1)
     size = apart.size(1)
     above = torch.cat([-apart, torch.ones(len(rivals), 1, dtype=torch.float64)], dim=1)
@@ -103,6 +113,7 @@ def solve(problem: Problem, word: int, rivals: Tensor, tangents: list[Tensor]) -
         options={
             "primal_feasibility_tolerance": SOLVER_TOLERANCE,
             "dual_feasibility_tolerance": SOLVER_TOLERANCE,
+            "time_limit": seconds,
         },
     )
     if result.status != 0:

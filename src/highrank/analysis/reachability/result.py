@@ -18,7 +18,7 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
     """In every state another word is at least as likely."""
     UNDECIDED = "undecided"
-    """Too close to call in float64: neither certificate passed its check."""
+    """Too close to call in float64: neither certificate passed its check. Or for lack of time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,8 @@ class WordVerdict:
     """A state if the word is reachable or tied, a proof if not, None if undecided."""
     group: tuple[int, ...]
     """The words with its vector and its bias, itself included."""
+    is_untried: bool
+    """Whether it is undecided for lack of time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,17 @@ class Reachability:
     num_inside: int
     """Those that lie in a simplex which had proved another one unreachable."""
     num_programmes: int
-    """Those that needed a linear programme."""
+    """Those that needed a linear programme, the one that ran out of time included."""
     elapsed: float
     """Seconds."""
 
     def having(self, verdict: Verdict) -> tuple[WordVerdict, ...]:
         return tuple(word for word in self.words if word.verdict is verdict)
+
+    @property
+    def num_untried(self) -> int:
+        """Words that are undecided for lack of time: 0 if there was no limit."""
+        return sum(word.is_untried for word in self.words)
 
     @property
     def counts(self) -> dict[Verdict, int]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from highrank.analysis.reachability.check import margins
+from highrank.analysis.reachability.deadline import NEVER, Deadline
 from highrank.analysis.reachability.problem import Problem
 from highrank.analysis.reachability.states import Everywhere
 
@@ -37,12 +38,15 @@ class Found:
     hidden: Tensor
     """(V, E): the states."""
     rivals: dict[int, Tensor]
-    """The remembered rivals of each word that is still open."""
+    """The remembered rivals of each word that is still open; of some only if the time was up."""
 
 
 def search_states(
-    problem: Problem, on_progress: Callable[[float, str], None] | None = None
+    problem: Problem,
+    on_progress: Callable[[float, str], None] | None = None,
+    deadline: Deadline = NEVER,
 ) -> Found:
+    """What is found of all words before the time is up."""
     num_words, size = problem.weight.shape
     margin = torch.full((num_words,), -torch.inf, dtype=torch.float64)
     hidden = torch.zeros(num_words, size, dtype=torch.float64)
@@ -51,7 +55,10 @@ def search_states(
     known = torch.empty(num_words, 0, dtype=torch.long)  # (N, R)
     lifted = _at_reach(problem, rows)
     for sweep in range(NUM_SWEEPS):
-        lead, rivals = problem.leads(words, lifted, NUM_RIVALS)
+        if deadline.has_passed:
+            break
+        lead, rivals = problem.leads(words, lifted, NUM_RIVALS, deadline)
+        words, lifted, known = words[: len(lead)], lifted[: len(lead)], known[: len(lead)]
         ahead = (lead > 0).nonzero()[:, 0]
         precise = problem.states.project(lifted[ahead].double())
         states = problem.hidden(precise, lead[ahead].double())
@@ -77,7 +84,12 @@ def search_states(
                 strict=True,
             )
             lifted = torch.cat(
-                [_moved(problem, rows[w, None] - rows[k], x, sphere) for w, k, x in blocks]
+                [
+                    x
+                    if deadline.has_passed
+                    else _moved(problem, rows[w, None] - rows[k], x, sphere)
+                    for w, k, x in blocks
+                ]
             )
     open_rivals = {word: k.unique() for word, k in zip(words.tolist(), known, strict=True)}
     return Found(margin=margin, hidden=hidden, rivals=open_rivals)
