@@ -1,11 +1,11 @@
 """What a run has come to: evaluated, drawn, told."""
 
 import dataclasses
-import textwrap
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from highrank.cli.pen import print_samples
 from highrank.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from highrank.training.loop import Outcome, Run
 
 # Below 1, as people read samples; `highrank generate` has all settings.
-TEMPERATURE = 0.8
+TEMPERATURE, NUM_SAMPLES = 0.8, 3
 
 
 def evaluate_run(
@@ -55,8 +55,7 @@ def tell(
 ) -> None:
     """Perplexities, files and three samples."""
     from highrank.build import load
-    from highrank.data.tokenizer import readable
-    from highrank.generation import generate
+    from highrank.generation import Sampling, stream
 
     console = Console(highlight=False, soft_wrap=True)
     for split, found, num_columns in (
@@ -76,13 +75,16 @@ def tell(
     )
     console.print(f"It writes, at temperature {TEMPERATURE}:")
     model, vocabulary = load(run.folder, str(run.trainer.device))
-    samples = generate(
-        model, vocabulary, num_words=60, num_samples=3, temperature=TEMPERATURE, seed=0
+    steps = stream(
+        model,
+        vocabulary,
+        (),
+        Sampling(temperature=TEMPERATURE),
+        num_words=60,
+        num_samples=NUM_SAMPLES,
     )
-    for words in samples:
-        text = readable(words, corpus.level).strip()
-        console.print(textwrap.indent(text, "  "), markup=False)
+    print_samples(console, corpus.level, steps, NUM_SAMPLES)
     console.print(
-        f"More of it: highrank generate {run.folder}. Other perplexities: highrank evaluate "
-        f"{run.folder} --help"
+        f"More of it: highrank generate {run.folder} --temperature {TEMPERATURE}\n"
+        f"Other perplexities: highrank evaluate {run.folder} --help"
     )
