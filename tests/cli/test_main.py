@@ -10,7 +10,7 @@ import pytest
 
 from highrank import __main__ as entry
 from highrank import __version__
-from highrank.cli.main import COMMANDS, main
+from highrank.cli.main import COMMANDS, GROUPS, main
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -76,3 +76,18 @@ def test_waiting_threads_sleep_soon_unless_the_user_decided(given, expected, mon
     monkeypatch.setattr("sys.argv", ["highrank", "--version"])
     entry.main()
     assert os.environ.get("GOMP_SPINCOUNT") == expected
+
+
+COMMAND_LINES = [
+    *((name,) for name in COMMANDS),
+    *((group, name) for group, commands in GROUPS.items() for name in commands),
+]
+
+
+@pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
+def test_help_fits_in_eighty_columns(words, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, printed = run(monkeypatch, capsys, *words, "--help")
+    assert code == 0
+    body = printed.out.split("\n\n", 1)[1]  # the usage line is the parser's own
+    assert all(len(line) <= 80 for line in body.splitlines())

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
 from highrank.data.atomic import write_atomically
@@ -25,17 +26,16 @@ def loss(
     ] = (),
     rounds: int = 5,
     quick: bool = False,
-    chunk_bytes: Annotated[
-        int | None, tyro.conf.arg(help_behavior_hint="(default: the package's own)")
-    ] = None,
+    chunk_bytes: Annotated[int | None, unless_given("the package's own", "INT")] = None,
     json: bool = False,
     out: Path = Path("highrank-bench-loss.html"),
-    picture: Path | None = None,
+    picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
 ) -> None:
     """Compare the ways to the mixture's loss and its gradients: time and memory.
 
-    Prints a table, and writes a page with pictures and a JSON file beside it. Contestants take
-    turns in one run; all four shapes take about fifteen minutes on two cores.
+    Prints a table, and writes a page with pictures and a JSON file beside it.
+
+    All four shapes take about fifteen minutes on two cores.
 
     Args:
         shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).
@@ -75,7 +75,7 @@ def loss(
 
 
 def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
-    """Compare one training step of ptb-mos with the original head's, and with ptb-softmax.
+    """Compare a training step of ptb-mos with the original head's and ptb-softmax's.
 
     Args:
         rounds: How often each contestant's time is taken; the best counts.
@@ -101,10 +101,9 @@ def backward(
     seed: int = 0,
     json: bool = False,
 ) -> None:
-    """Does a backward pass through fewer rows pay? Time and learning curves of an experiment.
+    """Does a backward pass through fewer rows pay? An experiment.
 
-    Trains the same small mixture four times, in turns: with exact gradients, and with rows
-    (token, component) of little responsibility left out or sampled.
+    Trains a small mixture four times: exactly, and with rows left out or sampled.
 
     Args:
         data: Folder with ptb.train.txt and ptb.valid.txt.
@@ -125,7 +124,7 @@ def backward(
 
 
 def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
-    """Compare dynamic evaluation with plain passes, and the cache with static evaluation.
+    """Compare dynamic evaluation with plain passes, the cache with static evaluation.
 
     Args:
         rounds: How often each contestant's time is taken; the best counts.
@@ -144,7 +143,9 @@ def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> N
 
 
 def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
-    """Compare singular values without holding the matrix with an SVD of it. About an hour.
+    """Compare singular values without holding the matrix with an SVD of it.
+
+    At full size it takes the better part of an hour.
 
     Args:
         rounds: How often each contestant's time is taken; the best counts.
@@ -168,20 +169,21 @@ def language(
     contexts: int = 100,
     epochs: int = 5,
     seed: int = 0,
-    threads: int | None = None,
+    threads: Annotated[int | None, unless_given("all cores", "INT")] = None,
     json: bool = False,
 ) -> None:
-    """Do trained AWD-LSTMs reach what their heads can say of an exact language? Half an hour.
+    """Do trained AWD-LSTMs reach what their heads can say of an exact language?
 
-    Trains a softmax and a mixture of contexts of 16 numbers on 2 million words of a language whose
-    log-probabilities have rank 64. Ctrl-C and the same command again goes on.
+    Trains a softmax and a mixture, E = 16, on 2 million words of rank 64.
+
+    Half an hour on one core. After Ctrl-C the same command goes on.
 
     Args:
         runs: Where the two runs go.
         contexts: Of the language, a square number: 100, or 400 for a harder one.
         epochs: Passes over the training text.
         seed: Of the language and the weights.
-        threads: Of the matrix multiplies; all cores if not given.
+        threads: Of the matrix multiplies.
         json: Print the numbers as JSON instead of a table.
     """
     import torch

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from highrank.cli.option import unless_given
 from highrank.cli.progress import progress
 from highrank.data.prepare import TextOptions
 
@@ -19,11 +20,15 @@ def data() -> None:
     """List and prepare corpora: known ones, or your own text."""
 
 
-def list_(*, cache: Path | None = None, json: bool = False) -> None:
-    """Show the known corpora, their licences and sizes, and what is prepared where.
+def list_(
+    *,
+    cache: Annotated[Path | None, unless_given("the user's", "PATH")] = None,
+    json: bool = False,
+) -> None:
+    """Show the known corpora, their licences and sizes, and what is prepared.
 
     Args:
-        cache: Folder of prepared corpora, instead of the user's cache folder.
+        cache: Folder of prepared corpora.
         json: Print all of it as JSON instead of a table.
     """
     from highrank.data.cache import cache_folder
@@ -42,24 +47,29 @@ def list_(*, cache: Path | None = None, json: bool = False) -> None:
 def prepare(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")],
     *,
-    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
-    name: str | None = None,
-    cache: Path | None = None,
+    from_: Annotated[
+        Path | None,
+        tyro.conf.arg(name="from", metavar="PATH", help_behavior_hint="(default: none)"),
+    ] = None,
+    name: Annotated[str | None, unless_given("as the file or folder", "STR")] = None,
+    cache: Annotated[Path | None, unless_given("the user's", "PATH")] = None,
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = AS_USUAL,
     force: bool = False,
     json: bool = False,
 ) -> None:
     """Turn a corpus into token files that training reads.
 
-    Known corpora (see `highrank data list`) follow their published protocol, and their counts are
-    checked. Your own text is a file, or a folder of .txt files, in UTF-8: cut at 90 % and 95 % into
-    train, valid and test, unless the folder has just train.txt, valid.txt and test.txt.
+    Known corpora follow their published protocol: see highrank data list
+
+    Your own text is a file, or a folder of .txt files, in UTF-8.
+
+    It is cut at 90 % and 95 % into train, valid, test, unless these are its files.
 
     Args:
         source: A known corpus, or the path of your text.
         from_: Folder or archive with the known corpus' files, instead of a download.
-        name: What to call your text; by default as the file or folder.
-        cache: Folder of prepared corpora, instead of the user's cache folder.
+        name: What to call your text.
+        cache: Folder of prepared corpora.
         text: For your own text.
         force: Replace a prepared corpus of the same name.
         json: Print counts, hashes and the folder as JSON instead of a table.

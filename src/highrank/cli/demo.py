@@ -3,9 +3,11 @@
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 
+from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
 
@@ -16,11 +18,11 @@ def demo(
     out: Path = Path("highrank-demo.html"),
     quick: bool = False,
     json: bool = False,
-    picture: Path | None = None,
+    picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
 ) -> None:
-    """Fit Softmax, MoC and MoS to two languages whose true distribution is known exactly.
+    """Fit Softmax, MoC and MoS to languages whose distribution is known exactly.
 
-    Prints a table and writes a page with pictures. One to two minutes on two idle cores.
+    Prints a table and writes a page with pictures. One to two minutes on two cores.
 
     Args:
         seed: Draws the languages and the starting points.

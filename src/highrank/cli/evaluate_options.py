@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from highrank.cli.evaluate_method_options import CacheOptions, DynamicOptions
+from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 
 NO_DYNAMIC, NO_CACHE = DynamicOptions(), CacheOptions()
-
-
-def _unless_given(default: str, metavar: str) -> Any:
-    """For an option that is None unless it is given: what happens then."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 # A text in several lines keeps its line breaks in the help: each is one line.
@@ -22,9 +18,9 @@ def _unless_given(default: str, metavar: str) -> Any:
 class Options:
     split: Literal["both", "valid", "test"] = "both"
     """Which texts of the corpus."""
-    columns: Annotated[int | None, _unless_given("as in training; 1 for test", "INT")] = None
+    columns: Annotated[int | None, unless_given("as in training; 1 for test", "INT")] = None
     """Columns of text that are read side by side; static evaluation only."""
-    compat: Annotated[Literal["mos"] | None, _unless_given("by predicted tokens", "{mos}")] = None
+    compat: Annotated[Literal["mos"] | None, unless_given("by predicted tokens", "{mos}")] = None
     """Divide the loss as the original code, mos, does, to compare with its logs."""
     dynamic: bool = False
     """Learn from each segment after it was scored. Reads the training text once first."""
@@ -32,11 +28,11 @@ class Options:
     """Make words likelier that followed similar states before: a neural cache."""
     search: bool = False
     """Try many settings of --dynamic and --cache on valid, and take the best."""
-    search_tokens: Annotated[int | None, _unless_given("all", "INT")] = None
+    search_tokens: Annotated[int | None, unless_given("all", "INT")] = None
     """Search on so many first tokens of valid only."""
-    text: Annotated[Path | None, _unless_given("none", "FILE")] = None
+    text: Annotated[Path | None, unless_given("none", "FILE")] = None
     """Evaluate this file instead of the corpus; it is read as the corpus was prepared."""
-    per_token: Annotated[Path | None, _unless_given("none", "FILE")] = None
+    per_token: Annotated[Path | None, unless_given("none", "FILE")] = None
     """Write probability, surprisal, rank, weights of each word of --text to this .csv or .jsonl."""
     independent_lines: bool = False
     """Forget everything at the end of each line of --text."""

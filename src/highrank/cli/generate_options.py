@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from highrank.cli.option import unless_given
+
 if TYPE_CHECKING:
     from highrank.generation import Sampling
 
@@ -20,13 +22,9 @@ class Options:
     """How many samples; they are written side by side."""
     temperature: float = 1.0
     """Divides log-probabilities: below 1 bolder, above 1 wilder, 0 takes the likeliest word."""
-    top_k: Annotated[
-        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: all)")
-    ] = None
+    top_k: Annotated[int | None, unless_given("all", "INT")] = None
     """Draw from so many likeliest words only."""
-    top_p: Annotated[
-        float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: all words)")
-    ] = None
+    top_p: Annotated[float | None, unless_given("all words", "FLOAT")] = None
     """Draw from the fewest likeliest words that together have this probability."""
     seed: int = 0
     """The same seed writes the same text."""

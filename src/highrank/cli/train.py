@@ -25,8 +25,8 @@ def run_train(arguments: list[str]) -> None:
     options = tyro.cli(
         Options,
         prog=f"highrank train {preset}",
-        description=f"Train a language model, starting from the preset {preset}. The preset comes "
-        f"first: {', '.join(presets.PRESETS)}.",
+        description=f"Train a language model, starting from the preset {preset}.\n\n"
+        "Another preset comes first: highrank train ptb-mos; see highrank presets",
         default=Options(config=_default_config(preset, arguments)),
         args=arguments[named:],
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),

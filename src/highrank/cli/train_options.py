@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from highrank.cli.duration import seconds
+from highrank.cli.option import unless_given
 from highrank.cli.progress import progress
 from highrank.config import RunConfig
 
@@ -21,18 +22,18 @@ TIMED_TOKENS = 500
 @dataclass(frozen=True, kw_only=True)
 class Options:
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
-    resume: Path | None = None
+    resume: Annotated[Path | None, unless_given("a new run", "RUN")] = None
     """Go on with this run, from its last checkpoint."""
-    budget: str | None = None
+    budget: Annotated[str | None, unless_given("no limit", "TIME")] = None
     """Be done in time, tested and saved: 90s, 20m, 1.5h. Schedules then follow the clock."""
     runs: Path = Path("runs")
     """Where runs go: runs/<preset>-<n>."""
-    out: Path | None = None
-    """The run's folder, if it is not to be the next free one."""
+    out: Annotated[Path | None, unless_given("the next free one in --runs", "PATH")] = None
+    """The run's folder."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
-    threads: int | None = None
-    """Threads of the matrix multiplies; all cores if not given. Part of bit-for-bit equality."""
+    threads: Annotated[int | None, unless_given("all cores", "INT")] = None
+    """Threads of the matrix multiplies. Part of bit-for-bit equality."""
     tensorboard: bool = False
     """Also write the numbers for TensorBoard, into the run's folder."""
     json: bool = False
