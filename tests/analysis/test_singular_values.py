@@ -93,6 +93,14 @@ def test_elimination_leaves_the_triangle_of_a_qr():
     assert (triangle.tril(-1) == 0).all()
 
 
+@pytest.mark.parametrize("size", [3, 64, 65, 130])
+def test_rows_of_zeros_change_no_digit_of_the_triangle(size):
+    triangle = torch.randn(size, size).double().triu()
+    before = triangle.clone()
+    eliminate(triangle, torch.zeros(5, size).double())
+    assert torch.equal(triangle, before)
+
+
 @pytest.mark.parametrize("method", ["stable", "fast"])
 @given(cuts=st.lists(st.integers(0, 70), max_size=6), counts=st.sets(st.integers(1, 70)))
 def test_counts_are_spectra_of_the_first_rows_however_rows_arrive(method, cuts, counts):

@@ -183,8 +183,8 @@ def eliminate(triangle: Tensor, block: Tensor) -> None:
         lower = reflections[len(corner) :]  # (n, p)
         corner.copy_(reflections[: len(corner)].triu())
         inverse = (lower.T @ lower).triu_(1)  # (p, p)
-        # τ is 0 for a column that is zero already: a huge 1/τ leaves the others alone.
-        inverse.diagonal().copy_(1 / tau.clamp_min(1e-150))
+        # τ is 0 for a column that is zero already: then 1/τ = inf, and its share below is 0.
+        inverse.diagonal().copy_(1 / tau)
         share = torch.addmm(triangle[here, right], lower.T, block[:, right])  # (p, V - …)
         share = torch.linalg.solve_triangular(inverse.T, share, upper=False)
         triangle[here, right] -= share
