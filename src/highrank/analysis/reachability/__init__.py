@@ -17,7 +17,7 @@ from torch import Tensor
 
 from highrank.analysis.reachability.deadline import Deadline
 from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
-from highrank.analysis.reachability.hull import inside
+from highrank.analysis.reachability.hull import MAX_SIZE, inside
 from highrank.analysis.reachability.problem import Problem, build_problem
 from highrank.analysis.reachability.programme import check_scipy, decide_word
 from highrank.analysis.reachability.proof import prove
@@ -120,7 +120,7 @@ def _decide(
     ]
     left = (found.margin <= 0).nonzero()[:, 0]
     result = _Certificates(certificates, num_searched=len(certificates) - len(left))
-    num_left = len(left)
+    num_left, is_flat = len(left), problem.weight.size(1) <= MAX_SIZE
     while len(left) > 0 and not deadline.has_passed:
         share = SEARCH_SHARE + (1 - SEARCH_SHARE) * (1 - len(left) / num_left)
         report(share, f"solving: {len(left)} words are open")
@@ -130,7 +130,7 @@ def _decide(
         result.num_programmes += 1
         if certificate is None and deadline.has_passed:
             result.untried |= {word}
-        if isinstance(certificate, Proof) and len(left) > 0:
+        if isinstance(certificate, Proof) and len(left) > 0 and is_flat:
             for other, weights in zip(*inside(problem, certificate.words, left), strict=True):
                 proof = prove(problem, int(other), certificate.words, weights, tolerance)
                 if proof is not None:
