@@ -1,4 +1,4 @@
-"""Audits against matrices that are small enough to be held, and words planted inside a hull."""
+"""Audits against matrices that are small enough to be held."""
 
 import gc
 import json
@@ -9,19 +9,14 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from highrank.analysis.reachability import decide_words
-from highrank.analysis.reachability.result import Verdict
 from highrank.experiments import audit_rank as rank_module
 from highrank.experiments import audit_reachability as reachability_module
 from highrank.experiments.audit import audit_model, run_audit
 from highrank.experiments.audit_layer import head_layer, hugging_face_layer
 from highrank.experiments.audit_model import AuditedModel, OpenModel
 from highrank.experiments.audit_rank import free_bytes, plan_spectrum
-from highrank.experiments.audit_reachability import decide_sample
-from highrank.experiments.audit_reading import choose_windows, read_contexts
+from highrank.experiments.audit_reading import read_contexts
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.integrations.huggingface import OutputLayer
 
@@ -86,43 +81,6 @@ def nothing(share, text):
     pass
 
 
-@given(st.integers(3, 400), st.integers(2, 300), st.integers(2, 50))
-def test_windows_give_contexts_in_order_each_once_with_a_history(num_tokens, wanted, window):
-    windows = choose_windows(num_tokens, wanted, window)
-    positions = [p for w in windows for p in range(w.first, w.end)]
-    assert positions == sorted(set(positions))
-    assert positions[0] >= 0 and positions[-1] <= num_tokens - 2
-    assert len(positions) >= min(wanted, num_tokens - 1)
-    assert all(w.end - w.start <= window for w in windows)
-    assert all(w.first - w.start == (window // 2 if w.first else 0) for w in windows)
-
-
-def test_windows_are_spread_over_the_text():
-    firsts = [w.first for w in choose_windows(100_001, 1_000, 20)]
-    assert len(firsts) == 100 and set(np.diff(firsts)) == {1_000}
-
-
-@given(st.integers(3, 300), st.integers(2, 200))
-def test_states_belong_to_their_positions(num_tokens, wanted):
-    tokens = list(range(1_000, 1_000 + num_tokens))
-    found = read_contexts(lambda t: t[..., None].double(), tokens, wanted, window=14)
-    assert len(found.positions) == min(wanted, num_tokens - 1)
-    assert found.hidden[:, 0].tolist() == [1_000 + p for p in found.positions]
-
-
-@pytest.mark.parametrize(
-    "num_tokens, wanted, window, message",
-    [
-        (2, 5, 8, "the text must have at least 3 tokens, got 2"),
-        (9, 1, 8, "contexts must be at least 2, got 1"),
-        (9, 5, 1, "window must be at least 2, got 1"),
-    ],
-)
-def test_impossible_readings_are_refused(num_tokens, wanted, window, message):
-    with pytest.raises(ValueError, match=message):
-        choose_windows(num_tokens, wanted, window)
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_an_audit_agrees_with_the_whole_matrix(name):
     layer = LAYERS[name]()
@@ -169,68 +127,6 @@ def test_rank_grows_with_contexts_up_to_what_can_be_shown():
     assert (rank.ceiling, rank.ceiling_reason) == (V, "words")
     rank = run_audit([replace(model, open=make_model(LAYERS["linear"]())[0].open)]).models[0].rank
     assert (rank.ceiling, rank.ceiling_reason) == (D + 1, "bound")
-
-
-@pytest.mark.parametrize("is_quick", [False, True])
-@pytest.mark.parametrize("softcap", [None, 3.0])
-def test_words_inside_the_hull_of_others_are_listed(monkeypatch, is_quick, softcap):
-    monkeypatch.setattr(reachability_module, "QUICK_MULTIPLIES", 0)
-    weight = torch.randn(V, 2)
-    weight[7] = weight[:7].mean(0)
-    weight[5] = weight[4]
-    layer = hugging_face_layer(output_layer(weight=weight, softcap=softcap))
-    found, note = reachability_module.audit_reachability(
-        layer, lambda i: f"w{i}", is_quick, GIB, nothing
-    )
-    assert note == "" and "w7" in [word.word for word in found.unreachable]
-    planted = next(word for word in found.unreachable if word.index == 7)
-    assert planted.between and "w7" not in planted.between
-    counts = (found.num_reachable, found.num_unreachable, found.num_undecided, found.num_untried)
-    assert sum(counts) == V and found.num_untried == 0
-    # In the plane the vertices of the hull lead in some direction, and nothing else does.
-    from scipy.spatial import ConvexHull
-
-    corners = set(ConvexHull(weight.double().numpy()).vertices.tolist())
-    unreachable = {word.index for word in found.unreachable}
-    twins = {4, 5} if corners & {4, 5} else set()
-    assert unreachable == set(range(V)) - corners - twins
-    assert found.num_tied == len(twins)
-
-
-def test_words_for_which_there_is_no_time_are_untried():
-    vectors = hugging_face_layer(output_layer(weight=torch.randn(V, 2))).vectors
-    patient = decide_sample(vectors, 10, seconds=60.0, on_progress=nothing)
-    assert len(patient) == V and sum(word.is_untried for word in patient) == V - 10
-    hasty = decide_sample(vectors, 10, seconds=0.0, on_progress=nothing)
-    assert sum(word.is_untried for word in hasty) > V - 10
-    for word, known in zip(hasty, patient, strict=True):
-        assert word.is_untried == (word.certificate is None)
-        assert word.is_untried or word.verdict is known.verdict
-
-
-@pytest.mark.parametrize("is_sampled", [False, True])
-def test_only_a_quick_audit_has_a_limit(monkeypatch, is_sampled):
-    monkeypatch.setattr(reachability_module, "QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(reachability_module, "QUICK_MULTIPLIES", 0 if is_sampled else 1e9)
-    layer = hugging_face_layer(output_layer(weight=torch.randn(V, 2)))
-    quick, _ = reachability_module.audit_reachability(layer, str, True, GIB, nothing)
-    assert quick.num_untried > V / 2 and quick.num_unreachable == quick.num_undecided == 0
-    assert quick.num_reachable + quick.num_untried == V
-    whole, _ = reachability_module.audit_reachability(layer, str, False, GIB, nothing)
-    assert whole.num_untried == 0 and whole.num_reachable + whole.num_unreachable == V
-
-
-def test_a_head_of_ours_is_asked_for_states_between_one_and_minus_one():
-    head = randomised(Softmax(D, V))
-    with torch.no_grad():
-        head.weight[3] *= 10
-        head.bias[3] = -1e3
-    layer = head_layer(head, False)
-    found, _ = reachability_module.audit_reachability(layer, str, False, GIB, nothing)
-    assert "between -1 and 1" in found.states
-    assert 3 in [word.index for word in found.unreachable]
-    everywhere = decide_words(head.weight, head.bias)
-    assert everywhere.words[3].verdict is Verdict.REACHABLE
 
 
 def test_without_scipy_everything_else_is_audited(monkeypatch):
@@ -283,12 +179,6 @@ def test_sampled_words_keep_the_bound(monkeypatch):
     assert (rank.method, rank.num_words, rank.certified) == ("stable", 12, D + 1)
     assert "12 of 30 words were drawn" in rank.method_reason
     assert len(rank.singular_values) == 12
-
-
-def test_reachability_that_would_not_fit_is_left_out_with_a_reason():
-    layer = LAYERS["linear"]()
-    found, note = reachability_module.audit_reachability(layer, str, False, 100, nothing)
-    assert found is None and "GiB of memory" in note
 
 
 def test_free_memory_is_half_of_what_linux_says(tmp_path):
