@@ -170,6 +170,7 @@ class Run:
 
     def _train_window(self) -> None:
         start, trainer = time.monotonic(), self.trainer
+        num_components = trainer.model.head.num_components
         try:
             tokens = trainer.train_window(self.share)
         except Diverged as error:
@@ -179,6 +180,9 @@ class Run:
                 f"--train.lr {trainer.stage.lr / 3:.2g}"
             ) from None
         elapsed = time.monotonic() - start
+        if trainer.model.head.num_components != num_components:
+            num_components = trainer.model.head.num_components
+            self.note(event="grow", tokens=self.num_tokens, num_components=num_components)
         self.seconds += elapsed
         self.num_tokens += tokens
         self.timed_windows.append((tokens, elapsed))
