@@ -33,9 +33,12 @@ _MODULES = {
 }
 
 
+_PACKAGES = ("build", "data", "heads", "presets")
+
+
 def __getattr__(name: str) -> Any:
-    if name == "presets":
-        return import_module("highrank.presets")
+    if name in _PACKAGES:
+        return import_module(f"highrank.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'highrank' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

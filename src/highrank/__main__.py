@@ -8,8 +8,8 @@ def main() -> None:
     """Load the commands and run one."""
     if "OMP_WAIT_POLICY" not in os.environ:
         # A thread of torch's that waits for the other spins before it sleeps. By default for so
-        # long that on a core which something else needs, all of training takes several times as
-        # long; a thousand turns cost nothing on idle cores (docs/log.md has the times).
+        # long that beside another busy process a step takes about 1.5 times as long; a thousand
+        # turns cost nothing measurable on idle cores (docs/log.md). Only GNU's OpenMP reads this.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         from highrank.cli.main import main as run

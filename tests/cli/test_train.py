@@ -73,7 +73,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     events = [
         json.loads(line)["event"] for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
-    assert events == ["epoch", "epoch", "end"]
+    assert events == ["epoch", "grow", "epoch", "end"]
     both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-1")
     assert both.returncode == 2 and "--resume must come without a preset" in both.stderr
     numbers = json.loads(highrank(place, "train", "--resume", "runs/small-1", "--json").stdout)

@@ -34,7 +34,11 @@ def test_growth_is_marked_where_it_happened():
 
 @pytest.mark.parametrize(
     ("metrics", "ticks"),
-    [(METRICS, (100, 150, 200, 300, 500)), ([epoch(10, 120.0, 120.0)], (100, 150))],
+    [
+        (METRICS, (100, 150, 200, 300, 500)),
+        ([epoch(10, 120.0, 120.0)], (100, 150)),
+        ([epoch(10, 99.999_999_999_9, 99.999_999_999_9)], (70, 100)),
+    ],
 )
 def test_the_axis_has_round_numbers_around_the_data(metrics, ticks):
     assert learning_chart(metrics).y.ticks == pytest.approx(ticks)

@@ -75,7 +75,20 @@ def test_progress_after_an_epoch_is_of_the_whole_epoch(config, corpus, tmp_path)
     assert [(p.epoch, p.train_loss, p.valid_loss) for p in ends] == [
         (line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines
     ]
-    assert all(progress.tokens_per_second > 0 for progress in shown)
+    assert all(progress.tokens_per_second > 0 for progress in shown)  # none is None
+
+
+def test_a_run_resumed_in_validation_shows_the_epoch_that_it_ended(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    while not run.trainer.is_epoch_over:
+        run._train_window()
+    run.save()
+    del run  # it holds the folder
+    shown = []
+    Run(config, corpus, tmp_path / "run", on_progress=shown.append).go()
+    first = metrics(tmp_path / "run")[0]
+    assert shown[0].tokens_per_second is None and shown[0].epoch == 1
+    assert (shown[0].train_loss, shown[0].valid_loss) == (first["train_loss"], first["valid_loss"])
 
 
 def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus, tmp_path):
@@ -129,7 +142,14 @@ def test_a_run_that_is_out_of_time_stays_so(config, corpus, tmp_path):
 def test_a_head_grows_when_the_epoch_begins(config, corpus, tmp_path):
     config = replace(config, head=replace(config.head, grow_at=2), finetune=None)
     Run(config, corpus, tmp_path / "run").go()
-    assert [line["num_components"] for line in metrics(tmp_path / "run")] == [1, 3, 3]
+    lines = metrics(tmp_path / "run")
+    assert [(line["event"], line["num_components"]) for line in lines] == [
+        ("epoch", 1),
+        ("grow", 3),
+        ("epoch", 3),
+        ("epoch", 3),
+    ]
+    assert all(lines[1][name] == lines[0][name] for name in ("step", "tokens"))
 
 
 def test_the_best_model_of_a_head_that_grows_is_a_mixture(config, corpus, tmp_path):

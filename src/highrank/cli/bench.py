@@ -174,13 +174,13 @@ def language(
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can say of an exact language?
 
-    Trains a softmax and a mixture, E = 16, on 2 million words of rank 64.
+    Trains a softmax and a mixture, E = 16, on 2 million words; log P has rank 64.
 
     Half an hour on one core. After Ctrl-C the same command goes on.
 
     Args:
         runs: Where the two runs go.
-        contexts: Of the language, a square number: 100, or 400 for a harder one.
+        contexts: Of the language, a square from 64 on: 100, or 400 for a harder one.
         epochs: Passes over the training text.
         seed: Of the language and the weights.
         threads: Of the matrix multiplies.

@@ -67,8 +67,9 @@ def _lines(console: Console) -> Callable[["Progress"], None]:
 def _numbers(progress: "Progress") -> str:
     """Perplexities: of training with dropout, of validation as the saved model will have it."""
     valid = "" if progress.valid_loss is None else f", valid {_perplexity(progress.valid_loss)}"
-    train = _perplexity(progress.train_loss)
-    return f"perplexity train {train}{valid}; {progress.tokens_per_second:,.0f} tokens/s"
+    train, speed = _perplexity(progress.train_loss), progress.tokens_per_second
+    pace = "" if speed is None else f"; {speed:,.0f} tokens/s"
+    return f"perplexity train {train}{valid}{pace}"
 
 
 def _perplexity(loss: float) -> str:

@@ -25,7 +25,7 @@ OnProgress = Callable[[float, str], None]
 COPIES = 5
 # Multiplies of one look at all words, V² E, that a quick audit does: some seconds.
 QUICK_MULTIPLIES = 2e10
-# Of larger heads it takes so many words; of all heads it takes so many seconds.
+# Of larger heads it takes so many words. Their programmes, or all of a smaller head, get so long.
 QUICK_WORDS, QUICK_SECONDS = 500, 15.0
 # With which such a programme begins, and the lead that an inexact proof may leave.
 NUM_RIVALS, TOLERANCE = 32, 1e-10
@@ -72,7 +72,6 @@ def decide_sample(
         num_words: that are drawn; each is tried with its own vector as the state.
         seconds: after which linear programmes end.
     """
-    deadline = Deadline(seconds)
     weight = vectors.weight.detach().double().contiguous()
     bias = weight.new_zeros(len(weight)) if vectors.bias is None else vectors.bias.double()
     distinct = distinct_words(weight, bias)
@@ -88,6 +87,7 @@ def decide_sample(
     margin = margins(problem.weight, problem.bias, vectors.states, drawn, hidden).tolist()
     certificates: list[State | Proof | None] = [None] * len(leaders)
     untried = set(range(len(leaders)))
+    deadline = Deadline(seconds)
     # A word with a state costs nothing more, so those come first.
     order = sorted(range(len(drawn)), key=lambda i: margin[i] <= 0)
     for done, i in enumerate(order):

@@ -1,16 +1,16 @@
 """Turn a mixture of one softmax into K that start out saying the same.
 
 Each new component is the old one with noise, which is what lets them part; the weights start
-uniform. The noise of the K components sums to zero, so that what it does to the mixture cancels to
-first order, however much it does to each. D hidden size, E embedding size.
+uniform. The noise of the K components sums to zero, so that without dropout the mixture changes in
+second order only. D hidden size, E embedding size.
 """
 
 import torch
 
 from highrank.heads.mos import MixtureOfSoftmaxes
 
-# Of the standard deviation of the latent weights. A trained model's loss changes by 0.001 %, that
-# of random weights by less than 0.1 % (docs/log.md).
+# Of the standard deviation of the latent weights, before the mean over the components is taken out.
+# It changes a trained model's loss by 0.001 % (docs/log.md), that of random weights below 0.1 %.
 NOISE = 0.05
 
 

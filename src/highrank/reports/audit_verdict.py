@@ -68,8 +68,10 @@ def reachability_verdict(model: ModelAudit) -> str:
         return ""
     if facts.num_unreachable:
         can = "word can" if facts.num_unreachable == 1 else "words can"
-        share = facts.num_unreachable / model.head.vocab_size
-        text = f"{count(facts.num_unreachable)} {can} never be the most likely one ({share:.2%})"
+        share = f"{facts.num_unreachable / model.head.vocab_size:.2%} of all"
+        if facts.num_undecided or facts.num_untried:
+            share = f"at least {share}"
+        text = f"{count(facts.num_unreachable)} {can} never be the most likely one ({share})"
     else:
         text = "No word was found that can never be the most likely one"
     if facts.num_undecided:

@@ -47,7 +47,8 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
 def _ticks(series: Sequence[Series]) -> tuple[float, ...]:
     """The round numbers within the data and the next ones around it."""
     values = [y for line in series for y in line.y]
-    powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+    low, high = math.log10(min(values)), math.log10(max(values))
+    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
     ticks = [factor * 10.0**power for power in powers for factor in TICKS]
     below = [tick for tick in ticks if tick <= min(values)]
     above = [tick for tick in ticks if tick >= max(values)]

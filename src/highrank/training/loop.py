@@ -30,8 +30,8 @@ class Progress:
     epoch: int
     step: int
     share: float
-    tokens_per_second: float
-    """Of training, over the last windows."""
+    tokens_per_second: float | None
+    """Of training, over the last windows; None before the first of this sitting."""
     train_loss: float
     """Mean of the epoch's tokens so far."""
     valid_loss: float | None
@@ -182,7 +182,8 @@ class Run:
         elapsed = time.monotonic() - start
         if trainer.model.head.num_components != num_components:
             num_components = trainer.model.head.num_components
-            self.note(event="grow", tokens=self.num_tokens, num_components=num_components)
+            position = {"step": trainer.step - 1, "tokens": self.num_tokens}
+            self.note(event="grow", **position, num_components=num_components)
         self.seconds += elapsed
         self.num_tokens += tokens
         self.timed_windows.append((tokens, elapsed))
@@ -212,7 +213,7 @@ class Run:
             tokens=self.num_tokens,
             seconds=round(self.seconds, 3),
         )
-        # Before the next epoch begins: here its training loss is that of all its tokens.
+        # Before the next epoch begins with a training loss of its own.
         self._show()
         if trainer.note_validation(valid.nats):
             save_model(self.folder / "model.safetensors", trainer.best_state)
@@ -226,17 +227,19 @@ class Run:
             raise KeyboardInterrupt
 
     def _show(self) -> None:
-        if self.on_progress is None or not self.timed_windows:
+        if self.on_progress is None:
             return
-        trainer = self.trainer
-        tokens, seconds = (sum(parts) for parts in zip(*self.timed_windows, strict=True))
+        trainer, speed = self.trainer, None
+        if self.timed_windows:
+            tokens, seconds = (sum(parts) for parts in zip(*self.timed_windows, strict=True))
+            speed = tokens / seconds
         self.on_progress(
             Progress(
                 stage="finetune" if trainer.is_finetuning else "train",
                 epoch=trainer.epoch,
                 step=trainer.step,
                 share=self.share,
-                tokens_per_second=tokens / seconds,
+                tokens_per_second=speed,
                 train_loss=trainer.train_loss,
                 valid_loss=self.valid_loss,
             )

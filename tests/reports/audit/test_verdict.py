@@ -67,8 +67,12 @@ def test_a_rank_far_below_all_limits_is_not_said_to_grow():
     "counts, words",
     [
         ((0, 0, 0), "Every word can be the most likely one."),
-        ((1, 0, 0), "1 word can never be the most likely one (0.10%)."),
-        ((25, 3, 0), "25 words can never be the most likely one (2.50%); too close to call: 3."),
+        ((1, 0, 0), "1 word can never be the most likely one (0.10% of all)."),
+        (
+            (25, 3, 0),
+            "25 words can never be the most likely one (at least 2.50% of all); "
+            "too close to call: 3.",
+        ),
         (
             (0, 0, 900),
             "No word was found that can never be the most likely one; left for lack of time: 900.",

@@ -46,8 +46,8 @@ def decide_words(
         states: the states that there are (see `states`), all of R^E if None.
         tolerance: the lead, relative to the size of logits, that may be left by a proof which
             rounding keeps from being exact; each proof says whether it is.
-        seconds: after which no more is tried: words without a certificate are then undecided. One
-            look at some words or one check of a proof may still be under way. No limit if None.
+        seconds: after which no more is tried: words without a certificate are then undecided. The
+            set-up and checks of what was found are not cut short. No limit if None.
     """
     check_scipy()
     deadline = Deadline(seconds)
@@ -132,6 +132,8 @@ def _decide(
             result.untried |= {word}
         if isinstance(certificate, Proof) and len(left) > 0 and is_flat:
             for other, weights in zip(*inside(problem, certificate.words, left), strict=True):
+                if deadline.has_passed:
+                    break
                 proof = prove(problem, int(other), certificate.words, weights, tolerance)
                 if proof is not None:
                     certificates[other] = proof

@@ -18,7 +18,7 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
     """In every state another word is at least as likely."""
     UNDECIDED = "undecided"
-    """Too close to call in float64: neither certificate passed its check. Or for lack of time."""
+    """Neither certificate passed its check, too close to call in float64; or there was no time."""
 
 
 @dataclass(frozen=True, kw_only=True)
