@@ -245,7 +245,14 @@ class Trainer:
         state = dict(self.optimizer.state)
         head = self.model.head
         assert isinstance(head, MixtureOfSoftmaxes)
-        self.model.head = grown(head, self.config.head.num_components, self.generator)
+        rows = slice(self.row, min(self.row + self.config.batch.window, len(self.data) - 1))
+        target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
+        self.model.eval()
+        with torch.no_grad():
+            hidden = self.model.backbone(self.data[rows], self.hidden_state)[0]  # (T, B, D)
+        self.model.head = grown(
+            head, self.config.head.num_components, hidden, target, self.generator
+        )
         self.optimizer = self._make_optimizer()
         for p in self.model.parameters():
             if p in state:
