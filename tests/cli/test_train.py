@@ -112,7 +112,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
         (["--corpus", "tale", "--head.kind", "softmax"], "got softmax: add --head.grow-at None"),
         (
             ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "None"],
-            "for a tied softmax, got 256 and 64",
+            "for a tied softmax, got 192 and 64",
         ),
         (["--corpus", "tale", "--device", "gpu"], "device"),
         (["--corpus", "tale", "--threads", "0"], "threads must be at least 1, got 0"),

@@ -65,6 +65,6 @@ def grown(
 def _loss(head: MixtureOfSoftmaxes, hidden: Tensor, target: Tensor) -> float:
     """Without dropout."""
     was_training = head.training
-    loss = head.eval()(hidden, target).loss.item()
+    loss: float = head.eval()(hidden, target).loss.item()
     head.train(was_training)
     return loss

@@ -11,7 +11,7 @@ def small() -> RunConfig:
         corpus="sotu",
         model=ModelConfig(
             embedding_size=64,
-            hidden_sizes=(320, 256),
+            hidden_sizes=(256, 192),
             embedding_dropout=0.05,
             input_dropout=0.2,
             hidden_dropout=0.2,
@@ -19,7 +19,7 @@ def small() -> RunConfig:
             weight_dropout=0.2,
             embedding_range=0.5,
         ),
-        head=HeadConfig(kind="mos", num_components=4, dropout=0.1, grow_at=0.8),
+        head=HeadConfig(kind="mos", num_components=4, dropout=0.1, grow_at=0.85),
         batch=BatchConfig(batch_size=32, window=35, window_extra=20),
         train=StageConfig(
             optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=2, anneal=True
@@ -34,6 +34,6 @@ def small_softmax() -> RunConfig:
     mos = small()
     return replace(
         mos,
-        model=replace(mos.model, hidden_sizes=(472, mos.model.embedding_size)),
+        model=replace(mos.model, hidden_sizes=(361, mos.model.embedding_size)),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
     )
