@@ -59,9 +59,9 @@ def evaluate(
 
 
 def _result_folder(loaded: LoadedRun) -> Path:
+    """Where results go. It is made with the first of them, so that Ctrl-C leaves nothing behind."""
     folder = loaded.folder / "results"
-    folder.mkdir(exist_ok=True)
-    check_writable(folder / "result.json")
+    check_writable((folder if folder.exists() else loaded.folder) / "result.json")
     return folder
 
 
