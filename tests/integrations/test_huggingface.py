@@ -196,7 +196,7 @@ def test_downloads_are_read_without_a_connection(saved, monkeypatch, tmp_path):
 
 def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
     monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
-    HuggingFaceModel(str(saved)).load()
+    assert HuggingFaceModel(str(saved)).load().architecture == "GPT2LMHeadModel"
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from highrank.cli.option import unless_given
 from highrank.cli.progress import progress
-from highrank.data.prepare import TextOptions
+from highrank.data.prepare import Prepared, TextOptions
 
 AS_USUAL = TextOptions()
 
@@ -76,7 +76,6 @@ def prepare(
     """
     from highrank.data.catalog import CATALOG
     from highrank.data.prepare import prepare_known, prepare_text
-    from highrank.reports.corpora import corpus_table
 
     is_known = source in CATALOG
     if is_known and (name is not None or text != AS_USUAL):
@@ -100,17 +99,24 @@ def prepare(
                 force=force,
                 on_progress=on_progress,
             )
-    corpus = done.corpus
     if json:
-        print(dumps({"path": str(corpus.path), "is_new": done.is_new} | asdict(corpus.header)))
-        return
-    console = Console(highlight=False)
+        header = asdict(done.corpus.header)
+        print(dumps({"path": str(done.corpus.path), "is_new": done.is_new} | header))
+    else:
+        _tell(done)
+
+
+def _tell(done: Prepared) -> None:
+    from highrank.data.catalog import CATALOG
+    from highrank.reports.corpora import corpus_table
+
+    corpus, console = done.corpus, Console(highlight=False)
     console.print(corpus_table(corpus))
     console.print(f"Split: {corpus.header.recipe.split}", soft_wrap=True)
     where = "is in" if done.is_new else "was prepared before, and nothing was done: it is in"
     console.print(f"{corpus.name} {where} {corpus.path}", soft_wrap=True)
-    if is_known:
-        console.print(f"Licence: {CATALOG[source].licence}", soft_wrap=True)
+    if corpus.name in CATALOG:
+        console.print(f"Licence: {CATALOG[corpus.name].licence}", soft_wrap=True)
     console.print(f"Next: highrank train --corpus {corpus.name}", soft_wrap=True)
 
 
