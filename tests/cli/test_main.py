@@ -48,6 +48,21 @@ def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
         assert option in printed.out
 
 
+@pytest.mark.parametrize("arguments", [("train", "--help"), ("presets",)])
+def test_a_reader_that_leaves_early_is_no_error(arguments):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "highrank", *arguments],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_an_interrupt_while_the_commands_load_is_one_line():
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "highrank", "train"],

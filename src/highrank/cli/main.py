@@ -1,6 +1,7 @@
 """`highrank`: which command, and what the user sees when something goes wrong."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -38,26 +39,18 @@ def main() -> None:
     if arguments == ["--version"]:
         print(f"highrank {version('highrank')}")
         return
-    prog, commands, description = "highrank", COMMANDS, DESCRIPTION
-    if arguments[0] in GROUPS:
-        prog, commands = f"highrank {arguments[0]}", GROUPS[arguments[0]]
-        description = inspect.getdoc(COMMANDS[arguments[0]]) or ""
-        arguments = arguments[1:] or ["--help"]
     try:
-        if prog == "highrank" and arguments[0] == "train":
-            # The preset decides the defaults of all options, so it is read before they are.
-            run_train(arguments[1:])
-            return
-        tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog=prog,
-            description=description,
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        try:
+            _run(arguments)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("highrank: interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe has left (`highrank … | head`): nobody is there to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ValueError, OSError) as error:
         print(f"highrank: {error}", file=sys.stderr)
         sys.exit(2)
@@ -69,3 +62,22 @@ def main() -> None:
             f"highrank: there must be enough memory for these sizes, got {reason}", file=sys.stderr
         )
         sys.exit(2)
+
+
+def _run(arguments: list[str]) -> None:
+    prog, commands, description = "highrank", COMMANDS, DESCRIPTION
+    if arguments[0] in GROUPS:
+        prog, commands = f"highrank {arguments[0]}", GROUPS[arguments[0]]
+        description = inspect.getdoc(COMMANDS[arguments[0]]) or ""
+        arguments = arguments[1:] or ["--help"]
+    if prog == "highrank" and arguments[0] == "train":
+        # The preset decides the defaults of all options, so it is read before they are.
+        run_train(arguments[1:])
+        return
+    tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog=prog,
+        description=description,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )

@@ -9,12 +9,16 @@ from highrank.cli.pen import print_samples
 from highrank.cli.progress import progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from highrank.data.corpus import Corpus
     from highrank.evaluation.static import Evaluation
     from highrank.training.loop import Outcome, Run
 
 # Below 1, as people read samples; `highrank generate` has all settings.
 TEMPERATURE, NUM_SAMPLES = 0.8, 3
+# How many contexts of valid tell whether the components have parted; `highrank audit` reads more.
+NUM_CONTEXTS = 500
 
 
 def evaluate_run(
@@ -38,6 +42,37 @@ def evaluate_run(
     return valid, test
 
 
+def specialisation(run: "Run") -> float | None:
+    """What the speaking component tells about the next word, in nats; None without a mixture."""
+    import torch
+
+    from highrank.analysis.components import component_report
+    from highrank.build import load
+    from highrank.heads import MixtureOfSoftmaxes
+
+    model, _ = load(run.folder, str(run.trainer.device))
+    if not isinstance(model.head, MixtureOfSoftmaxes) or model.head.num_components == 1:
+        return None
+    words = torch.from_numpy(run.valid[:NUM_CONTEXTS].astype("int64"))[:, None]  # (T, 1)
+    with torch.no_grad():
+        hidden = model.backbone(words.to(run.trainer.device), model.initial_state(1))[0]
+    return component_report(model.head, hidden[:, 0], num_pair_contexts=1).specialisation
+
+
+def _parting(nats: float, folder: "Path") -> str:
+    """Whether the components have parted, and what to do if not."""
+    from highrank.reports.audit_verdict import ALIKE
+
+    text = f"Which component speaks tells {nats:.3f} nats about the next word (valid)."
+    if nats >= ALIKE:
+        return f"{text} More: highrank audit {folder}"
+    return (
+        f"{text} They say nearly the same: the model is close to one softmax. "
+        "They part if the mixture grows earlier (--head.grow-at), trains longer, or has smaller "
+        "embeddings (--model.embedding-size)."
+    )
+
+
 def as_json(
     run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
 ) -> dict[str, object]:
@@ -45,6 +80,7 @@ def as_json(
         "run": str(run.folder),
         **dataclasses.asdict(outcome),
         "num_parameters": sum(p.numel() for p in run.trainer.model.parameters()),
+        "specialisation": specialisation(run),
         "valid": {"perplexity": valid.perplexity, **valid._asdict()},
         "test": {"perplexity": test.perplexity, **test._asdict()},
     }
@@ -73,6 +109,9 @@ def tell(
         f"  {run.folder}/metrics.jsonl         all numbers\n"
         f"  {run.folder}/learning-curve.png    a picture of them"
     )
+    nats = specialisation(run)
+    if nats is not None:
+        console.print(_parting(nats, run.folder))
     console.print(f"It writes, at temperature {TEMPERATURE}:")
     model, vocabulary = load(run.folder, str(run.trainer.device))
     steps = stream(
