@@ -30,16 +30,6 @@ def like_trained(vocab_size, size, seed=0):
     return vectors, frequency.log() / 3
 
 
-def verdicts(*args, **kwargs):
-    return [word.verdict.value for word in decide_words(*args, **kwargs).words]
-
-
-def reachable(*args, **kwargs):
-    found = decide_words(*args, **kwargs)
-    assert not found.having(Verdict.UNDECIDED)
-    return {word.word for word in found.having(Verdict.REACHABLE)}
-
-
 def exact_lead(weight, bias, word, hidden):
     """Lead of a word over each other, in rational numbers."""
     state = [Fraction(x) for x in hidden.tolist()]
@@ -94,12 +84,12 @@ def best_lead(weight, bias, word, bounds):
     return -linprog(cost, A_ub=above, b_ub=bias[word] - bias[others], bounds=every).fun
 
 
-def test_the_reachable_words_of_the_plane_are_the_corners_of_the_hull():
+def test_the_reachable_words_of_the_plane_are_the_corners_of_the_hull(reachable):
     weight = gaussian(300, 2)
     assert reachable(weight) == set(ConvexHull(weight.numpy()).vertices.tolist())
 
 
-def test_with_a_bias_they_are_the_corners_of_the_hull_seen_from_above():
+def test_with_a_bias_they_are_the_corners_of_the_hull_seen_from_above(reachable):
     weight, bias = gaussian(300, 2), gaussian(300, seed=1)
     hull = ConvexHull(torch.cat([weight, bias[:, None]], dim=1).numpy())
     above = hull.simplices[hull.equations[:, 2] > 0]
@@ -115,7 +105,7 @@ def test_certificates_hold_in_rational_arithmetic(has_bias):
         assert_certified(weight, bias, word)
 
 
-def test_on_a_line_only_the_ends_are_reachable():
+def test_on_a_line_only_the_ends_are_reachable(verdicts):
     weight = torch.tensor([[0.5], [-2.0], [3.0], [0.0], [2.9]])
     want = ["unreachable", "reachable", "reachable", "unreachable", "unreachable"]
     assert verdicts(weight) == want
@@ -129,7 +119,7 @@ def test_on_a_line_only_the_ends_are_reachable():
     ]
 
 
-def test_words_with_one_vector_and_bias_lead_together_or_not_at_all():
+def test_words_with_one_vector_and_bias_lead_together_or_not_at_all(verdicts):
     corners = torch.tensor([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
     weight = torch.cat([corners, corners[:1], torch.zeros(2, 2)])
     found = decide_words(weight)
@@ -142,7 +132,7 @@ def test_words_with_one_vector_and_bias_lead_together_or_not_at_all():
     assert apart[0] == "unreachable" and apart[3] == "reachable"
 
 
-def test_positive_and_negative_zero_are_one_number():
+def test_positive_and_negative_zero_are_one_number(verdicts):
     assert verdicts(torch.tensor([[0.0], [-0.0], [1.0]])) == ["tied", "tied", "reachable"]
 
 
@@ -161,7 +151,7 @@ def test_a_bias_of_minus_infinity_forbids_a_word_and_frees_those_behind_it():
 
 
 @pytest.mark.parametrize("num_words", [1, 3])
-def test_one_vector_leads_alone_or_with_its_copies(num_words):
+def test_one_vector_leads_alone_or_with_its_copies(num_words, verdicts):
     want = "reachable" if num_words == 1 else "tied"
     assert verdicts(torch.ones(num_words, 2)) == [want] * num_words
 

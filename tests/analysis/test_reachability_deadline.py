@@ -8,7 +8,7 @@ import torch
 
 from highrank.analysis.reachability import deadline as module
 from highrank.analysis.reachability import decide_words
-from highrank.analysis.reachability.deadline import Deadline
+from highrank.analysis.reachability.deadline import Deadline, OutOfTime
 from highrank.analysis.reachability.problem import build_problem
 from highrank.analysis.reachability.programme import decide_word, solve
 from highrank.analysis.reachability.result import Verdict
@@ -73,10 +73,33 @@ def test_a_programme_ends_in_time(ticks):
     weight = head()
     problem = build_problem(weight, weight.new_zeros(40), Everywhere())
     rivals = torch.arange(1, 3)
-    assert solve(problem, 0, rivals, [], seconds=0.0) is None
+    with pytest.raises(OutOfTime):
+        solve(problem, 0, rivals, [], seconds=0.0)
     assert solve(problem, 0, rivals, [], seconds=math.inf) is not None
-    assert decide_word(problem, 0, rivals, 1e-10, Deadline(2)) is None
+    with pytest.raises(OutOfTime):
+        decide_word(problem, 0, rivals, 1e-10, Deadline(2))
     assert decide_word(problem, 0, rivals, 1e-10, Deadline(100)) is not None
+
+
+def test_the_solver_itself_ends_in_time():
+    # Without a limit it takes half a second.
+    weight = head(2000, 60)
+    problem = build_problem(weight, weight.new_zeros(2000), Everywhere())
+    with pytest.raises(OutOfTime):
+        solve(problem, 0, torch.arange(1, 2000), [], seconds=1e-3)
+
+
+def test_a_word_too_close_to_call_is_not_untried_though_time_ends_with_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+
+    def too_close(*_args):
+        now[0] = 2.0
+
+    monkeypatch.setattr("highrank.analysis.reachability.decide_word", too_close)
+    found = decide_words(head(), seconds=1)
+    undecided = found.having(Verdict.UNDECIDED)
+    assert found.num_programmes == 1 and found.num_untried == len(undecided) - 1 > 1
 
 
 def test_progress_says_that_the_time_is_up():

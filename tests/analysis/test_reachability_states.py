@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.analysis.reachability import decide_words
-from highrank.analysis.reachability.result import Verdict
 from highrank.analysis.reachability.states import Ball, Box, behind_layer_norm
 
 
@@ -16,17 +14,7 @@ def gaussian(*shape, seed=0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def verdicts(*args, **kwargs):
-    return [word.verdict.value for word in decide_words(*args, **kwargs).words]
-
-
-def reachable(*args, **kwargs):
-    found = decide_words(*args, **kwargs)
-    assert not found.having(Verdict.UNDECIDED)
-    return {word.word for word in found.having(Verdict.REACHABLE)}
-
-
-def test_a_low_bias_forbids_a_word_in_a_bounded_set_only():
+def test_a_low_bias_forbids_a_word_in_a_bounded_set_only(verdicts):
     weight, bias = torch.eye(3), torch.tensor([0.0, 0.0, -5.0])
     assert verdicts(weight, bias) == ["reachable"] * 3
     assert verdicts(weight, bias, Box(-1, 1)) == ["reachable", "reachable", "unreachable"]
@@ -36,7 +24,7 @@ def test_a_low_bias_forbids_a_word_in_a_bounded_set_only():
 
 
 @pytest.mark.parametrize("states", [Box(-1, 1), Box(torch.tensor([-1.0, 0.0]), 2.0), Ball(1.0)])
-def test_states_on_a_grid_find_no_word_that_is_called_unreachable(states):
+def test_states_on_a_grid_find_no_word_that_is_called_unreachable(states, reachable):
     weight, bias = gaussian(80, 2), gaussian(80, seed=1) / 2
     grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 801, dtype=torch.float64)] * 2)
     grid = grid[states.contains(grid)]
@@ -47,7 +35,7 @@ def test_states_on_a_grid_find_no_word_that_is_called_unreachable(states):
     assert found < reachable(weight, bias)
 
 
-def test_what_a_layer_norm_makes_most_likely_is_reachable():
+def test_what_a_layer_norm_makes_most_likely_is_reachable(reachable):
     # Rare words are short, and all lean one way.
     length = 0.1 + torch.arange(1, 61, dtype=torch.float64).rsqrt()
     weight = gaussian(60, 4) * length[:, None] + gaussian(4, seed=1)
@@ -62,7 +50,7 @@ def test_what_a_layer_norm_makes_most_likely_is_reachable():
     assert len(found) < 60
 
 
-def test_a_layer_norm_cannot_tell_vectors_that_differ_by_a_constant():
+def test_a_layer_norm_cannot_tell_vectors_that_differ_by_a_constant(verdicts):
     weight = torch.tensor([[1.0, 0.0, -1.0], [3.0, 2.0, 1.0], [0.0, 0.0, 5.0]])
     matrix, offset, ball = behind_layer_norm(weight)
     assert verdicts(matrix, offset, ball) == ["tied", "tied", "reachable"]

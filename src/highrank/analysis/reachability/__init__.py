@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from highrank.analysis.reachability.deadline import Deadline
+from highrank.analysis.reachability.deadline import Deadline, OutOfTime
 from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
 from highrank.analysis.reachability.hull import MAX_SIZE, inside
 from highrank.analysis.reachability.problem import Problem, build_problem
@@ -124,12 +124,13 @@ def _decide(
     while len(left) > 0 and not deadline.has_passed:
         share = SEARCH_SHARE + (1 - SEARCH_SHARE) * (1 - len(left) / num_left)
         report(share, f"solving: {len(left)} words are open")
-        word, left = int(left[0]), left[1:]
-        certificate = decide_word(problem, word, found.rivals[word], tolerance, deadline)
-        certificates[word] = certificate
+        word = int(left[0])
         result.num_programmes += 1
-        if certificate is None and deadline.has_passed:
-            result.untried |= {word}
+        try:
+            certificate = decide_word(problem, word, found.rivals[word], tolerance, deadline)
+        except OutOfTime:
+            break
+        certificates[word], left = certificate, left[1:]
         if isinstance(certificate, Proof) and len(left) > 0 and is_flat:
             for other, weights in zip(*inside(problem, certificate.words, left), strict=True):
                 if deadline.has_passed:
@@ -139,6 +140,6 @@ def _decide(
                     certificates[other] = proof
                     left = left[left != other]
                     result.num_inside += 1
-    result.untried |= set(left.tolist())
+    result.untried = frozenset(left.tolist())
     report(1.0, f"time is up: {len(result.untried)} words are open" if result.untried else "done")
     return result

@@ -4,6 +4,10 @@ import math
 from time import monotonic
 
 
+class OutOfTime(Exception):
+    """A word is given up because the time is up, not because it was too close to call."""
+
+
 class Deadline:
     """So many seconds from now, or never."""
 

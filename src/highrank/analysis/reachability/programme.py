@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from highrank.analysis.reachability.check import margins
-from highrank.analysis.reachability.deadline import NEVER, Deadline
+from highrank.analysis.reachability.deadline import NEVER, Deadline, OutOfTime
 from highrank.analysis.reachability.problem import Problem
 from highrank.analysis.reachability.proof import prove
 from highrank.analysis.reachability.result import Proof, State
@@ -30,6 +30,8 @@ MAX_ROUNDS = 300
 NUM_NEW = 32
 # What the solver may violate, in units of the scaled rows.
 SOLVER_TOLERANCE = 1e-10
+# scipy's name for a limit that was reached; no limit of iterations is set here.
+TIME_IS_UP = 1
 # A lead that is worth a try at a proof.
 SMALL = 1e-8
 
@@ -52,7 +54,9 @@ class Optimum(NamedTuple):
 def decide_word(
     problem: Problem, word: int, rivals: Tensor, tolerance: float, deadline: Deadline = NEVER
 ) -> State | Proof | None:
-    """A checked certificate for the word; None if neither kind passes its check or time is up.
+    """A checked certificate for the word; None if neither kind passes its check.
+
+    Raises `OutOfTime` when the deadline has passed.
 
     Args:
         rivals: (n,), the words that the programme begins with.
@@ -88,11 +92,14 @@ def solve(
     tangents: list[Tensor],
     seconds: float = math.inf,
 ) -> Optimum | None:
-    """The best state against these rivals, with their multipliers; None if the solver gives up."""
+    """The best state against these rivals, with their multipliers; None if the solver gives up.
+
+    Raises `OutOfTime` after so many seconds.
+    """
     from scipy.optimize import linprog  # type: ignore[import-untyped]
 
     if seconds <= 0:
-        return None
+        raise OutOfTime
     apart = problem.rows[word] - problem.rows[rivals]  # (n, E+1)
     size = apart.size(1)
     above = torch.cat([-apart, torch.ones(len(rivals), 1, dtype=torch.float64)], dim=1)
@@ -116,6 +123,8 @@ def solve(
             "time_limit": seconds,
         },
     )
+    if result.status == TIME_IS_UP and math.isfinite(seconds):
+        raise OutOfTime
     if result.status != 0:
         return None
     solution, multipliers = torch.from_numpy(result.x), torch.from_numpy(result.ineqlin.marginals)
