@@ -140,6 +140,20 @@ def test_png_has_the_size_that_was_asked_for(tmp_path):
     assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (400, 150)
 
 
+def test_a_picture_that_fails_half_way_leaves_the_old_one(tmp_path, monkeypatch):
+    path, figure = tmp_path / "chart.png", draw(CHARTS["lines"])
+    path.write_bytes(b"old")
+
+    def half(target, **_options):
+        target.write_bytes(b"\x89PNG")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(figure, "savefig", half)
+    with pytest.raises(OSError, match="the disk is full"):
+        save_png(figure, path)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
 def test_drawing_leaves_no_trace_in_the_settings_of_matplotlib():
     import matplotlib
 

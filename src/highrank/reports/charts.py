@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank.data.atomic import write_atomically
 from highrank.reports.svg import embedded
 from highrank.reports.theme import LIGHT, Style
 
@@ -121,8 +122,9 @@ def to_svg(figure: "Figure") -> str:
 
 def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
     """Write the figure in the light theme."""
+    options: dict[str, Any] = {"format": "png", "dpi": dpi, "metadata": {"Software": None}}
     with _style():
-        figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
+        write_atomically(path, lambda temporary: figure.savefig(temporary, **options))
 
 
 def _write_labels(axes: "Axes", chart: Chart) -> None:
