@@ -5,7 +5,7 @@ import pytest
 
 from highrank.data import factorised
 from highrank.experiments import learned_language
-from highrank.experiments.learned_language import language_text, run_learned_language
+from highrank.experiments.learned_language import Contestant, language_text, run_learned_language
 from highrank.reports.learned_language import learned_language_table
 
 
@@ -19,16 +19,24 @@ def test_the_floor_is_the_entropy_of_the_language():
     np.testing.assert_allclose(counts, language.stationary @ language.prob, atol=0.01)
 
 
-def test_two_networks_are_trained_and_compared(monkeypatch, tmp_path):
+@pytest.fixture
+def small(monkeypatch):
     sizes = {"train": 6_000, "valid": 500, "test": 1_000}
     monkeypatch.setattr(learned_language, "SIZES", sizes)
-    monkeypatch.setattr(learned_language, "HEADS", {"softmax": 1, "mos": 2})
+    contestants = {"softmax": Contestant(1), "mos, grown": Contestant(2, grow_at=0.5)}
+    monkeypatch.setattr(learned_language, "CONTESTANTS", contestants)
+
+
+@pytest.mark.usefixtures("small")
+def test_networks_are_trained_and_compared(tmp_path):
     shares = []
     result = run_learned_language(
         tmp_path, epochs=1, on_progress=lambda share, _: shares.append(share)
     )
     assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0, abs=0.05)
-    assert [head.head for head in result.heads] == ["softmax", "mos"]
+    assert [head.head for head in result.heads] == ["softmax", "mos, grown"]
+    assert [(head.num_components, head.grow_at) for head in result.heads] == [(1, None), (2, 0.5)]
+    assert result.heads[0].specialisation is None and 0 <= result.heads[1].specialisation < 0.01
     for head in result.heads:
         assert head.optimum < head.excess
         assert head.perplexity == pytest.approx(result.floor * np.exp(head.excess))
@@ -36,3 +44,15 @@ def test_two_networks_are_trained_and_compared(monkeypatch, tmp_path):
     again = run_learned_language(tmp_path, epochs=1)
     assert again.heads[1].excess == result.heads[1].excess
     assert learned_language_table(result).row_count == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_heads_may_be_given_equal_time_instead_of_equal_text(tmp_path):
+    result = run_learned_language(tmp_path, budget=1.0)
+    assert (result.epochs, result.budget) == (None, 1.0)
+    assert all(head.num_tokens > 0 for head in result.heads)
+    # Runs of another length lie beside them.
+    run_learned_language(tmp_path, epochs=1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}-100{length}" for name in ("softmax", "mos-grown") for length in ("", "-1s")
+    }

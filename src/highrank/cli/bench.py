@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from highrank.cli.duration import seconds
 from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
@@ -168,20 +169,22 @@ def language(
     runs: Path = Path("runs/language"),
     contexts: int = 100,
     epochs: int = 5,
+    budget: Annotated[str | None, unless_given("epochs decide", "TIME")] = None,
     seed: int = 0,
     threads: Annotated[int | None, unless_given("all cores", "INT")] = None,
     json: bool = False,
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can say of an exact language?
 
-    Trains a softmax and a mixture, E = 16, on 2 million words; log P has rank 64.
+    A softmax, a mixture, a grown mixture; E = 16, 2 million words, log P of rank 64.
 
-    Half an hour on one core. After Ctrl-C the same command goes on.
+    An hour on one core. After Ctrl-C the same command goes on.
 
     Args:
-        runs: Where the two runs go.
+        runs: Where the three runs go.
         contexts: Of the language, a square from 64 on: 100, or 400 for a harder one.
         epochs: Passes over the training text.
+        budget: Equal time for each head instead of epochs: 90s, 6m.
         seed: Of the language and the weights.
         threads: Of the matrix multiplies.
         json: Print the numbers as JSON instead of a table.
@@ -195,7 +198,12 @@ def language(
         torch.set_num_threads(threads)
     with progress("Learning a language") as on_progress:
         result = run_learned_language(
-            runs, num_contexts=contexts, epochs=epochs, seed=seed, on_progress=on_progress
+            runs,
+            num_contexts=contexts,
+            epochs=epochs,
+            budget=None if budget is None else seconds(budget),
+            seed=seed,
+            on_progress=on_progress,
         )
     if json:
         print(dumps(asdict(result)))

@@ -77,11 +77,11 @@ def _train(options: Options, preset: str) -> None:
     if outcome.reason == "interrupted":
         console.print(f"Saved. Go on with: {_command_to_go_on(options, folder)}")
         sys.exit(130)
-    valid, test = evaluate_run(run, corpus, outcome)
+    found = evaluate_run(run, corpus, outcome)
     if options.json:
-        print(json.dumps(as_json(run, outcome, valid, test), indent=2))
+        print(json.dumps(as_json(run, outcome, found), indent=2))
     else:
-        tell(run, corpus, outcome, valid, test)
+        tell(run, corpus, outcome, found)
 
 
 def _command_to_go_on(options: Options, folder: Path) -> str:

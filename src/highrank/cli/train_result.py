@@ -1,7 +1,7 @@
 """What a run has come to: evaluated, drawn, told."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
@@ -17,14 +17,21 @@ if TYPE_CHECKING:
 
 # Below 1, as people read samples; `highrank generate` has all settings.
 TEMPERATURE, NUM_SAMPLES = 0.8, 3
-# How many contexts of valid tell whether the components have parted; `highrank audit` reads more.
-NUM_CONTEXTS = 500
 
 
-def evaluate_run(
-    run: "Run", corpus: "Corpus", outcome: "Outcome"
-) -> tuple["Evaluation", "Evaluation"]:
-    """Of the best model: on valid as it was when it was saved, and on test. Draws the curve."""
+class Found(NamedTuple):
+    """Of the best model."""
+
+    valid: "Evaluation"
+    """As it was when the model was saved."""
+    test: "Evaluation"
+    specialisation: float | None
+    """Of the components on valid, in nats; None without a mixture of softmaxes."""
+
+
+def evaluate_run(run: "Run", corpus: "Corpus", outcome: "Outcome") -> Found:
+    """Evaluate the best model and draw the learning curve."""
+    from highrank.analysis.parting import specialisation
     from highrank.build import load
     from highrank.evaluation.static import Evaluation, evaluate
     from highrank.reports.training import learning_curve
@@ -39,29 +46,12 @@ def evaluate_run(
         run.note(event="end", valid_loss=valid.nats, test_loss=test.nats)
         run.save()
     learning_curve(run.log.read(), run.folder / "learning-curve.png")
-    return valid, test
-
-
-def specialisation(run: "Run") -> float | None:
-    """What the speaking component tells about the next word, in nats; None without a mixture."""
-    import torch
-
-    from highrank.analysis.components import component_report
-    from highrank.build import load
-    from highrank.heads import MixtureOfSoftmaxes
-
-    model, _ = load(run.folder, str(run.trainer.device))
-    if not isinstance(model.head, MixtureOfSoftmaxes) or model.head.num_components == 1:
-        return None
-    words = torch.from_numpy(run.valid[:NUM_CONTEXTS].astype("int64"))[:, None]  # (T, 1)
-    with torch.no_grad():
-        hidden = model.backbone(words.to(run.trainer.device), model.initial_state(1))[0]
-    return component_report(model.head, hidden[:, 0], num_pair_contexts=1).specialisation
+    return Found(valid, test, specialisation(model, run.valid))
 
 
 def _parting(nats: float, folder: "Path") -> str:
     """Whether the components have parted, and what to do if not."""
-    from highrank.reports.audit_verdict import ALIKE
+    from highrank.analysis.parting import ALIKE
 
     text = f"Which component speaks tells {nats:.3f} nats about the next word (valid)."
     if nats >= ALIKE:
@@ -73,35 +63,31 @@ def _parting(nats: float, folder: "Path") -> str:
     )
 
 
-def as_json(
-    run: "Run", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
-) -> dict[str, object]:
+def as_json(run: "Run", outcome: "Outcome", found: Found) -> dict[str, object]:
     return {
         "run": str(run.folder),
         **dataclasses.asdict(outcome),
         "num_parameters": sum(p.numel() for p in run.trainer.model.parameters()),
-        "specialisation": specialisation(run),
-        "valid": {"perplexity": valid.perplexity, **valid._asdict()},
-        "test": {"perplexity": test.perplexity, **test._asdict()},
+        "specialisation": found.specialisation,
+        "valid": {"perplexity": found.valid.perplexity, **found.valid._asdict()},
+        "test": {"perplexity": found.test.perplexity, **found.test._asdict()},
     }
 
 
-def tell(
-    run: "Run", corpus: "Corpus", outcome: "Outcome", valid: "Evaluation", test: "Evaluation"
-) -> None:
-    """Perplexities, files and three samples."""
+def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None:
+    """Perplexities, files, whether components parted, and three samples."""
     from highrank.build import load
     from highrank.generation import Sampling, stream
 
     console = Console(highlight=False, soft_wrap=True)
-    for split, found, num_columns in (
-        ("valid", valid, run.trainer.config.valid_columns),
-        ("test ", test, 1),
+    for split, score, num_columns in (
+        ("valid", found.valid, run.trainer.config.valid_columns),
+        ("test ", found.test, 1),
     ):
         console.print(
-            f"{split} perplexity {found.perplexity:.2f} (static, {num_columns} "
-            f"{'column' if num_columns == 1 else 'columns'}, {found.num_tokens:,} tokens "
-            f"predicted, {found.nats:.4f} nats each)"
+            f"{split} perplexity {score.perplexity:.2f} (static, {num_columns} "
+            f"{'column' if num_columns == 1 else 'columns'}, {score.num_tokens:,} tokens "
+            f"predicted, {score.nats:.4f} nats each)"
         )
     console.print(
         f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.\n"
@@ -109,9 +95,8 @@ def tell(
         f"  {run.folder}/metrics.jsonl         all numbers\n"
         f"  {run.folder}/learning-curve.png    a picture of them"
     )
-    nats = specialisation(run)
-    if nats is not None:
-        console.print(_parting(nats, run.folder))
+    if found.specialisation is not None:
+        console.print(_parting(found.specialisation, run.folder))
     console.print(f"It writes, at temperature {TEMPERATURE}:")
     model, vocabulary = load(run.folder, str(run.trainer.device))
     steps = stream(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from highrank.analysis.parting import specialisation
 from highrank.build import load
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
@@ -23,8 +24,22 @@ from highrank.training.loop import Progress, Run
 
 RANK, CONTEXT_SIZE, NUM_COMPONENTS = 64, 16, 24
 SIZES = {"train": 2_000_000, "valid": 50_000, "test": 200_000}
-# One softmax is a mixture of one.
-HEADS = {"softmax": 1, "mos": NUM_COMPONENTS}
+# Epochs of a run that time ends.
+ENDLESS = 1000
+
+
+class Contestant(NamedTuple):
+    """One softmax is a mixture of one."""
+
+    num_components: int
+    grow_at: float | None = None
+
+
+CONTESTANTS = {
+    "softmax": Contestant(1),
+    "mos": Contestant(NUM_COMPONENTS),
+    "mos, grown": Contestant(NUM_COMPONENTS, grow_at=0.4),
+}
 
 
 class LanguageText(NamedTuple):
@@ -41,6 +56,8 @@ class LanguageText(NamedTuple):
 class LearnedHead:
     head: str
     num_components: int
+    grow_at: float | None
+    """The share of the run after which one component became K; None if there were K always."""
     num_parameters: int
     perplexity: float
     """Of the trained AWD-LSTM, test text, one column."""
@@ -48,6 +65,10 @@ class LearnedHead:
     """Nats per token above the language itself, on the same words."""
     optimum: float
     """Nats per token above the language, of the same head with a free vector for every context."""
+    specialisation: float | None
+    """What the speaking component tells about the word, in nats; None for one softmax."""
+    num_tokens: int
+    """That it read."""
     seconds: float
 
 
@@ -59,7 +80,10 @@ class LearnedLanguageResult:
     context_size: int
     num_tokens: int
     """Of training text; each epoch reads it once."""
-    epochs: int
+    epochs: int | None
+    """None if time ended the runs."""
+    budget: float | None
+    """Seconds of each run; None if epochs ended them."""
     entropy: float
     """Of the language, in nats per token."""
     floor: float
@@ -72,42 +96,49 @@ def run_learned_language(
     *,
     num_contexts: int = 100,
     epochs: int = 5,
+    budget: float | None = None,
     seed: int = 0,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> LearnedLanguageResult:
-    """Train both, or go on where an interrupted call in the same folder was.
+    """Train them all, or go on where an interrupted call in the same folder was.
 
     Args:
         folder: of the runs.
         num_contexts: of the language, a square of at least 64: which of √C groups of words each of
             the last two was in. The more there are, the less often the text shows each.
+        epochs: of each run, unless there is a budget.
+        budget: seconds of each run.
     """
     language = factorised(rank=RANK, num_contexts=num_contexts, seed=seed)
     text, test_loss = language_text(language, SIZES)
     heads = []
-    for index, (name, num_components) in enumerate(HEADS.items()):
+    for index, (name, contestant) in enumerate(CONTESTANTS.items()):
 
         def show(progress: Progress, index: int = index, name: str = name) -> None:
             if on_progress is not None:
                 on_progress(
-                    (index + progress.share) / len(HEADS), f"{name}, epoch {progress.epoch}"
+                    (index + progress.share) / len(CONTESTANTS), f"{name}, epoch {progress.epoch}"
                 )
 
-        config, run = run_config(num_components, epochs, seed), folder / f"{name}-{num_contexts}"
-        outcome = Run(config, text, run, on_progress=show).go()
+        config = run_config(contestant, epochs if budget is None else ENDLESS, seed)
+        run = folder / _folder_name(name, num_contexts, budget)
+        outcome = Run(config, text, run, budget=budget, on_progress=show).go()
         if outcome.reason == "interrupted":
             raise KeyboardInterrupt
         model, _ = load(run)
         found = evaluate(model, text.split("test"), num_columns=1)
-        fitted = fit_head(language, "mos", CONTEXT_SIZE, num_components, seed)
+        fitted = fit_head(language, "mos", CONTEXT_SIZE, contestant.num_components, seed)
         heads.append(
             LearnedHead(
                 head=name,
-                num_components=num_components,
+                num_components=contestant.num_components,
+                grow_at=contestant.grow_at,
                 num_parameters=sum(p.numel() for p in model.parameters()),
                 perplexity=found.perplexity,
                 excess=found.nats - test_loss,
                 optimum=language.excess(fitted.log_prob.numpy()),
+                specialisation=specialisation(model, text.split("valid")),
+                num_tokens=outcome.num_tokens,
                 seconds=outcome.seconds,
             )
         )
@@ -117,11 +148,18 @@ def run_learned_language(
         num_contexts=num_contexts,
         context_size=CONTEXT_SIZE,
         num_tokens=SIZES["train"],
-        epochs=epochs,
+        epochs=epochs if budget is None else None,
+        budget=budget,
         entropy=language.entropy,
         floor=float(np.exp(test_loss)),
         heads=tuple(heads),
     )
+
+
+def _folder_name(name: str, num_contexts: int, budget: float | None) -> str:
+    """Runs of another length are other runs."""
+    length = "" if budget is None else f"-{budget:g}s"
+    return f"{name.replace(', ', '-')}-{num_contexts}{length}"
 
 
 def language_text(language: Language, sizes: dict[str, int]) -> tuple[LanguageText, float]:
@@ -139,7 +177,7 @@ def language_text(language: Language, sizes: dict[str, int]) -> tuple[LanguageTe
     return LanguageText(Vocabulary(words), tokens), float(losses.mean())
 
 
-def run_config(num_components: int, epochs: int, seed: int) -> RunConfig:
+def run_config(contestant: Contestant, epochs: int, seed: int) -> RunConfig:
     """The same network for all heads: the last two words are all there is to remember."""
     return RunConfig(
         corpus="an exact language",
@@ -156,7 +194,11 @@ def run_config(num_components: int, epochs: int, seed: int) -> RunConfig:
             embedding_range=0.5,
         ),
         head=HeadConfig(
-            kind="mos", num_components=num_components, dropout=0.0, activation="identity"
+            kind="mos",
+            num_components=contestant.num_components,
+            dropout=0.0,
+            activation="identity",
+            grow_at=contestant.grow_at,
         ),
         batch=BatchConfig(batch_size=32, window=10, window_deviation=0.0),
         train=StageConfig(

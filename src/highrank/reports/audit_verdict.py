@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from highrank.analysis.parting import ALIKE
 from highrank.experiments.audit_result import MixtureFacts, ModelAudit, RankFacts
 from highrank.reports.audit_table import count, divergence
 from highrank.reports.demo_verdict import listed
@@ -10,8 +11,6 @@ from highrank.reports.theme import HEAD_NAMES
 
 # The share of the sum of squares that the words speak of.
 EPSILON = 1e-3
-# Components that differ by less, in nats, say nearly the same.
-ALIKE = 0.01
 # A rank this close to the highest that could be seen says more about the measurement.
 NEAR = 0.9
 CEILINGS = {"contexts": "the number of contexts", "words": "the number of words in the matrix"}
