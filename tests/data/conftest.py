@@ -34,7 +34,10 @@ def answer(handler, site):
     if wanted and site.knows_ranges and is_same:
         start = int(wanted.removeprefix("bytes=").removesuffix("-"))
         if start >= total:
-            handler.send_error(416)
+            handler.send_response(416)
+            handler.send_header("Content-Range", f"bytes */{total}")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
             return
         handler.send_response(206)
         handler.send_header("Content-Range", f"bytes {start + site.shift}-{total - 1}/{total}")

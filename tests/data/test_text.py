@@ -135,3 +135,22 @@ def test_a_folder_may_bring_its_own_split(tmp_path):
         name: f"{name}\n" for name in ("train", "valid", "test")
     }
     assert "train.txt" in rule
+
+
+@pytest.mark.parametrize("other", ["LICENSE.txt", "deep/train.txt"])
+def test_a_folder_with_its_own_split_and_more_is_refused(other, tmp_path):
+    for name in ("train.txt", "valid.txt", "test.txt", other):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("some words\n")
+    got = other if other.startswith("L") else "several of a name"
+    with pytest.raises(ValueError, match=f"one of each and no other text, got .*{got}"):
+        split_text(tmp_path)
+
+
+def test_the_three_files_may_lie_in_folders_of_any_order(tmp_path):
+    for name in ("b/train.txt", "c/test.txt", "d/valid.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(f"{name}\n")
+    spans, _ = split_text(tmp_path)
+    assert spans_text(spans["train"]) == "b/train.txt\n"
+    assert spans_text(spans["test"]) == "c/test.txt\n"

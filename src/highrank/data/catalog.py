@@ -128,6 +128,7 @@ CATALOG: dict[str, KnownCorpus] = {
             f"http://www.statmt.org/lm-benchmark/{BILLION}",
         ),
         sha256={BILLION: "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e"},
+        num_tokens={"test": 159_658},
         vocab_size=100_000,
         max_bytes=8 << 30,
     ),

@@ -1,5 +1,6 @@
 """Fetch a file, continuing where an earlier attempt stopped."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
@@ -7,6 +8,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from highrank.data.atomic import is_disk_full
 from highrank.data.corpus import file_sha256
 
 TIMEOUT_SECONDS = 30.0
@@ -22,20 +24,22 @@ def fetch(
 ) -> None:
     """Write what is at `url` to `target`.
 
-    What arrived so far is in `target` with .part at its end and survives a broken connection and
-    Ctrl-C: the next call asks for the rest, if the server still has the same file.
+    What arrived so far is in a .part beside `target`, one for each address, and survives a broken
+    connection and Ctrl-C: the next call asks for the rest, if the server still has the same file.
 
     Args:
         sha256: of the whole file; another one is an error, and the download is thrown away.
         max_bytes: a larger file is an error.
     """
-    part = _beside(target, ".part")
+    part = _beside(target, f".{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
     for attempt in range(1, ATTEMPTS + 1):
         before = _size(part)
         try:
             _fetch_rest(url, part, max_bytes, on_progress)
             break
         except (OSError, HTTPException) as error:
+            if is_disk_full(error):
+                raise
             if attempt == ATTEMPTS or _size(part) <= before:
                 raise ConnectionError(_reason(error)) from error
     if sha256 is not None and (found := file_sha256(part)) != sha256:
@@ -57,8 +61,12 @@ def _fetch_rest(url: str, part: Path, max_bytes: int, on_progress: OnProgress) -
     except HTTPError as error:
         error.close()
         if error.code == 416 and done:
+            if error.headers.get("Content-Range") == f"bytes */{done}":
+                # All of it is here: the last attempt ended after its last byte.
+                return
             _discard(part)
-            return _fetch_rest(url, part, max_bytes, on_progress)
+            _fetch_rest(url, part, max_bytes, on_progress)
+            return
         raise
     with response:
         if not _continues(response, done):
@@ -70,6 +78,7 @@ def _fetch_rest(url: str, part: Path, max_bytes: int, on_progress: OnProgress) -
             while block := response.read(COPY_BYTES):
                 done += len(block)
                 if done > max_bytes:
+                    _discard(part)
                     raise ValueError(f"a download must be at most {max_bytes:,} bytes, got more")
                 file.write(block)
                 on_progress(done / total if total else 0.0, f"{done / 1e6:,.1f} MB of {url}")

@@ -24,6 +24,8 @@ Numbers = NDArray[np.uint32]
 OnProgress = Callable[[float, str], None]
 
 CHUNK_TOKENS = 1 << 20
+# All different words are kept in memory while the text is read: so many take about 3 GB.
+MAX_WORDS = 20_000_000
 # Reading is slow; turning numbers into ids is not.
 READING = 0.95
 
@@ -61,6 +63,11 @@ def _number(
                 for tokens, num_bytes in _tokens(span, recipe):
                     found = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))
                     file.write(found.tobytes())
+                    if len(numbers) > MAX_WORDS:
+                        raise ValueError(
+                            f"a text must have at most {MAX_WORDS:,} different words, got more "
+                            f"in {span.path}: is it text with spaces? Try --level char"
+                        )
                     done += num_bytes
                     on_progress(done / total, f"reading {span.path.name}")
             if not file.tell():
@@ -74,17 +81,22 @@ def _number(
 def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[list[str], int]]:
     """Yield the tokens of each block and its size in bytes."""
     tokenize = TOKENIZERS[recipe.tokenizer]
-    position = span.start
+    position, is_open = span.start, False
     for text, num_bytes in read_text(span):
         position += num_bytes
         *lines, last = (text.lower() if recipe.lower else text).split("\n")
-        tokens = list(chain.from_iterable(map(tokenize, lines)))
+        found = [tokenize(line) for line in lines]
+        if lines:
+            # The rest of a line that had begun before may be without a token: it ends all the same.
+            found[0] = found[0] or [EOS] * is_open
+            is_open = False
         if last and position == span.end:
-            tokens += tokenize(last)
+            found.append(tokenize(last) or [EOS] * is_open)
         elif last:
             # The line goes on in the next block: it has not ended.
-            tokens += tokenize(last)[:-1]
-        yield tokens, num_bytes
+            found.append(tokenize(last)[:-1])
+            is_open = is_open or bool(found[-1])
+        yield list(chain.from_iterable(found)), num_bytes
 
 
 def _choose_vocabulary(words: list[str], recipe: Recipe, folder: Path) -> Vocabulary:

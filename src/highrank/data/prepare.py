@@ -2,13 +2,14 @@
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from highrank.data.atomic import new_folder
+from highrank.data.atomic import new_folder, room_for
 from highrank.data.cache import cache_folder, corpus_folder
 from highrank.data.catalog import CATALOG, KnownCorpus
 from highrank.data.corpus import HEADER_FILE, VOCABULARY_FILE, Corpus, file_sha256, load_corpus
@@ -71,13 +72,13 @@ def prepare_known(
     downloads = cache_folder(cache) / "downloads" / name
     unpacked = downloads / "unpacked"
     encoding = on_progress
-    try:
+    with _room_while_unpacked(target, unpacked):
         if source is not None:
             files = own_files(name, source, unpacked)
-        elif known.package is not None:
-            files = package_files(name)
         elif not force and target.exists():
             return Prepared(_existing(target, known.recipe, None), is_new=False)
+        elif known.package is not None:
+            files = package_files(name)
         else:
             files = download_files(name, downloads, unpacked, _part(on_progress, 0.0, 0.5))
             encoding = _part(on_progress, 0.5, 1.0)
@@ -85,6 +86,14 @@ def prepare_known(
         done = _prepare(target, spans, known.recipe, None, force, encoding, known)
         shutil.rmtree(downloads, ignore_errors=True)
         return done
+
+
+@contextmanager
+def _room_while_unpacked(target: Path, unpacked: Path) -> Iterator[None]:
+    """Whatever happens, what was unpacked goes away; a full disk is told."""
+    try:
+        with room_for(target):
+            yield
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
 
@@ -168,8 +177,8 @@ def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None) 
         is_same = is_same and old == new
     if not is_same:
         raise ValueError(
-            f"another corpus is already prepared as {header.name} in {target}: "
-            "replace it with --force, or give your text another name with --name"
+            f"another corpus is already prepared as {header.name} in {target}: replace it with "
+            "--force" + ("" if header.name in CATALOG else ", or give your text another --name")
         )
     return corpus
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from highrank.data.archive import extract, is_archive
+from highrank.data.atomic import is_disk_full
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
 from highrank.data.corpus import file_sha256
 from highrank.data.download import fetch
@@ -32,6 +33,8 @@ def own_files(name: str, source: Path, unpacked: Path) -> Files:
         if not packed or not _missing(name, index):
             return _choose(name, index, source)
         source = packed[0]
+    if CATALOG[name].package:
+        raise ValueError(f"the files of {name} must be in a folder, got {source}")
     if not is_archive(source):
         raise ValueError(f"the files of {name} must be in a folder or an archive, got {source}")
     return _unpack(name, source, unpacked)
@@ -65,6 +68,8 @@ def download_files(name: str, folder: Path, unpacked: Path, on_progress: OnProgr
         try:
             return _download(name, address, folder, unpacked, on_progress)
         except (OSError, ValueError) as error:
+            if is_disk_full(error):
+                raise
             failures.append(f"  {address}: {error}")
             for file in _archives(name) & {entry.name for entry in folder.iterdir()}:
                 (folder / file).unlink()

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from highrank.data.header import SPLITS
+
 BLOCK_BYTES = 1 << 20
 
 # Of the text, in its order: the last twentieth is for the test, the one before for validation.
@@ -46,13 +48,15 @@ def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
     """
     files = text_files(path)
     spans = [whole(file) for file in files]
-    if [file.name for file in files] == ["test.txt", "train.txt", "valid.txt"]:
-        test, train, valid = spans
-        return {
-            "train": [train],
-            "valid": [valid],
-            "test": [test],
-        }, "train.txt, valid.txt, test.txt"
+    own = {f"{name}.txt": name for name in SPLITS}
+    if own.keys() <= {file.name for file in files}:
+        if len(files) > len(own):
+            others = ", ".join(str(file) for file in files if file.name not in own)
+            raise ValueError(
+                f"a folder with {', '.join(own)} must have one of each and no other text, got "
+                f"{others or 'several of a name'}: move what is no part of it away"
+            )
+        return {own[span.path.name]: [span] for span in spans}, ", ".join(own)
     total = sum(span.end for span in spans)
     before, after = _cut(spans, int(TEST_FROM * total))
     start, middle = _cut(before, int(VALID_FROM * total))

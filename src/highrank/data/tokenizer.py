@@ -26,6 +26,8 @@ CLOSING = frozenset(".,;:!?)]}%”…")
 OPENING = frozenset("([{$“¿¡")
 
 MAX_PIECES = 1 << 18
+# What is longer, in characters, hardly comes again.
+LONGEST_PIECE = 64
 
 
 def words(line: str) -> list[str]:
@@ -78,9 +80,11 @@ class _Pieces(dict[str, tuple[str, ...]]):
     """The tokens of what lies between two spaces. It repeats: most is looked up, not matched."""
 
     def __missing__(self, text: str) -> tuple[str, ...]:
+        found = tuple(_pattern().findall(text))
         if len(self) >= MAX_PIECES:
             self.clear()
-        self[text] = found = tuple(_pattern().findall(text))
+        if len(text) <= LONGEST_PIECE:
+            self[text] = found
         return found
 
 

@@ -30,7 +30,7 @@ def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("ready", no_wrap=True)
     for listing in listings:
-        tokens = None if listing.num_tokens is None else listing.num_tokens["train"]
+        tokens = None if listing.num_tokens is None else listing.num_tokens.get("train")
         ready = "yes" if listing.prepared else "broken" if listing.problem else "no"
         table.add_row(
             listing.name,
