@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from highrank.evaluation.static import (
+    Columns,
     Evaluation,
     as_the_original_divides,
-    columns,
     evaluate,
     windows,
 )
@@ -35,7 +35,7 @@ def test_every_token_but_the_first_of_each_column_is_predicted_once(model, text)
     assert found.num_tokens == (203 // 4 - 1) * 4
     model.eval()
     total = 0.0
-    for column in columns(text, 4).T:
+    for column in Columns(text, 4)[:].T:
         state = model.initial_state(1)
         for word, target in zip(column[:-1], column[1:], strict=True):
             out = model(word.view(1, 1), target.view(1, 1), state)
@@ -50,9 +50,18 @@ def test_the_window_never_changes_the_number(num_columns, model, text):
 
 
 def test_columns_are_contiguous_and_the_rest_is_cut_off(text):
-    data = columns(text, 4)
-    assert data.shape == (50, 4)
-    np.testing.assert_array_equal(data.T.flatten(), text[:200])
+    data = Columns(text, 4)
+    assert len(data) == 50 and data[:].shape == (50, 4)
+    np.testing.assert_array_equal(data[:].T.flatten(), text[:200])
+    assert torch.equal(data[7:9], data[:][7:9])
+
+
+def test_a_text_on_disk_stays_there(text, tmp_path):
+    text.tofile(tmp_path / "text.bin")
+    mapped = np.memmap(tmp_path / "text.bin", dtype=np.uint16, mode="r")
+    data = Columns(mapped, 4)
+    assert np.shares_memory(data._pieces, mapped)
+    assert torch.equal(data[3:20], Columns(text, 4)[3:20])
 
 
 def test_windows_cover_all_rows_but_the_first():

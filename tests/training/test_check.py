@@ -47,6 +47,13 @@ def test_impossible_values_are_named(part, field, value, message, config):
     assert str(caught.value).startswith(message)
 
 
+def test_a_head_must_grow_before_the_end(config):
+    late = replace(config, head=replace(config.head, grow_at=4))
+    check_config(late, num_train=1500)  # finetuning grows it if training has not
+    with pytest.raises(ValueError, match="head.grow-at must be at most train.epochs, 3, got 4"):
+        check_config(replace(late, finetune=None), num_train=1500)
+
+
 def test_the_largest_batches_train(config, corpus, tmp_path):
     """The limits are those of the loop, not tighter."""
     stage = replace(config.train, epochs=1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from highrank.build import load
 from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.training import loop
+from highrank.training.checkpoint import save_model
 from highrank.training.loop import Run
 from highrank.training.trainer import Diverged
 
@@ -75,7 +77,9 @@ def test_progress_after_an_epoch_is_of_the_whole_epoch(config, corpus, tmp_path)
     assert [(p.epoch, p.train_loss, p.valid_loss) for p in ends] == [
         (line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines
     ]
-    assert all(progress.tokens_per_second > 0 for progress in shown)  # none is None
+    # The first window of a sitting is slow; its speed would say nothing.
+    assert shown[0].tokens_per_second is None
+    assert all(progress.tokens_per_second > 0 for progress in shown[1:])
 
 
 def test_a_run_resumed_in_validation_shows_the_epoch_that_it_ended(config, corpus, tmp_path):
@@ -100,12 +104,14 @@ def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus
     assert found.nats == pytest.approx(outcome.best_valid_loss, rel=1e-6)
 
 
-@pytest.mark.parametrize("grow_at", [None, 0.5, 2])
+@pytest.mark.parametrize(
+    ("grow_at", "precision"), [(None, "float32"), (0.5, "float32"), (2, "float32"), (2, "bfloat16")]
+)
 @pytest.mark.parametrize("step", [1, 15, 33, 80, 150])
 def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(
-    step, grow_at, config, corpus, tmp_path
+    step, grow_at, precision, config, corpus, tmp_path
 ):
-    config = replace(config, head=replace(config.head, grow_at=grow_at))
+    config = replace(config, head=replace(config.head, grow_at=grow_at), precision=precision)
     Run(config, corpus, tmp_path / "whole").go()
     torch.rand(17)
     folder = tmp_path / "parts"
@@ -137,6 +143,36 @@ def test_a_run_that_is_out_of_time_stays_so(config, corpus, tmp_path):
     assert Run(endless, corpus, tmp_path / "run", budget=2.0).go().reason == "out of time"
     assert metrics(tmp_path / "run")[: len(before)] == before
     assert len(metrics(tmp_path / "run")) > len(before)
+
+
+def test_a_run_that_goes_on_keeps_its_budget(config, corpus, tmp_path):
+    endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
+    folder = tmp_path / "run"
+    Run(endless, corpus, folder, budget=60.0, on_progress=interrupt_at(20)).go()
+    assert Run(endless, corpus, folder).budget == 60.0
+    assert Run(endless, corpus, folder, budget=1.0).go().reason == "out of time"
+    before = metrics(folder)
+    assert Run(endless, corpus, folder).go().reason == "out of time"
+    assert metrics(folder) == before
+
+
+def test_a_share_of_the_time_is_of_the_time_before_the_last_validation(config, corpus, tmp_path):
+    endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
+    grows = replace(endless, head=replace(config.head, grow_at=0.95))
+    run = Run(grows, corpus, tmp_path / "run", budget=10.0)
+    run.validation_seconds, run.seconds = 4.0, 5.4
+    assert run.share == pytest.approx(0.9) and not run._is_out_of_time()
+    run._train_window()
+    assert run.trainer.model.head.num_components == 1
+    run.seconds = 5.9
+    run._train_window()
+    assert run.trainer.model.head.num_components == 3
+    # How long the last validation will take has to be found out again.
+    assert run.validation_seconds == 0 and run._speed is None
+    run._train_window()
+    assert run._reserve == pytest.approx(len(run.valid) / run._speed)
+    run.validation_seconds, run.seconds = 4.0, 6.0
+    assert run.share == 1 and run._is_out_of_time()
 
 
 def test_a_head_grows_when_the_epoch_begins(config, corpus, tmp_path):
@@ -194,6 +230,46 @@ def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, cor
         Run(wild, corpus, tmp_path / "run").go()
     state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+@pytest.mark.parametrize("stage", ["train", "finetune"])
+def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpus, tmp_path):
+    """One window makes an epoch: the gradient was fine, the step was not."""
+    batch = replace(config.batch, window=400, window_deviation=0, window_extra=0)
+    broken = replace(getattr(config, stage), lr=1e38, clip=1e38)
+    wild = replace(config, batch=batch, **{stage: broken})
+    with pytest.raises(Diverged, match=rf"on valid is (nan|inf).*trainer\.pt.*--{stage}\.lr"):
+        Run(wild, corpus, tmp_path / "run").go()
+    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
+    texts["train"] = texts["train"][::-1].copy()
+    other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
+    with pytest.raises(ValueError, match="the one that the run began with, got another train text"):
+        Run(config, other, tmp_path / "run")
+
+
+def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    run.save()
+    before = run.checkpoint_path.read_bytes()
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        for save in (run.save, lambda: save_model(tmp_path / "model", run.trainer.best_state)):
+            with pytest.raises(OSError, match=r"make room .* `highrank train --resume"):
+                save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert run.checkpoint_path.read_bytes() == before
+    assert not list(tmp_path.rglob(".*.new"))
 
 
 def test_growth_keeps_the_loss_and_the_state_of_the_optimiser(config, corpus, tmp_path):

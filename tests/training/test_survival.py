@@ -7,6 +7,7 @@ import signal
 import time
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,35 +49,55 @@ def half_written(write):
     return fail
 
 
-# What a checkpoint is made of, in order; each is where the process may die.
+# What a checkpoint is made of; the process may die at each. All have the file's path at the end.
 STEPS = {
-    "write of the checkpoint": (checkpoint.torch, "save"),
-    "write of the model": (checkpoint, "save_file"),
-    "sync": (atomic.os, "fsync"),
+    "write of a checkpoint": (checkpoint.torch, "save"),
+    "write of a model": (checkpoint, "save_file"),
+    "sync": (atomic, "_sync"),
     "rename": (atomic.os, "replace"),
-    "line of the log": (MetricsLog, "write"),
 }
 
 
-def with_failpoint(step, moment, count, work):
-    """Do the work, and die before, during or after the count-th of these steps."""
+def with_failpoint(step, file, moment, count, work):
+    """Do the work, and die before, during or after the count-th of these steps for this file."""
     owner, name = STEPS[step]
     original, seen = getattr(owner, name), 0
 
     def patched(*arguments, **options):
         nonlocal seen
-        seen += 1
-        if seen == count and moment == "before":
+        is_it = Path(arguments[-1]).name in (file, f".{file}.new")
+        seen += is_it
+        if is_it and seen == count and moment == "before":
             die()
-        if seen == count and moment == "during":
+        if is_it and seen == count and moment == "during":
             half_written(original)(*arguments, **options)
         result = original(*arguments, **options)
-        if seen == count and moment == "after":
+        if is_it and seen == count and moment == "after":
             die()
         return result
 
     def run():
         setattr(owner, name, patched)
+        work()
+
+    return run
+
+
+def with_failpoint_in_the_log(moment, count, work):
+    """The same for the count-th line of metrics.jsonl."""
+    original, seen = MetricsLog.write, 0
+
+    def patched(log, **values):
+        nonlocal seen
+        seen += 1
+        if seen == count and moment == "before":
+            die()
+        original(log, **values)
+        if seen == count and moment == "after":
+            die()
+
+    def run():
+        MetricsLog.write = patched
         work()
 
     return run
@@ -117,42 +138,66 @@ def uninterrupted(whole, go):
     return whole
 
 
-# Two cycles of a run: its first checkpoint, and one in the middle.
+# The first time and one in the middle. The folder, called run, is synced after each rename.
 POINTS = [
-    (step, moment, count)
-    for step in STEPS
+    (step, file, moment, count)
+    for step, file, counts in (
+        ("write of a checkpoint", "trainer.pt", (1, 4)),
+        ("sync", "trainer.pt", (1, 4)),
+        ("rename", "trainer.pt", (1, 4)),
+        ("write of a model", "model.safetensors", (1, 3)),
+        ("sync", "model.safetensors", (1, 3)),
+        ("rename", "model.safetensors", (1, 3)),
+        ("sync", "run", (1, 3, 6)),
+        ("rename", "vocabulary.json", (1,)),
+        ("rename", "config.json", (1,)),
+    )
     for moment in ("before", "during", "after")
-    for count in (1, 4)
+    for count in counts
     if moment != "during" or step.startswith("write")
 ]
 
 
-@pytest.mark.parametrize(("step", "moment", "count"), POINTS)
-def test_killed_inside_a_checkpoint_and_resumed(step, moment, count, go, uninterrupted, tmp_path):
-    folder = tmp_path / "run"
-    killed = in_child(with_failpoint(step, moment, count, lambda: go(folder)))
+def assert_goes_on(killed, go, folder, uninterrupted):
     assert killed == -signal.SIGKILL
     assert in_child(lambda: go(folder)) == 0
     assert_same(folder, uninterrupted)
 
 
-def test_killed_at_ten_random_moments_and_resumed(go, uninterrupted, tmp_path):
-    folder, rng = tmp_path / "run", random.Random(5)
-    start = time.monotonic()
-    assert in_child(lambda: go(tmp_path / "timed")) == 0
-    elapsed, kills = time.monotonic() - start, 0
-    while kills < 10:
-        delay = rng.uniform(0.02, 0.3) * elapsed
+@pytest.mark.parametrize(("step", "file", "moment", "count"), POINTS)
+def test_killed_inside_a_checkpoint_and_resumed(
+    step, file, moment, count, go, uninterrupted, tmp_path
+):
+    folder = tmp_path / "run"
+    killed = in_child(with_failpoint(step, file, moment, count, lambda: go(folder)))
+    assert_goes_on(killed, go, folder, uninterrupted)
 
-        def work(delay=delay):
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_killed_at_a_line_of_the_log_and_resumed(moment, count, go, uninterrupted, tmp_path):
+    folder = tmp_path / "run"
+    killed = in_child(with_failpoint_in_the_log(moment, count, lambda: go(folder)))
+    assert_goes_on(killed, go, folder, uninterrupted)
+
+
+def test_killed_at_ten_random_moments_and_resumed(go, uninterrupted, tmp_path):
+    rng, start = random.Random(5), time.monotonic()
+    assert in_child(lambda: go(tmp_path / "timed")) == 0
+    elapsed, kills, runs = time.monotonic() - start, 0, 0
+    while kills < 10:
+        delay, folder = rng.uniform(0.02, 0.3) * elapsed, tmp_path / f"run-{runs}"
+
+        def work(delay=delay, folder=folder):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, delay)
             go(folder)
 
-        code = in_child(work)
-        kills += code != 0
-        if code == 0:
-            break
-    assert kills >= 3
+        if in_child(work) == 0:
+            # It came to its end between two alarms: the next is killed in a run of its own.
+            assert_same(folder, uninterrupted)
+            runs += 1
+        else:
+            kills += 1
     assert in_child(lambda: go(folder)) == 0
     assert_same(folder, uninterrupted)

@@ -47,7 +47,7 @@ def test_micro_batches_are_one_batch(size, config, corpus):
         torch.testing.assert_close(c, c_parts)
 
 
-def test_an_update_is_clipped_sgd_scaled_by_the_window(config, corpus):
+def test_an_update_is_clipped_sgd(config, corpus):
     stage = StageConfig(lr=2.0, clip=0.05, weight_decay=0.01)
     batch = BatchConfig(batch_size=4, window=10, window_deviation=0)
     made = trainer(config, corpus, train=stage, batch=batch)
@@ -85,6 +85,9 @@ def test_an_epoch_reads_the_text_once_and_stops_two_rows_before_its_end(config, 
 def test_averaging_starts_when_validation_gets_worse_and_from_the_current_weights(config, corpus):
     made = trainer(config, corpus, train=StageConfig(switch_after=2, epochs=99))
     for epoch, loss in enumerate([5.0, 4.0, 3.0, 3.5, 4.5, 3.0], 1):
+        made.note_validation(loss)
+        if made.average is None:
+            made.train_window(0.0)
         made.end_epoch(loss)
         assert (made.average is not None) == (epoch >= 5), epoch
     assert made.history == [5.0, 4.0, 3.0, 3.5, 4.5]
@@ -101,6 +104,13 @@ def test_finetuning_starts_from_the_best_weights_and_stops_by_its_own_rule(confi
     made.start_finetuning(3.0)
     torch.testing.assert_close(list(made.model.parameters()), best)
     for loss, over in [(2.9, False), (2.8, False), (2.95, True)]:
+        made.end_epoch(loss)
+        assert made.is_stage_over == over
+
+
+def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(config, corpus):
+    made = trainer(config, corpus, train=StageConfig(optimizer="asgd", stop_after=1, epochs=99))
+    for loss, over in [(3.0, False), (2.9, False), (3.1, True)]:
         made.end_epoch(loss)
         assert made.is_stage_over == over
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from highrank.evaluation.static import Evaluation, columns, windows
+from highrank.evaluation.static import Columns, Evaluation, windows
 from highrank.models.dropout import without_dropout
 from highrank.models.language_model import LanguageModel
 
@@ -99,7 +99,7 @@ def steps(
     model: nn.Module, tokens: NDArray[np.integer], window: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Words and targets, each (T, 1), of one window after the other, where the model is."""
-    data = columns(tokens, 1).to(next(model.parameters()).device)
+    data = Columns(tokens, 1, next(model.parameters()).device)
     for start, length in windows(len(data), window):
         yield data[start : start + length], data[start + 1 : start + 1 + length]
 

@@ -31,18 +31,37 @@ class Evaluation(NamedTuple):
         return self.nats / math.log(2)
 
 
-def columns(tokens: NDArray[np.integer], num_columns: int) -> Tensor:
-    """Text as columns (T, B): contiguous pieces side by side, the remainder cut off."""
-    if num_columns < 1:
-        raise ValueError(f"num_columns must be at least 1, got {num_columns}")
-    length = len(tokens) // num_columns
-    if length < 2:
-        raise ValueError(
-            f"the text must have at least two tokens for each of {num_columns} columns, "
-            f"got {len(tokens)} tokens"
-        )
-    cut = np.asarray(tokens[: length * num_columns]).astype(np.int64)
-    return torch.from_numpy(cut).view(num_columns, length).T.contiguous()
+class Columns:
+    """Text as columns (T, B): contiguous pieces side by side, the remainder cut off.
+
+    Rows are copied from the text when they are read, so that it may stay on disk, however long.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.integer],
+        num_columns: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if num_columns < 1:
+            raise ValueError(f"num_columns must be at least 1, got {num_columns}")
+        length = len(tokens) // num_columns
+        if length < 2:
+            raise ValueError(
+                f"the text must have at least two tokens for each of {num_columns} columns, "
+                f"got {len(tokens)} tokens"
+            )
+        self.num_columns, self.device = num_columns, device
+        self._pieces = tokens[: length * num_columns].reshape(num_columns, length)
+
+    def __len__(self) -> int:
+        """T."""
+        return self._pieces.shape[1]
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Token ids of these rows, (n, B)."""
+        window = self._pieces[:, rows].T.astype(np.int64, order="C")
+        return torch.from_numpy(window).to(self.device)
 
 
 def windows(num_rows: int, window: int) -> Iterator[tuple[int, int]]:
@@ -68,18 +87,18 @@ def evaluate(
     model.eval()
     try:
         device = next(model.parameters()).device
-        data = columns(tokens, num_columns).to(device)  # (T, B)
+        data = Columns(tokens, num_columns, device)
         window = max(1, 1000 // num_columns) if window is None else window
         state = model.initial_state(num_columns)
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = 0.0
         for start, length in windows(len(data), window):
             words, target = data[start : start + length], data[start + 1 : start + 1 + length]
             loss, _, _, _, state = model(words, target, state, reduction="sum")
-            total += loss
+            total += loss.item()
             if on_progress is not None:
                 on_progress((start + length) / (len(data) - 1), "evaluating")
         num_tokens = (len(data) - 1) * num_columns
-        return Evaluation(total.item() / num_tokens, num_tokens)
+        return Evaluation(total / num_tokens, num_tokens)
     finally:
         model.train(was_training)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from highrank.evaluation.gradients import differentiable, gradients, read_to_learn
 from highrank.evaluation.scored import Read, reader
-from highrank.evaluation.static import columns
+from highrank.evaluation.static import Columns
 from highrank.ops.precision import at_least_float32
 
 NUM_COLUMNS, SEGMENT = 100, 5
@@ -63,7 +63,7 @@ def gradient_statistics(
     """
     if segment < 1:
         raise ValueError(f"segment must be at least 1, got {segment}")
-    data = columns(tokens, num_columns).to(next(model.parameters()).device)  # (T, columns)
+    data = Columns(tokens, num_columns, next(model.parameters()).device)
     if len(data) < 3:
         raise ValueError(
             f"the text must have at least three tokens for each of {num_columns} columns, "

@@ -26,7 +26,12 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
         raise ValueError("a learning curve must have at least one validation, got none")
     tokens = [line["tokens"] / 1e6 for line in epochs]
     series = tuple(
-        Series(label=label, x=tokens, y=[math.exp(line[key]) for line in epochs], style=style)
+        Series(
+            label=label,
+            x=tokens,
+            y=[math.exp(min(line[key], 700.0)) for line in epochs],
+            style=style,
+        )
         for label, key, style in (
             ("train, with dropout", "train_loss", TRAIN),
             ("valid", "valid_loss", VALID),

@@ -62,6 +62,10 @@ def _check_growth(config: RunConfig) -> None:
         )
     if not (0 <= at < 1 or (at >= 1 and float(at).is_integer())):
         raise ValueError(f"head.grow-at must be a share below 1 or a whole epoch, got {at}")
+    if at > config.train.epochs and config.finetune is None:
+        raise ValueError(
+            f"head.grow-at must be at most train.epochs, {config.train.epochs}, got {at:g}"
+        )
 
 
 def _at_least(least: float, name: str, value: float) -> None:

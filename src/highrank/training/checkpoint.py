@@ -1,18 +1,22 @@
 """`trainer.pt`, the whole checkpoint in one file: tensors and plain values, never objects."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from highrank.data.atomic import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    write_atomically(path, lambda temporary: torch.save({"format": FORMAT, **state}, temporary))
+    with _saying_what_to_do(path):
+        write_atomically(path, lambda temporary: torch.save({"format": FORMAT, **state}, temporary))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -29,4 +33,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
     """Weights alone, as safetensors: what `highrank.load` reads."""
-    write_atomically(path, lambda temporary: save_file(state, temporary))
+    with _saying_what_to_do(path):
+        write_atomically(path, lambda temporary: save_file(state, temporary))
+
+
+@contextmanager
+def _saying_what_to_do(path: Path) -> Iterator[None]:
+    """When the disk is full, say so: torch and safetensors have errors of their own for it."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"{path} must be written, and cannot be ({reason}). The last checkpoint is whole: "
+            f"make room on the disk, then `highrank train --resume {path.parent}`"
+        ) from None

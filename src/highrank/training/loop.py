@@ -1,5 +1,7 @@
 """The loop: windows, epochs, stages and checkpoints, until the end, the budget or Ctrl-C."""
 
+import hashlib
+import math
 import signal
 import time
 from collections import deque
@@ -31,7 +33,7 @@ class Progress:
     step: int
     share: float
     tokens_per_second: float | None
-    """Of training, over the last windows; None before the first of this sitting."""
+    """Of training, over the last windows; None before there were two in this sitting."""
     train_loss: float
     """Mean of the epoch's tokens so far."""
     valid_loss: float | None
@@ -68,7 +70,8 @@ class Run:
         """Args:
         folder: is made, or goes on from its checkpoint if it has one.
         budget: seconds of training and validation, over all sittings. Schedules then follow the
-            clock, so that the numbers depend on the machine's speed.
+            clock, so that the numbers depend on the machine's speed. A run that goes on keeps the
+            one it had unless it is given another.
         on_event: is given each line of metrics.jsonl.
         """
         train, self.valid = corpus.split("train"), corpus.split("valid")
@@ -78,10 +81,14 @@ class Run:
         self.on_progress, self.on_event = on_progress, on_event
         self.trainer = Trainer(config, len(corpus.vocabulary), train, device)
         self.log = MetricsLog(folder / "metrics.jsonl")
+        self.text_sha256 = {
+            name: hashlib.sha256(split.data).hexdigest()
+            for name, split in (("train", train), ("valid", self.valid))
+        }
         self.seconds, self.num_tokens, self.validation_seconds = 0.0, 0, 0.0
         self.validated_step = -1
         self.valid_loss: float | None = None
-        self.is_interrupted = False
+        self.is_interrupted = self.is_warm = False
         # Tokens and seconds of each.
         self.timed_windows: deque[tuple[int, float]] = deque(maxlen=NUM_TIMED_WINDOWS)
         if self.checkpoint_path.exists():
@@ -97,7 +104,9 @@ class Run:
     def share(self) -> float:
         """Of the stage: its epochs, or the time."""
         share = self.trainer.epoch_share
-        return share if self.budget is None else min(1.0, max(share, self.seconds / self.budget))
+        if self.budget is None:
+            return share
+        return min(1.0, max(share, self.seconds / max(1e-9, self.budget - self._reserve)))
 
     def go(self) -> Outcome:
         """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
@@ -118,14 +127,26 @@ class Run:
             self.on_event(event)
 
     def save(self) -> None:
-        clock = {"seconds": self.seconds, "num_tokens": self.num_tokens}
-        clock |= {"validation_seconds": self.validation_seconds}
-        clock |= {"validated_step": self.validated_step}
-        state = {"trainer": self.trainer.state_dict(), "clock": clock, "log": self.log.length}
-        save_checkpoint(self.checkpoint_path, state | {"valid_loss": self.valid_loss})
+        clock = ("seconds", "num_tokens", "validation_seconds", "validated_step")
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "clock": {name: getattr(self, name) for name in clock},
+            "budget": self.budget,
+            "log": self.log.length,
+            "text_sha256": self.text_sha256,
+            "valid_loss": self.valid_loss,
+        }
+        save_checkpoint(self.checkpoint_path, state)
 
     def _resume(self) -> None:
         state = load_checkpoint(self.checkpoint_path)
+        for name, digest in state["text_sha256"].items():
+            if digest != self.text_sha256[name]:
+                raise ValueError(
+                    f"the corpus must be the one that the run began with, got another {name} text: "
+                    f"prepare {self.trainer.config.corpus} as it was"
+                )
+        self.budget = state["budget"] if self.budget is None else self.budget
         self.trainer.load_state_dict(state["trainer"])
         for name, value in state["clock"].items():
             setattr(self, name, value)
@@ -161,12 +182,26 @@ class Run:
                 self.save()
                 saved = time.monotonic()
 
+    @property
+    def _reserve(self) -> float:
+        """Seconds to keep for the last validation: as long as the one before it took.
+
+        Where there is none, a token takes at most as long to validate as to train on.
+        """
+        if self.validation_seconds or self._speed is None:
+            return self.validation_seconds
+        return len(self.valid) / self._speed
+
+    @property
+    def _speed(self) -> float | None:
+        """Tokens a second of the last windows; None if none was timed."""
+        if not self.timed_windows:
+            return None
+        seconds = sum(seconds for _, seconds in self.timed_windows)
+        return sum(tokens for tokens, _ in self.timed_windows) / seconds
+
     def _is_out_of_time(self) -> bool:
-        if self.budget is None:
-            return False
-        # Before the first validation: a token takes at most as long to validate as to train on.
-        guess = self.seconds * len(self.valid) / max(1, self.num_tokens)
-        return self.seconds + (self.validation_seconds or guess) >= self.budget
+        return self.budget is not None and self.seconds + self._reserve >= self.budget
 
     def _train_window(self) -> None:
         start, trainer = time.monotonic(), self.trainer
@@ -174,20 +209,32 @@ class Run:
         try:
             tokens = trainer.train_window(self.share)
         except Diverged as error:
-            raise Diverged(
-                f"the run diverged at step {trainer.step + 1} (epoch {trainer.epoch}): {error}. "
-                f"The last good checkpoint is {self.checkpoint_path}. Try a smaller learning rate: "
-                f"--train.lr {trainer.stage.lr / 3:.2g}"
-            ) from None
+            raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
-        if trainer.model.head.num_components != num_components:
+        if trainer.model.head.num_components == num_components:
+            # The first of a sitting takes longer than any other.
+            if self.is_warm:
+                self.timed_windows.append((tokens, elapsed))
+            self.is_warm = True
+        else:
             num_components = trainer.model.head.num_components
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
             self.note(event="grow", **position, num_components=num_components)
+            # Times of the smaller head say nothing about this one.
+            self.validation_seconds = 0.0
+            self.timed_windows.clear()
         self.seconds += elapsed
         self.num_tokens += tokens
-        self.timed_windows.append((tokens, elapsed))
         self._show()
+
+    def _diverged(self, step: int, reason: str) -> Diverged:
+        trainer = self.trainer
+        stage = "finetune" if trainer.is_finetuning else "train"
+        return Diverged(
+            f"the run diverged at step {step} ({stage} epoch {trainer.epoch}): {reason}. "
+            f"The last good checkpoint is {self.checkpoint_path}. Try a new run with a smaller "
+            f"learning rate: --{stage}.lr {trainer.stage.lr / 3:.2g}"
+        )
 
     def _validate(self, is_out_of_time: bool) -> bool:
         """Validate, take note, save. Returns False if Ctrl-C came in between."""
@@ -196,6 +243,8 @@ class Run:
             valid = trainer.validate(self.valid, on_progress=lambda *_: self._stop_if_interrupted())
         except KeyboardInterrupt:
             return False
+        if not math.isfinite(valid.nats):
+            raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
         self.validation_seconds = time.monotonic() - start
         self.seconds += self.validation_seconds
         self.valid_loss, self.validated_step = valid.nats, trainer.step
@@ -229,17 +278,14 @@ class Run:
     def _show(self) -> None:
         if self.on_progress is None:
             return
-        trainer, speed = self.trainer, None
-        if self.timed_windows:
-            tokens, seconds = (sum(parts) for parts in zip(*self.timed_windows, strict=True))
-            speed = tokens / seconds
+        trainer = self.trainer
         self.on_progress(
             Progress(
                 stage="finetune" if trainer.is_finetuning else "train",
                 epoch=trainer.epoch,
                 step=trainer.step,
                 share=self.share,
-                tokens_per_second=speed,
+                tokens_per_second=self._speed,
                 train_loss=trainer.train_loss,
                 valid_loss=self.valid_loss,
             )

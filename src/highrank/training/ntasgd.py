@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 def is_non_monotonic(history: Sequence[float], value: float, n: int) -> bool:
     """Whether a value is worse than the best of all but the last n values before it."""
-    return len(history) > n and value > min(history[:-n])
+    return len(history) > n and value > min(history[: len(history) - n])
 
 
 class Average:
@@ -34,4 +34,5 @@ class Average:
     def load_state_dict(self, state: dict[str, list[Tensor] | int]) -> None:
         values, count = state["values"], state["count"]
         assert isinstance(values, list) and isinstance(count, int)
-        self.values, self.count = values, count
+        self.values = [new.to(old.device) for new, old in zip(values, self.values, strict=True)]
+        self.count = count

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from highrank.build import build_model, load_state, num_components_of, save_state
 from highrank.config import RunConfig, StageConfig
-from highrank.evaluation.static import Evaluation, columns, evaluate
+from highrank.evaluation.static import Columns, Evaluation, evaluate
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.heads.growth import grown
 from highrank.models.awd_lstm import State
@@ -41,7 +41,7 @@ class Trainer:
         check_config(config, len(train))
         grows = config.head.grow_at is not None
         self.model = build_model(config, vocab_size, 1 if grows else None).to(self.device)
-        self.data = columns(train, config.batch.batch_size).to(self.device)  # (T, B)
+        self.data = Columns(train, config.batch.batch_size, self.device)
         self.is_finetuning = False
         self.epoch, self.row, self.step = 1, 0, 0
         self.history: list[float] = []
@@ -127,7 +127,7 @@ class Trainer:
                 is_triggered = self.epoch == stage.switch_epoch
             if is_triggered:
                 self.average = Average(self.model.parameters())
-        if not was_averaging or self.is_finetuning:
+        if not was_averaging or stop is not None:
             self.history.append(valid_loss)
         self.epoch += 1
         self._start_epoch()
@@ -147,7 +147,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": [list(pair) for pair in self.hidden_state],
-            "random": {"torch": torch.get_rng_state(), "windows": self.generator.get_state()},
+            "random": self._random_state(),
             "position": {
                 name: getattr(self, name)
                 for name in (
@@ -187,6 +187,14 @@ class Trainer:
         self.epoch_loss = state["epoch_loss"]
         self.generator.set_state(state["random"]["windows"])
         torch.set_rng_state(state["random"]["torch"])
+        if "cuda" in state["random"] and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _random_state(self) -> dict[str, Tensor]:
+        state = {"torch": torch.get_rng_state(), "windows": self.generator.get_state()}
+        if self.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self.device)
+        return state
 
     def _averaged(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else replaced(self.model, self.average.values)
@@ -201,7 +209,7 @@ class Trainer:
     def _start_epoch(self) -> None:
         self.row, self.epoch_tokens = 0, 0
         self.epoch_loss = torch.zeros((), dtype=torch.float64)
-        self.hidden_state = self.model.initial_state(self.data.shape[1])
+        self.hidden_state = self.model.initial_state(self.data.num_columns)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         kind = torch.optim.AdamW if self.stage.optimizer == "adamw" else torch.optim.SGD
@@ -217,9 +225,7 @@ class Trainer:
             state = [
                 (h[:, part].contiguous(), c[:, part].contiguous()) for h, c in self.hidden_state
             ]
-            with torch.autocast(
-                self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
-            ):
+            with self._autocast():
                 out = self.model(words[:, part], target[:, part], state)
                 penalties = activation_penalties(
                     out.hidden,
@@ -233,6 +239,10 @@ class Trainer:
             states.append(out.state)
         self.hidden_state = _joined(states)
         return total
+
+    def _autocast(self) -> torch.autocast:
+        is_on = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_on)
 
     def _must_grow(self, share: float) -> bool:
         at = self.config.head.grow_at
@@ -248,11 +258,11 @@ class Trainer:
         rows = slice(self.row, min(self.row + self.config.batch.window, len(self.data) - 1))
         target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._autocast():
             hidden = self.model.backbone(self.data[rows], self.hidden_state)[0]  # (T, B, D)
-        self.model.head = grown(
-            head, self.config.head.num_components, hidden, target, self.generator
-        )
+            self.model.head = grown(
+                head, self.config.head.num_components, hidden, target, self.generator
+            )
         self.optimizer = self._make_optimizer()
         for p in self.model.parameters():
             if p in state:
