@@ -63,6 +63,9 @@ def test_preparing_says_what_came_out_where_it_is_and_what_is_next(run, path, tm
         assert part in printed
     code, printed, _ = run("prepare", path)
     assert code == 0 and "nothing was done" in printed
+    elsewhere = tmp_path / "[old] place"
+    printed = run("prepare", path, "--cache", elsewhere)[1]
+    assert f"highrank train --corpus '{elsewhere / 'corpora' / 'mine'}'" in printed
 
 
 def test_options_reach_the_corpus_and_json_tells_all(run, path, tmp_path):

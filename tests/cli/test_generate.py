@@ -3,12 +3,15 @@
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from highrank.build import load
+from highrank.cli.generate import _tokens as prompt_tokens
 from highrank.cli.pen import Pen, has_colors, print_samples
+from highrank.data.header import Recipe
 from highrank.generation import Sampling, generate, stream
 
 
@@ -21,6 +24,24 @@ def test_it_writes_what_the_function_writes_after_the_prompt(highrank, trained):
     while sample[-1] == "<eos>":
         sample.pop()
     assert words == ["the", "old", "cat", *sample]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt", "tokens"),
+    [
+        ("characters", "a\n ", ["a", "<eos>", " "]),
+        ("characters", " ", [" "]),
+        ("characters", "a\n", ["a", "<eos>"]),
+        ("words", "the cat\n ", ["the", "cat", "<eos>"]),
+        ("whitespace", "the\n ", ["the", "<eos>"]),
+        ("whitespace", "the\n\n", ["the", "<eos>", "<eos>"]),
+        ("words", "", []),
+    ],
+)
+def test_a_prompt_ends_a_line_only_with_a_newline(tokenizer, prompt, tokens):
+    header = SimpleNamespace(recipe=Recipe(tokenizer=tokenizer, split="any"))
+    loaded = SimpleNamespace(corpus=SimpleNamespace(header=header))
+    assert prompt_tokens(prompt, loaded) == tokens
 
 
 def test_the_same_seed_writes_the_same_text(highrank):

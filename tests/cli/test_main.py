@@ -48,6 +48,18 @@ def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
         assert option in printed.out
 
 
+@pytest.mark.parametrize("reason", ["", "cannot allocate 9 GB"])
+def test_too_little_memory_is_one_line(reason, monkeypatch, capsys):
+    def full(*_args):
+        raise MemoryError(reason)
+
+    monkeypatch.setattr("highrank.cli.main.run_train", full)
+    code, printed = run(monkeypatch, capsys, "train")
+    assert code == 2
+    want = f"must be enough memory for these sizes, got {reason or 'no reason given'}\n"
+    assert printed.err.endswith(want)
+
+
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("presets",)])
 def test_a_reader_that_leaves_early_is_no_error(arguments):
     read, write = os.pipe()

@@ -39,10 +39,10 @@ def test_networks_are_trained_and_compared(tmp_path):
     assert result.heads[0].specialisation is None and 0 <= result.heads[1].specialisation < 0.01
     for head in result.heads:
         assert head.optimum < head.excess
-        assert head.perplexity == pytest.approx(result.floor * np.exp(head.excess))
     assert result.heads[1].optimum < result.heads[0].optimum
     again = run_learned_language(tmp_path, epochs=1)
-    assert again.heads[1].excess == result.heads[1].excess
+    # Trained anew, it would not take the same time.
+    assert again.heads == result.heads
     assert learned_language_table(result).row_count == 2
 
 
@@ -54,5 +54,5 @@ def test_heads_may_be_given_equal_time_instead_of_equal_text(tmp_path):
     # Runs of another length lie beside them.
     run_learned_language(tmp_path, epochs=1)
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"{name}-100{length}" for name in ("softmax", "mos-grown") for length in ("", "-1s")
+        f"{name}-100-{length}-seed0" for name in ("softmax", "mos-grown") for length in ("1e", "1s")
     }

@@ -13,6 +13,7 @@ from highrank.cli.duration import seconds
 from highrank.cli.option import unless_given
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
+from highrank.cli.threads import set_threads
 from highrank.data.atomic import write_atomically
 
 
@@ -189,22 +190,24 @@ def language(
         threads: Of the matrix multiplies.
         json: Print the numbers as JSON instead of a table.
     """
-    import torch
-
     from highrank.experiments.learned_language import run_learned_language
     from highrank.reports.learned_language import learned_language_table
+    from highrank.training.trainer import Diverged
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with progress("Learning a language") as on_progress:
-        result = run_learned_language(
-            runs,
-            num_contexts=contexts,
-            epochs=epochs,
-            budget=None if budget is None else seconds(budget),
-            seed=seed,
-            on_progress=on_progress,
-        )
+    set_threads(threads)
+    limit = None if budget is None else seconds(budget)
+    try:
+        with progress("Learning a language") as on_progress:
+            result = run_learned_language(
+                runs,
+                num_contexts=contexts,
+                epochs=epochs,
+                budget=limit,
+                seed=seed,
+                on_progress=on_progress,
+            )
+    except Diverged as error:
+        raise ValueError(str(error)) from None
     if json:
         print(dumps(asdict(result)))
     else:

@@ -1,5 +1,6 @@
 """`highrank data …`: list and prepare corpora."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps
@@ -103,21 +104,22 @@ def prepare(
         header = asdict(done.corpus.header)
         print(dumps({"path": str(done.corpus.path), "is_new": done.is_new} | header))
     else:
-        _tell(done)
+        _tell(done, done.corpus.name if cache is None else str(done.corpus.path))
 
 
-def _tell(done: Prepared) -> None:
+def _tell(done: Prepared, corpus_option: str) -> None:
     from highrank.data.catalog import CATALOG
     from highrank.reports.corpora import corpus_table
 
-    corpus, console = done.corpus, Console(highlight=False)
+    corpus, console = done.corpus, Console(highlight=False, markup=False)
     console.print(corpus_table(corpus))
     console.print(f"Split: {corpus.header.recipe.split}", soft_wrap=True)
     where = "is in" if done.is_new else "was prepared before, and nothing was done: it is in"
     console.print(f"{corpus.name} {where} {corpus.path}", soft_wrap=True)
     if corpus.name in CATALOG:
         console.print(f"Licence: {CATALOG[corpus.name].licence}", soft_wrap=True)
-    console.print(f"Next: highrank train --corpus {corpus.name}", soft_wrap=True)
+    command = f"highrank train --corpus {shlex.quote(corpus_option)}"
+    console.print(f"Next: {command}", soft_wrap=True)
 
 
 CORPORA: dict[str, Callable[..., Any]] = {"list": list_, "prepare": prepare}

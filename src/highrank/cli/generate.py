@@ -93,8 +93,8 @@ def _tokens(prompt: str, loaded: LoadedRun) -> list[str]:
     from highrank.data.reading import tokenized_lines
 
     lines = [list(line) for line in tokenized_lines(prompt, loaded.corpus.header.recipe)]
-    # A blank line may have no tokens, not even an end.
-    if prompt.splitlines()[-1:] and prompt.splitlines()[-1].strip() and not prompt.endswith("\n"):
+    # A line without tokens may have no end.
+    if lines and lines[-1] and not prompt.endswith("\n"):
         lines[-1].pop()
     return list(chain.from_iterable(lines))
 

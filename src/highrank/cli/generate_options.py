@@ -48,4 +48,6 @@ def check(options: Options) -> None:
     for name, count in (("words", options.words), ("samples", options.samples)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
+    if not 0 <= options.seed < 1 << 63:
+        raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {options.seed}")
     options.sampling()

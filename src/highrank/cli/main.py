@@ -55,9 +55,10 @@ def main() -> None:
         print(f"highrank: {error}", file=sys.stderr)
         sys.exit(2)
     except (RuntimeError, MemoryError) as error:
-        if not any(words in str(error) for words in ("allocate", "out of memory", "overflow")):
+        signs = ("allocate", "out of memory", "overflow")
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
             raise
-        reason = (str(error) or "no reason given").splitlines()[0]
+        reason = (str(error).splitlines() or ["no reason given"])[0]
         print(
             f"highrank: there must be enough memory for these sizes, got {reason}", file=sys.stderr
         )

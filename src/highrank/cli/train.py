@@ -1,6 +1,7 @@
 """`highrank train [PRESET]`: parse, train, and say what came out."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def _train(options: Options, preset: str) -> None:
 
     corpus, budget = checked(options)
     folder = options.resume or options.out or new_run(options.runs, preset)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"Run: {folder}")
     with training_bar() as show:
         run = Run(
@@ -74,10 +75,15 @@ def _train(options: Options, preset: str) -> None:
         except Diverged as error:
             print(f"highrank: {error}", file=sys.stderr)
             sys.exit(3)
+    go_on = f"Saved. Go on with: {_command_to_go_on(options, folder)}"
     if outcome.reason == "interrupted":
-        console.print(f"Saved. Go on with: {_command_to_go_on(options, folder)}")
+        console.print(go_on)
         sys.exit(130)
-    found = evaluate_run(run, corpus, outcome)
+    try:
+        found = evaluate_run(run, corpus, outcome)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted in the test at the end. {go_on}")
+        sys.exit(130)
     if options.json:
         print(json.dumps(as_json(run, outcome, found), indent=2))
     else:
@@ -90,4 +96,4 @@ def _command_to_go_on(options: Options, folder: Path) -> str:
         given["device"] = options.device
     words = [f"--{name} {value}" for name, value in given.items() if value is not None]
     words += ["--tensorboard"] if options.tensorboard else []
-    return " ".join([f"highrank train --resume {folder}", *words])
+    return " ".join([f"highrank train --resume {shlex.quote(str(folder))}", *words])

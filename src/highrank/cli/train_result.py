@@ -9,8 +9,6 @@ from highrank.cli.pen import print_samples
 from highrank.cli.progress import progress
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from highrank.data.corpus import Corpus
     from highrank.evaluation.static import Evaluation
     from highrank.training.loop import Outcome, Run
@@ -49,17 +47,17 @@ def evaluate_run(run: "Run", corpus: "Corpus", outcome: "Outcome") -> Found:
     return Found(valid, test, specialisation(model, run.valid))
 
 
-def _parting(nats: float, folder: "Path") -> str:
+def _parting(nats: float, run: "Run") -> str:
     """Whether the components have parted, and what to do if not."""
     from highrank.analysis.parting import ALIKE
 
-    text = f"Which component speaks tells {nats:.3f} nats about the next word (valid)."
+    text = f"Which component speaks tells {nats:.3f} nats about the next word (start of valid)."
     if nats >= ALIKE:
-        return f"{text} More: highrank audit {folder}"
+        return f"{text} More: highrank audit {run.folder}"
+    earlier = "grows earlier (--head.grow-at), " if run.trainer.config.head.grow_at else ""
     return (
-        f"{text} They say nearly the same: the model is close to one softmax. "
-        "They part if the mixture grows earlier (--head.grow-at), trains longer, or has smaller "
-        "embeddings (--model.embedding-size)."
+        f"{text} They say nearly the same: the model is close to one softmax. They part if the "
+        f"mixture {earlier}trains longer, or has smaller embeddings (--model.embedding-size)."
     )
 
 
@@ -79,7 +77,7 @@ def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None
     from highrank.build import load
     from highrank.generation import Sampling, stream
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     for split, score, num_columns in (
         ("valid", found.valid, run.trainer.config.valid_columns),
         ("test ", found.test, 1),
@@ -95,8 +93,10 @@ def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None
         f"  {run.folder}/metrics.jsonl         all numbers\n"
         f"  {run.folder}/learning-curve.png    a picture of them"
     )
-    if found.specialisation is not None:
-        console.print(_parting(found.specialisation, run.folder))
+    if found.specialisation is None and run.trainer.config.head.grow_at is not None:
+        console.print("It is one softmax: the run ended before the head could grow.")
+    elif found.specialisation is not None:
+        console.print(_parting(found.specialisation, run))
     console.print(f"It writes, at temperature {TEMPERATURE}:")
     model, vocabulary = load(run.folder, str(run.trainer.device))
     steps = stream(

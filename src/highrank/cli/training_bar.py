@@ -35,6 +35,9 @@ def training_bar() -> Iterator[Callable[["Progress"], None]]:
         task = bar.add_task("starting", total=1.0, numbers="")
 
         def show(progress: "Progress") -> None:
+            if progress.share < bar.tasks[0].completed:
+                # Finetuning begins: a bar that was full would show no time left for ever.
+                bar.reset(task)
             bar.update(
                 task,
                 completed=progress.share,

@@ -121,7 +121,8 @@ def run_learned_language(
                 )
 
         config = run_config(contestant, epochs if budget is None else ENDLESS, seed)
-        run = folder / _folder_name(name, num_contexts, budget)
+        length = f"{epochs}e" if budget is None else f"{budget:g}s"
+        run = folder / f"{name.replace(', ', '-')}-{num_contexts}-{length}-seed{seed}"
         outcome = Run(config, text, run, budget=budget, on_progress=show).go()
         if outcome.reason == "interrupted":
             raise KeyboardInterrupt
@@ -154,12 +155,6 @@ def run_learned_language(
         floor=float(np.exp(test_loss)),
         heads=tuple(heads),
     )
-
-
-def _folder_name(name: str, num_contexts: int, budget: float | None) -> str:
-    """Runs of another length are other runs."""
-    length = "" if budget is None else f"-{budget:g}s"
-    return f"{name.replace(', ', '-')}-{num_contexts}{length}"
 
 
 def language_text(language: Language, sizes: dict[str, int]) -> tuple[LanguageText, float]:

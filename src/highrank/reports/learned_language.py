@@ -19,8 +19,8 @@ def learned_language_table(result: LearnedLanguageResult) -> Table:
             f"{result.floor:.3f} on this text. Heads see E = {result.context_size} numbers; "
             f"{result.num_tokens:,} tokens of training text, {_length(result)}. Grown: one "
             "component for the first part of the run, then K. Parted: what the speaking component "
-            "tells about the word, in nats, on valid. Optimum: the same head with a free vector "
-            "for every context, fitted to the language itself."
+            "tells about the word, in nats, at the start of valid. Optimum: the same head with a "
+            "free vector for every context, fitted to the language itself."
         ),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
