@@ -60,7 +60,7 @@ def test_too_little_memory_is_one_line(reason, monkeypatch, capsys):
     assert printed.err.endswith(want)
 
 
-@pytest.mark.parametrize("arguments", [("train", "--help"), ("presets",)])
+@pytest.mark.parametrize("arguments", [("train", "--help"), ("presets",), ("--version",)])
 def test_a_reader_that_leaves_early_is_no_error(arguments):
     read, write = os.pipe()
     os.close(read)

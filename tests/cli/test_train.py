@@ -66,7 +66,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
     assert "It writes, at temperature 0.8:" in done.stdout
     # Components of a run this short do not part.
-    assert "nearly the same" in done.stdout and "--head.grow-at" in done.stdout
+    assert "hardly parted" in done.stdout and "--head.grow-at" in done.stdout
     run = place / "runs" / "small-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2

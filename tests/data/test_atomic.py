@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from highrank.data import atomic
-from highrank.data.atomic import new_folder
+from highrank.data.atomic import HOST, new_folder
 
 
 def write(target, text, replace=False):
@@ -71,17 +71,19 @@ def killed():
 
 
 def test_what_a_killed_process_left_is_cleared_by_the_next(killed, tmp_path):
-    for name in (f".new-{killed}-0123abcd", f".new-{os.getpid()}-0123abcd", ".new-er-0123abcd"):
+    mine, dead = (f".new-{HOST}-{pid}-0123abcd" for pid in (os.getpid(), killed))
+    elsewhere = f".new-{HOST}x-{killed}-0123abcd"
+    for name in (mine, dead, elsewhere):
         (tmp_path / name).mkdir()
         (tmp_path / name / "half").write_text("half")
     write(tmp_path / "new", "text")
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"new", f".new-{os.getpid()}-0123abcd", ".new-er-0123abcd"}
+    assert names == {"new", mine, elsewhere}
 
 
 def test_a_folder_that_a_killed_process_moved_away_comes_back(killed, tmp_path):
     write(tmp_path / "new", "old")
-    os.rename(tmp_path / "new", tmp_path / f".new-{killed}-0123abcd-old")
+    os.rename(tmp_path / "new", tmp_path / f".new-{HOST}-{killed}-0123abcd-old")
     with pytest.raises(ValueError), new_folder(tmp_path / "new", replace=True):
         raise ValueError
     assert (tmp_path / "new" / "file").read_text() == "old"

@@ -10,6 +10,8 @@ from highrank.models.language_model import LanguageModel
 
 # Components that tell less about the word, in nats, say nearly the same.
 ALIKE = 0.01
+# What the noise of growth gives by itself is about 0.03.
+PARTED = 0.1
 
 
 @torch.no_grad()

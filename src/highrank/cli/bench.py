@@ -207,7 +207,7 @@ def language(
                 on_progress=on_progress,
             )
     except Diverged as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"{error} Try another --seed") from None
     if json:
         print(dumps(asdict(result)))
     else:

@@ -36,14 +36,12 @@ DESCRIPTION = "Output layers of language models beyond one softmax. Start with `
 def main() -> None:
     """Run a command. A caller's mistake ends with one line and code 2, Ctrl-C with code 130."""
     arguments = sys.argv[1:] or ["--help"]
-    if arguments == ["--version"]:
-        print(f"highrank {version('highrank')}")
-        return
     try:
         try:
             _run(arguments)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         print("highrank: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -66,6 +64,9 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments == ["--version"]:
+        print(f"highrank {version('highrank')}")
+        return
     prog, commands, description = "highrank", COMMANDS, DESCRIPTION
     if arguments[0] in GROUPS:
         prog, commands = f"highrank {arguments[0]}", GROUPS[arguments[0]]

@@ -73,7 +73,7 @@ def _train(options: Options, preset: str) -> None:
         try:
             outcome = run.go()
         except Diverged as error:
-            print(f"highrank: {error}", file=sys.stderr)
+            print(f"highrank: {error} {error.advice}", file=sys.stderr)
             sys.exit(3)
     go_on = f"Saved. Go on with: {_command_to_go_on(options, folder)}"
     if outcome.reason == "interrupted":

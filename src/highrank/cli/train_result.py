@@ -1,6 +1,7 @@
 """What a run has come to: evaluated, drawn, told."""
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
@@ -49,16 +50,20 @@ def evaluate_run(run: "Run", corpus: "Corpus", outcome: "Outcome") -> Found:
 
 def _parting(nats: float, run: "Run") -> str:
     """Whether the components have parted, and what to do if not."""
-    from highrank.analysis.parting import ALIKE
+    from highrank.analysis.parting import PARTED
 
     text = f"Which component speaks tells {nats:.3f} nats about the next word (start of valid)."
-    if nats >= ALIKE:
-        return f"{text} More: highrank audit {run.folder}"
+    if nats >= PARTED:
+        return f"{text} More: highrank audit {_quoted(run)}"
     earlier = "grows earlier (--head.grow-at), " if run.trainer.config.head.grow_at else ""
     return (
-        f"{text} They say nearly the same: the model is close to one softmax. They part if the "
+        f"{text} They have hardly parted: the model is close to one softmax. They may part if the "
         f"mixture {earlier}trains longer, or has smaller embeddings (--model.embedding-size)."
     )
+
+
+def _quoted(run: "Run") -> str:
+    return shlex.quote(str(run.folder))
 
 
 def as_json(run: "Run", outcome: "Outcome", found: Found) -> dict[str, object]:
@@ -93,7 +98,8 @@ def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None
         f"  {run.folder}/metrics.jsonl         all numbers\n"
         f"  {run.folder}/learning-curve.png    a picture of them"
     )
-    if found.specialisation is None and run.trainer.config.head.grow_at is not None:
+    head = run.trainer.config.head
+    if found.specialisation is None and head.grow_at is not None and head.num_components > 1:
         console.print("It is one softmax: the run ended before the head could grow.")
     elif found.specialisation is not None:
         console.print(_parting(found.specialisation, run))
@@ -109,6 +115,6 @@ def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None
     )
     print_samples(console, corpus.level, steps, NUM_SAMPLES)
     console.print(
-        f"More of it: highrank generate {run.folder} --temperature {TEMPERATURE}\n"
-        f"Other perplexities: highrank evaluate {run.folder} --help"
+        f"More of it: highrank generate {_quoted(run)} --temperature {TEMPERATURE}\n"
+        f"Other perplexities: highrank evaluate {_quoted(run)} --help"
     )

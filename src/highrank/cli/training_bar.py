@@ -32,12 +32,12 @@ def training_bar() -> Iterator[Callable[["Progress"], None]]:
         TextColumn("{task.fields[numbers]}"),
     )
     with Bar(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=1.0, numbers="")
+        task = bar.add_task("starting", total=1.0, numbers="", stage="train")
 
         def show(progress: "Progress") -> None:
-            if progress.share < bar.tasks[0].completed:
-                # Finetuning begins: a bar that was full would show no time left for ever.
-                bar.reset(task)
+            if progress.stage != bar.tasks[0].fields["stage"]:
+                # A bar that was full would show no time left for ever.
+                bar.reset(task, stage=progress.stage)
             bar.update(
                 task,
                 completed=progress.share,

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+# Folders may be shared between machines; whether a process lives can be asked on its own only.
+HOST = re.sub(r"[^A-Za-z0-9]", "", platform.node())
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -38,8 +42,8 @@ def new_folder(target: Path, *, replace: bool) -> Iterator[Path]:
         replace: whether `target` may exist; it is removed once the new folder is in its place.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(target)
-    folder = target.with_name(f".{target.name}-{os.getpid()}-{uuid4().hex[:8]}")
+    clear_leftovers(target)
+    folder = target.with_name(f".{target.name}-{HOST}-{os.getpid()}-{uuid4().hex[:8]}")
     folder.mkdir()
     try:
         with room_for(target):
@@ -71,9 +75,11 @@ def room_for(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _clear_leftovers(target: Path) -> None:
+def clear_leftovers(target: Path) -> None:
     """Temporary folders of dead processes go; one that was moved out of the way comes back."""
-    pattern = re.compile(re.escape(f".{target.name}-") + r"(\d+)-[0-9a-f]{8}(-old)?")
+    if not target.parent.is_dir():
+        return
+    pattern = re.compile(re.escape(f".{target.name}-{HOST}-") + r"(\d+)-[0-9a-f]{8}(-old)?")
     for folder in sorted(target.parent.iterdir()):
         match = pattern.fullmatch(folder.name)
         if match is None or _is_alive(int(match[1])):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from highrank.data.atomic import new_folder, room_for
+from highrank.data.atomic import clear_leftovers, new_folder, room_for
 from highrank.data.cache import cache_folder, corpus_folder
 from highrank.data.catalog import CATALOG, KnownCorpus
 from highrank.data.corpus import HEADER_FILE, VOCABULARY_FILE, Corpus, file_sha256, load_corpus
@@ -72,6 +72,7 @@ def prepare_known(
     downloads = cache_folder(cache) / "downloads" / name
     unpacked = downloads / "unpacked"
     encoding = on_progress
+    clear_leftovers(target)
     with _room_while_unpacked(target, unpacked):
         if source is not None:
             files = own_files(name, source, unpacked)
@@ -139,6 +140,7 @@ def _prepare(
     known: KnownCorpus | None = None,
 ) -> Prepared:
     on_progress(0.0, "hashing")
+    clear_leftovers(target)
     sources = _sources(spans, base)
     if target.exists() and not force:
         return Prepared(_existing(target, recipe, sources), is_new=False)

@@ -27,7 +27,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} must be a checkpoint of highrank, got: {reason}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}")
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise ValueError(
+            f"{path} must be a checkpoint of format {FORMAT}, got {found}: start a new run"
+        )
     return state
 
 
@@ -39,12 +42,12 @@ def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
 
 @contextmanager
 def _saying_what_to_do(path: Path) -> Iterator[None]:
-    """When the disk is full, say so: torch and safetensors have errors of their own for it."""
+    """When the disk is full: torch and safetensors have errors of their own for it."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise OSError(
-            f"{path} must be written, and cannot be ({reason}). The last checkpoint is whole: "
-            f"make room on the disk, then `highrank train --resume {path.parent}`"
+            f"{path} must be written, and cannot be ({reason}). The last checkpoint is whole: when "
+            "there is room on the disk, the same command with --resume goes on from it"
         ) from None

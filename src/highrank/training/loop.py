@@ -22,6 +22,15 @@ from highrank.training.trainer import Diverged, Trainer
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Their mean is the speed that is shown; a single one says little.
 NUM_TIMED_WINDOWS = 50
+# What a checkpoint has besides the trainer.
+CLOCK = (
+    "seconds",
+    "num_tokens",
+    "validation_seconds",
+    "validated_step",
+    "validated_components",
+    "ended_budget",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +95,8 @@ class Run:
             for name, split in (("train", train), ("valid", self.valid))
         }
         self.seconds, self.num_tokens, self.validation_seconds = 0.0, 0, 0.0
-        self.validated_step = -1
+        self.validated_step, self.validated_components = -1, 0
+        self.ended_budget: float | None = None
         self.valid_loss: float | None = None
         self.is_interrupted = self.is_warm = False
         # Tokens and seconds of each.
@@ -127,10 +137,9 @@ class Run:
             self.on_event(event)
 
     def save(self) -> None:
-        clock = ("seconds", "num_tokens", "validation_seconds", "validated_step")
         state = {
             "trainer": self.trainer.state_dict(),
-            "clock": {name: getattr(self, name) for name in clock},
+            "clock": {name: getattr(self, name) for name in CLOCK},
             "budget": self.budget,
             "log": self.log.length,
             "text_sha256": self.text_sha256,
@@ -186,11 +195,12 @@ class Run:
     def _reserve(self) -> float:
         """Seconds to keep for the last validation: as long as the one before it took.
 
-        Where there is none, a token takes at most as long to validate as to train on.
+        Where this head had none, a token takes at most as long to validate as to train on.
         """
-        if self.validation_seconds or self._speed is None:
+        is_known = self.validated_components == self.trainer.model.head.num_components
+        if is_known or self._speed is None:
             return self.validation_seconds
-        return len(self.valid) / self._speed
+        return max(self.validation_seconds, len(self.valid) / self._speed)
 
     @property
     def _speed(self) -> float | None:
@@ -201,7 +211,10 @@ class Run:
         return sum(tokens for tokens, _ in self.timed_windows) / seconds
 
     def _is_out_of_time(self) -> bool:
-        return self.budget is not None and self.seconds + self._reserve >= self.budget
+        if self.budget is None:
+            return False
+        # A run that this budget has ended stays so, though its last validation was quick.
+        return self.budget == self.ended_budget or self.seconds + self._reserve >= self.budget
 
     def _train_window(self) -> None:
         start, trainer = time.monotonic(), self.trainer
@@ -220,8 +233,7 @@ class Run:
             num_components = trainer.model.head.num_components
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
             self.note(event="grow", **position, num_components=num_components)
-            # Times of the smaller head say nothing about this one.
-            self.validation_seconds = 0.0
+            # The speed of the smaller head says nothing about this one.
             self.timed_windows.clear()
         self.seconds += elapsed
         self.num_tokens += tokens
@@ -232,8 +244,9 @@ class Run:
         stage = "finetune" if trainer.is_finetuning else "train"
         return Diverged(
             f"the run diverged at step {step} ({stage} epoch {trainer.epoch}): {reason}. "
-            f"The last good checkpoint is {self.checkpoint_path}. Try a new run with a smaller "
-            f"learning rate: --{stage}.lr {trainer.stage.lr / 3:.2g}"
+            f"The last good checkpoint is {self.checkpoint_path}.",
+            advice="Try a new run with a smaller learning rate: "
+            f"--{stage}.lr {trainer.stage.lr / 3:.2g}",
         )
 
     def _validate(self, is_out_of_time: bool) -> bool:
@@ -248,6 +261,9 @@ class Run:
         self.validation_seconds = time.monotonic() - start
         self.seconds += self.validation_seconds
         self.valid_loss, self.validated_step = valid.nats, trainer.step
+        self.validated_components = trainer.model.head.num_components
+        if is_out_of_time:
+            self.ended_budget = self.budget
         self.note(
             event="epoch",
             stage="finetune" if trainer.is_finetuning else "train",

@@ -26,7 +26,16 @@ from highrank.training.regularization import activation_penalties
 
 
 class Diverged(Exception):
-    """The loss or its gradient is no longer a finite number."""
+    """The loss or its gradient is no longer a finite number.
+
+    Args:
+        message: what happened, and when.
+        advice: what to change, as options of `highrank train`.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class Trainer:
