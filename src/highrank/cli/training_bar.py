@@ -37,7 +37,7 @@ def training_bar() -> Iterator[Callable[["Progress"], None]]:
         def show(progress: "Progress") -> None:
             if progress.stage != bar.tasks[0].fields["stage"]:
                 # A bar that was full would show no time left for ever.
-                bar.reset(task, stage=progress.stage)
+                bar.reset(task, stage=progress.stage, numbers="")
             bar.update(
                 task,
                 completed=progress.share,
