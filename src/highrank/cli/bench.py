@@ -177,7 +177,7 @@ def language(
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can say of an exact language?
 
-    A softmax, a mixture, a grown mixture; E = 16, 2 million words, log P of rank 64.
+    A softmax, a mixture and a grown one, E = 16; 2 million words, log P of rank 64.
 
     An hour on one core. After Ctrl-C the same command goes on.
 
