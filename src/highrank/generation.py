@@ -9,6 +9,7 @@ import torch
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.responsibility import log_responsibility
 from highrank.models.awd_lstm import State
+from highrank.models.dropout import without_dropout
 from highrank.models.language_model import LanguageModel
 from highrank.ops.sampling import check_sampling
 
@@ -79,9 +80,7 @@ def stream(
     for name, count in (("num_words", num_words), ("num_samples", num_samples)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
-    was_training = model.training
-    model.eval()
-    try:
+    with without_dropout(model):
         device = next(model.parameters()).device
         generator = torch.Generator(device).manual_seed(sampling.seed)
         ids = torch.from_numpy(vocabulary.encode(_line(vocabulary, prompt))).to(device)  # (T,)
@@ -99,8 +98,6 @@ def stream(
             if with_components:
                 components = log_responsibility(model.head, hidden[0], words).argmax(-1).tolist()
             yield Step(vocabulary.decode(words.tolist()), components)
-    finally:
-        model.train(was_training)
 
 
 def _line(vocabulary: Vocabulary, prompt: Sequence[str]) -> list[str]:

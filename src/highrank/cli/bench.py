@@ -130,7 +130,7 @@ def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> N
 
     Args:
         rounds: How often each contestant's time is taken; the best counts.
-        quick: A quarter of the words: set-up weighs more, so ratios are too high.
+        quick: Fewer words: rough ratios.
         json: Print the numbers as JSON instead of a table.
     """
     from highrank.experiments.bench.evaluation import run_evaluation_bench

@@ -10,7 +10,7 @@ import tyro
 
 from highrank.cli.evaluate_method import find_method, plan
 from highrank.cli.evaluate_options import Options, check
-from highrank.cli.evaluate_result import as_json, as_result, tell, tell_of_words
+from highrank.cli.evaluate_result import as_json, as_result, tell, tell_of_words, tell_searches
 from highrank.cli.evaluate_text import Text, evaluate_words, find_texts
 from highrank.cli.output import check_writable
 from highrank.cli.progress import progress
@@ -44,6 +44,7 @@ def evaluate(
     texts = find_texts(loaded, options)
     folder = _result_folder(loaded)
     method, searches = find_method(planned, loaded)
+    tell_searches(searches, on_stderr=options.json)
     results = {}
     for text in texts:
         start = time.monotonic()
@@ -54,7 +55,7 @@ def evaluate(
     if options.json:
         print(dumps(as_json(loaded, results)))
         return
-    tell(loaded, results, searches)
+    tell(loaded, results)
     tell_of_words(loaded, options, texts)
 
 

@@ -12,7 +12,7 @@ from highrank.cli.run import LoadedRun
 if TYPE_CHECKING:
     from highrank.evaluation.dynamic import DynamicSettings
     from highrank.evaluation.method import Method
-    from highrank.evaluation.search import CacheGrid, Search
+    from highrank.evaluation.search import CacheGrid, Search, Settings
     from highrank.evaluation.statistics import GradientStatistics
 
 
@@ -57,7 +57,7 @@ def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Searc
                 searches["dynamic"] = search_dynamic(
                     loaded.model, valid, statistics, grid, on_progress=on_progress
                 )
-            settings = searches["dynamic"].best.settings
+            settings = _best(searches["dynamic"], "lower --dynamic.lr")
         method = Method(dynamic=settings, statistics=statistics)
     if plan.cache is not None:
         caches = plan.cache.settings()
@@ -67,9 +67,17 @@ def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Searc
                 searches["cache"] = search_cache(
                     method.score(loaded.model, valid), plan.cache, len(valid) - 1, on_progress
                 )
-            cache = searches["cache"].best.settings
+            cache = _best(searches["cache"], "a lower --cache.flatness")
         method = Method(dynamic=method.dynamic, statistics=method.statistics, cache=cache)
     return method, searches
+
+
+def _best(search: "Search[Settings]", advice: str) -> "Settings":
+    """The best settings; there are none if no trial has a finite loss."""
+    best = search.best
+    if best.nats == math.inf:
+        raise ValueError(f"a trial must have a finite loss, got none: try {advice}")
+    return best.settings
 
 
 def searches_as_json(searches: "Mapping[str, Search[Any]]") -> dict[str, Any]:

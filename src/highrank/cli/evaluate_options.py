@@ -78,6 +78,8 @@ def check(options: Options) -> None:
             raise ValueError(f"{name} must be at least 1, got {count}")
     if options.per_token is not None:
         _check_per_token(options.per_token)
+        if options.text is not None and options.per_token.resolve() == options.text.resolve():
+            raise ValueError(f"--per-token must be another file than --text, got {options.text}")
 
 
 def _check_per_token(path: Path) -> None:

@@ -66,16 +66,21 @@ def as_json(loaded: LoadedRun, results: "Mapping[Path, Result]") -> dict[str, An
     }
 
 
-def tell(
-    loaded: LoadedRun, results: "Mapping[Path, Result]", searches: "Mapping[str, Search[Any]]"
-) -> None:
-    """What was tried, and a table of the results beside the paper's rows."""
-    from highrank.presets.published import published
-    from highrank.reports.evaluation import results_table, search_table
+def tell_searches(searches: "Mapping[str, Search[Any]]", on_stderr: bool) -> None:
+    """What was tried, before the long evaluation that may yet fail."""
+    from highrank.reports.evaluation import search_table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=on_stderr)
     for name, search in searches.items():
         console.print(search_table(name, search))
+
+
+def tell(loaded: LoadedRun, results: "Mapping[Path, Result]") -> None:
+    """A table of the results beside the paper's rows."""
+    from highrank.presets.published import published
+    from highrank.reports.evaluation import results_table
+
+    console = Console(highlight=False, markup=False)
     rows = published(loaded.config, loaded.corpus.name)
     console.print(results_table(list(results.values()), rows))
     for path in results:

@@ -23,18 +23,18 @@ SECONDS_BETWEEN_LINES = 10.0
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float, str], None]]:
     """Yield a function to be called with the share of the work done and what is being done."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield _plain_lines(title, console)
         return
     columns = (
-        TextColumn("{task.fields[title]}"),
+        TextColumn("{task.fields[title]}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(elapsed_when_finished=False),
-        TextColumn("{task.description}", style="dim"),
+        TextColumn("{task.description}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0, title=title)

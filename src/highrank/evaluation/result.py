@@ -29,7 +29,7 @@ class Result:
     """Of a text file: tokens outside the vocabulary, which were read as <unk>, and how many of them
     are distinct; empty for a split."""
     split: str
-    """valid, test, or the name of a text file."""
+    """valid, test, or `text` and the name of a text file."""
     method: str
     """static, dynamic, cache or dynamic+cache."""
     settings: Mapping[str, Any]
@@ -51,15 +51,26 @@ def write_result(folder: Path, result: Result) -> Path:
     """A new file in the folder, named by date, method and split."""
     folder.mkdir(exist_ok=True)
     date = result.environment.date.replace(" ", "-").replace(":", "")
-    path = _free(folder, f"{date}-{result.method}-{result.split}")
+    # A name may have 255 bytes in all.
+    split = result.split.encode()[:120].decode(errors="ignore")
+    path = _reserve(folder, f"{date}-{result.method}-{split}")
     text = json.dumps({"format": FORMAT, "version": 1} | asdict(result), indent=2) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    try:
+        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 
-def _free(folder: Path, name: str) -> Path:
+def _reserve(folder: Path, name: str) -> Path:
+    """An empty file of a new name: another process that writes now takes the next."""
     path, n = folder / f"{name}.json", 1
-    while path.exists():
-        n += 1
-        path = folder / f"{name}-{n}.json"
-    return path
+    while True:
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            n += 1
+            path = folder / f"{name}-{n}.json"
+        else:
+            return path

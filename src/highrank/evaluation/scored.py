@@ -127,7 +127,7 @@ def summed(
     total, count = 0.0, 0
     with closed(segments):
         for segment in segments:
-            total -= segment.log_prob.sum(dtype=torch.float64).item()
+            total -= segment.log_prob.cpu().sum(dtype=torch.float64).item()
             count += len(segment.target)
             if on_progress is not None and num_tokens is not None:
                 on_progress(count / num_tokens, "evaluating")

@@ -156,12 +156,12 @@ def search_cache(
 def _losses(block: Block, grid: CacheGrid) -> Iterator[Tensor]:
     """Summed over the block, of each of `grid.settings()`."""
     if 0 in grid.weights:
-        yield -block.log_prob.sum(dtype=torch.float64)
+        yield -block.log_prob.cpu().sum(dtype=torch.float64)
     weights = [weight for weight in grid.weights if weight > 0]
     for window, flatness in product(grid.windows, grid.flatnesses) if weights else ():
         log_cache = block.log_cache(window, flatness)
         for weight in weights:
-            yield -mixed(block.log_prob, log_cache, weight).sum(dtype=torch.float64)
+            yield -mixed(block.log_prob, log_cache, weight).cpu().sum(dtype=torch.float64)
 
 
 def _check_grid(grid: Sequence[object]) -> None:

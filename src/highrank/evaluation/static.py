@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from highrank.models.dropout import without_dropout
 from highrank.models.language_model import LanguageModel
 
 
@@ -83,9 +84,7 @@ def evaluate(
     Args:
         window: tokens of each column that are read at once; about 1,000 of all columns if None.
     """
-    was_training = model.training
-    model.eval()
-    try:
+    with without_dropout(model):
         device = next(model.parameters()).device
         data = Columns(tokens, num_columns, device)
         window = max(1, 1000 // num_columns) if window is None else window
@@ -99,8 +98,6 @@ def evaluate(
                 on_progress((start + length) / (len(data) - 1), "evaluating")
         num_tokens = (len(data) - 1) * num_columns
         return Evaluation(total / num_tokens, num_tokens)
-    finally:
-        model.train(was_training)
 
 
 def as_the_original_divides(found: Evaluation, num_columns: int) -> Evaluation:

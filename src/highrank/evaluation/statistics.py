@@ -38,7 +38,7 @@ class GradientStatistics:
     @property
     def mean_rms(self) -> float:
         """σ̄: the mean over tensors of each tensor's mean σ."""
-        means = [rms.mean(dtype=torch.float64).item() for rms in self.rms.values()]
+        means = [rms.cpu().mean(dtype=torch.float64).item() for rms in self.rms.values()]
         return sum(means) / len(means)
 
 

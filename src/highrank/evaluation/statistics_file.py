@@ -4,6 +4,7 @@ The file's name has a hash of the weights, the training text and the sizes of th
 """
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -56,7 +57,11 @@ def statistics_beside(
             on_progress=on_progress,
             read=read,
         )
-        _save(path, key, found)
+        try:
+            _save(path, key, found)
+        except (OSError, SafetensorError) as error:
+            # They are complete; only the next evaluation has to make them again.
+            warnings.warn(f"{path} could not be kept: {error}", stacklevel=2)
     # In the order and on the device of the parameters: a file has an order of its own.
     rms = {name: found.rms[name].to(p.device) for name, p in model.named_parameters()}
     return replace(found, rms=rms)

@@ -17,6 +17,7 @@ from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.evaluation.static import windows
 from highrank.heads import Head
 from highrank.heads.responsibility import log_responsibility
+from highrank.models.dropout import without_dropout
 from highrank.models.language_model import LanguageModel
 
 # Numbers in a window's table of log-probabilities: 64 MiB.
@@ -65,9 +66,7 @@ def surprisals(
         raise ValueError(f"the vocabulary must have {EOS}, which starts the text, got {vocabulary}")
     if window is None:
         window = max(1, min(1000, TABLE_SIZE // len(vocabulary)))
-    was_training = model.training
-    model.eval()
-    try:
+    with without_dropout(model):
         device = next(model.parameters()).device
         ids = torch.from_numpy(vocabulary.encode([EOS, *words])).to(device)  # (T + 1,)
         state = model.initial_state(1)
@@ -75,13 +74,11 @@ def surprisals(
             hidden, _, state = model.backbone(ids[start : start + length, None], state)
             target = ids[start + 1 : start + 1 + length]  # (T,)
             met = words[start : start + length]
-            yield from _surprisals(model.head, hidden[:, 0], target, met, vocabulary.unk)
-    finally:
-        model.train(was_training)
+            yield from _surprisals(model.head, hidden[:, 0], target, met, vocabulary)
 
 
 def _surprisals(
-    head: Head, hidden: Tensor, target: Tensor, words: Sequence[str], unk: int | None
+    head: Head, hidden: Tensor, target: Tensor, words: Sequence[str], vocabulary: Vocabulary
 ) -> Iterator[Surprisal]:
     log_prob = head.log_prob(hidden)  # (T, V)
     log_p = log_prob.gather(-1, target[:, None])  # (T, 1)
@@ -94,7 +91,7 @@ def _surprisals(
         value = log_p[index].item()
         yield Surprisal(
             word,
-            bool(target[index] != unk),
+            word in vocabulary,
             math.exp(value),
             abs(value) / math.log(2),
             int(rank[index]),

@@ -14,7 +14,8 @@ def evaluation_table(result: EvaluationBenchResult) -> Table:
         title="Evaluation that learns or remembers, and what it costs",
         caption=(
             f"Segments of {result.segment} tokens. Seconds: best of {result.rounds} alternating "
-            "rounds. MiB: peak memory above model and text, in a fresh process.\n"
+            "rounds. MiB: peak memory above model, text and gradient statistics, in a fresh "
+            "process.\n"
             f"{environment_text(result.environment)}, {duration(result.elapsed)}."
         ),
         box=box.SIMPLE_HEAD,

@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
 from highrank.presets.published import Published
@@ -21,7 +22,7 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     """One row for each result, then the papers' rows for the same methods and splits."""
     first = results[0]
     note = "tokens: how many were predicted, each <eos> among them. nats: per token."
-    if first.method != "static":
+    if first.method != "static" and first.split in ("valid", "test"):
         note += f" {first.method} reads a text as one column: compare with static --columns 1."
     per = first.unit.removeprefix("perplexity per ")
     table = Table(
@@ -68,14 +69,32 @@ def method_text(result: Result) -> str:
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])
-        parts.append(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in values.items()))
+        text = ", ".join(f"{key} {value:g}" for key, value in values.items())
+        parts.append(f"{name}: {text}{_unusual(name, result.settings[name])}")
     return "; ".join(parts)
 
 
+def _unusual(name: str, settings: Mapping[str, Any]) -> str:
+    """What else decides the numbers of dynamic evaluation, where it is not the default."""
+    if name != "dynamic":
+        return ""
+    usual = asdict(DynamicSettings())
+    parts = [
+        f"{key} {' '.join(map(str, value)) if isinstance(value, tuple | list) else value}"
+        for key in ("rule", "segment", "adapt")
+        if (value := settings.get(key, usual[key])) != usual[key]
+    ]
+    return "".join(f", {part}" for part in parts)
+
+
 def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """What a search varies, as far as it matters: a cache of weight 0 has no window."""
-    is_nothing = name == "cache" and settings["weight"] == 0
-    return {key: settings[key] for key in (("weight",) if is_nothing else SEARCHED[name])}
+    """What a search varies, as far as it matters: a cache of weight 0 has no window, sgd no ε."""
+    keys: tuple[str, ...] = SEARCHED[name]
+    if name == "cache" and settings["weight"] == 0:
+        keys = ("weight",)
+    elif settings.get("rule") == "sgd":
+        keys = ("lr", "decay")
+    return {key: settings[key] for key in keys}
 
 
 def published_rows(
