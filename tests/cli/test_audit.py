@@ -170,6 +170,19 @@ def test_outputs_are_checked_before_models_are_loaded(highrank, trained, monkeyp
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("options", [("--out", "my.html"), ("--picture", "my.json")])
+def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
+    monkeypatch.setattr("highrank.cli.audit.find_model", lambda *_: pytest.fail("loaded"))
+    option, name = options
+    (tmp_path / "my.json").write_text("all my work")
+    text = ("--text", tmp_path / "my.json")
+    code, _, errors = highrank("audit", "tiny", *text, option, tmp_path / name)
+    assert code == 2 and "the text must not be written over" in errors
+    code, _, errors = highrank("audit", "tiny", "--out", tmp_path / "my.html")
+    assert code == 2 and "my.json must be the numbers of an audit" in errors
+    assert (tmp_path / "my.json").read_text() == "all my work"
+
+
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "~/nowhere", "a/b/c", "tale.txt", "a b"])
 def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
     highrank, monkeypatch, name

@@ -117,6 +117,23 @@ def test_log_probabilities_sum_to_one_and_results_are_json(name):
             assert (block.exp().sum(1) - 1).abs().max() < error
 
 
+def test_what_is_finished_is_told_before_the_next_model_fails():
+    model, _ = make_model(LAYERS["linear"]())
+    broken = replace(model, open=lambda: pytest.fail("broken"))
+    found = []
+    with pytest.raises(pytest.fail.Exception, match="broken"):
+        run_audit([model, model, broken], num_contexts=30, on_model=found.append)
+    assert [len(result.models) for result in found] == [1, 2]
+
+
+def test_texts_are_alike_if_their_tokens_are_written_alike():
+    model, _ = make_model(LAYERS["linear"]())
+    other = replace(model, word=lambda index: f"w{index + (index == 3)}")
+    one, same, two = run_audit([model, replace(model), other], num_contexts=30).models
+    assert one.text.tokens_sha256 == same.text.tokens_sha256 != two.text.tokens_sha256
+    assert one.text.sha256 == two.text.sha256
+
+
 def test_rank_grows_with_contexts_up_to_what_can_be_shown():
     model, _ = make_model(LAYERS["mos"](), num_tokens=300)
     rank = run_audit([model], num_contexts=16).models[0].rank

@@ -173,6 +173,34 @@ def test_weights_that_could_execute_code_are_refused(saved):
         HuggingFaceModel(str(saved)).load()
 
 
+def test_weights_that_are_missing_are_not_made_up(tmp_path):
+    transformers.LlamaModel(CONFIGS["llama"]()).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="its file has no weights for lm_head.weight"):
+        HuggingFaceModel(str(tmp_path)).load()
+
+
+def test_a_model_that_sees_what_follows_is_refused():
+    config = transformers.BertConfig(**WIDE)
+    with pytest.raises(ValueError, match="must be a causal language model, got BertLMHeadModel"):
+        Reader(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+    config.is_decoder = True
+    Reader(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "sizes", "type"])
+def test_damaged_files_end_with_one_line(damage, saved):
+    if damage == "truncated":
+        with (saved / "model.safetensors").open("r+b") as file:
+            file.truncate(1000)
+    else:
+        config = json.loads((saved / "config.json").read_text())
+        config |= {"vocab_size": 41} if damage == "sizes" else {"n_head": "two"}
+        (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="a model must be a run of ours, a folder"):
+        HuggingFaceModel(str(saved)).load()
+
+
 def test_code_that_comes_with_a_model_is_refused(saved):
     (saved / "evil.py").write_text("raise SystemExit('executed')")
     config = json.loads((saved / "config.json").read_text())

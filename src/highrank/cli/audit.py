@@ -55,13 +55,20 @@ def audit(
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the spectrum as a picture, PNG.
     """
-    _check(models, contexts, out, picture)
+    _check(models, contexts, text, out, picture)
     from highrank.experiments.audit import run_audit
     from highrank.reports.audit_table import audit_table
 
     found = [find_model(model, text, device) for model in models]
     with progress("Auditing") as on_progress:
-        result = run_audit(found, num_contexts=contexts, quick=quick, on_progress=on_progress)
+        result = run_audit(
+            found,
+            num_contexts=contexts,
+            quick=quick,
+            on_progress=on_progress,
+            # What is finished survives whatever happens to the next model.
+            on_model=lambda so_far: _write_numbers(so_far, out),
+        )
     _write(result, out, picture)
     if json:
         print(dumps(asdict(result)))
@@ -71,7 +78,13 @@ def audit(
     console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
 
 
-def _check(models: tuple[str, ...], contexts: int | None, out: Path, picture: Path | None) -> None:
+def _check(
+    models: tuple[str, ...],
+    contexts: int | None,
+    text: Path | None,
+    out: Path,
+    picture: Path | None,
+) -> None:
     """Find mistakes before anything is loaded."""
     if not models:
         raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
@@ -88,6 +101,11 @@ def _check(models: tuple[str, ...], contexts: int | None, out: Path, picture: Pa
         check_writable(picture)
         if picture.resolve() in (out.resolve(), numbers.resolve()):
             raise ValueError(f"picture must be a file of its own, got {picture}")
+    written = (out, numbers, *([] if picture is None else [picture]))
+    if text is not None and text.resolve() in [path.resolve() for path in written]:
+        raise ValueError(f"the text must not be written over, got --text {text} and --out {out}")
+    if numbers.exists() and '"models"' not in numbers.read_text(errors="replace"):
+        raise ValueError(f"{numbers} must be the numbers of an audit, got another file: --out")
 
 
 def _write(result: "AuditResult", out: Path, picture: Path | None) -> None:
@@ -95,10 +113,14 @@ def _write(result: "AuditResult", out: Path, picture: Path | None) -> None:
     from highrank.reports.audit import audit_page, audit_picture
     from highrank.reports.page import write_page
 
+    _write_numbers(result, out)
+    write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
+    if picture is not None:
+        audit_picture(result, picture)
+
+
+def _write_numbers(result: "AuditResult", out: Path) -> None:
     lines = dumps(asdict(result), indent=2, allow_nan=False) + "\n"
     write_atomically(
         out.with_suffix(".json"), lambda temporary: temporary.write_text(lines, encoding="utf-8")
     )
-    write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
-    if picture is not None:
-        audit_picture(result, picture)

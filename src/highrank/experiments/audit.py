@@ -3,11 +3,13 @@
 T contexts, V words, D hidden size, n rows of a block.
 """
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +54,7 @@ def run_audit(
     num_contexts: int | None = None,
     quick: bool = False,
     on_progress: OnProgress | None = None,
+    on_model: Callable[[AuditResult], None] | None = None,
 ) -> AuditResult:
     """Audit each of the models.
 
@@ -59,6 +62,7 @@ def run_audit(
         num_contexts: T at most; 2,000 if None, or 500 if quick.
         quick: fewer contexts, and a sample of the words where all would take long.
         on_progress: called with the share of the work done and what is being done.
+        on_model: called after each model with what has been found so far.
     """
     if not models:
         raise ValueError("models must have at least one, got none")
@@ -67,18 +71,17 @@ def run_audit(
         choose_windows(len(model.tokens), T, model.window)
     start = time.monotonic()
     show = on_progress or (lambda share, text: None)
-    audits = []
+    result = AuditResult(
+        quick=quick, num_contexts=T, elapsed=0.0, environment=environment(), models=()
+    )
     for i, model in enumerate(models):
         title = f"{model.name}: " if len(models) > 1 else ""
         part = _part(show, i / len(models), 1 / len(models), title)
-        audits.append(audit_model(model, T, quick, part))
-    return AuditResult(
-        quick=quick,
-        num_contexts=T,
-        elapsed=time.monotonic() - start,
-        environment=environment(),
-        models=tuple(audits),
-    )
+        done = (*result.models, audit_model(model, T, quick, part))
+        result = replace(result, models=done, elapsed=time.monotonic() - start)
+        if on_model is not None:
+            on_model(result)
+    return result
 
 
 def audit_model(
@@ -107,6 +110,7 @@ def audit_model(
         text=TextFacts(
             name=model.text,
             sha256=model.text_sha256,
+            tokens_sha256=_tokens_sha256(model),
             num_tokens=len(model.tokens),
             num_contexts=len(hidden),
             nats=nats,
@@ -119,6 +123,15 @@ def audit_model(
         mixture=mixture,
         elapsed=time.monotonic() - start,
     )
+
+
+def _tokens_sha256(model: AuditedModel) -> str:
+    tokens = np.asarray(model.tokens)
+    words = {int(token): model.word(int(token)) for token in np.unique(tokens)}
+    digest = hashlib.sha256()
+    for token in tokens.tolist():
+        digest.update(words[token].encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
 
 
 def _read(model: AuditedModel, num_contexts: int, on_progress: OnProgress) -> _Reading:

@@ -85,9 +85,9 @@ def audit_rank(
 def _facts(layer: Layer, plan: Plan, spectra: tuple[Spectrum, ...]) -> RankFacts:
     reports = [rank_report(spectrum, layer.bound) for spectrum in spectra]
     last = reports[-1]
-    limits = {"contexts": last.num_contexts, "words": plan.num_words}
-    if layer.bound.value is not None:
-        limits["bound"] = layer.bound.value
+    # Of equal limits the first is named: more contexts do not help against a bound.
+    limits = {} if layer.bound.value is None else {"bound": layer.bound.value}
+    limits |= {"words": plan.num_words, "contexts": last.num_contexts}
     ceiling_reason = min(limits, key=lambda name: limits[name])
     return RankFacts(
         num_contexts=last.num_contexts,

@@ -11,7 +11,7 @@ import torch
 
 from highrank.analysis.reachability import decide_words
 from highrank.analysis.reachability.check import margins
-from highrank.analysis.reachability.deadline import Deadline
+from highrank.analysis.reachability.deadline import Deadline, OutOfTime
 from highrank.analysis.reachability.distinct import distinct_words, word_verdicts
 from highrank.analysis.reachability.problem import build_problem
 from highrank.analysis.reachability.programme import decide_word
@@ -95,10 +95,11 @@ def decide_sample(
         if margin[i] > 0:
             certificates[position] = State(hidden=hidden[i], margin=margin[i])
         else:
-            found = decide_word(problem, position, rivals[i], TOLERANCE, deadline)
-            certificates[position] = found
-            if found is None and deadline.has_passed:
+            try:
+                found = decide_word(problem, position, rivals[i], TOLERANCE, deadline)
+            except OutOfTime:
                 break
+            certificates[position] = found
         untried.remove(position)
         on_progress((done + 1) / len(order), f"{done + 1} of {len(order)} words")
     return word_verdicts(bias, distinct, certificates, untried)

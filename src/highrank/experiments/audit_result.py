@@ -40,6 +40,8 @@ class TextFacts:
     """Of the file, or corpus and split, as "penn-treebank, test"."""
     sha256: str
     """Of the file, or of the split's token file."""
+    tokens_sha256: str
+    """Of the text as the model's tokens are written: equal for models that cut it alike."""
     num_tokens: int
     """Of the text, or of what was taken of a long file, in the model's own tokens."""
     num_contexts: int

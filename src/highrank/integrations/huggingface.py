@@ -96,9 +96,16 @@ class HuggingFaceModel:
         """The weights, in the precision in which they are stored, and a check of the head."""
         transformers = _transformers(self.name)
         with _quiet(transformers), _explained(self.name):
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                self.name, use_safetensors=True, **self._options
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                self.name,
+                use_safetensors=True,
+                torch_dtype="auto",
+                output_loading_info=True,
+                **self._options,
             )
+            if missing := sorted(found["missing_keys"]):
+                # transformers makes them up at random.
+                raise ValueError(f"its file has no weights for {missing[0]}")
         return Reader(model.to(device).eval(), self.name, self.prefix)
 
 
@@ -111,6 +118,7 @@ class Reader:
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.layer = _output_layer(model, name)
         self._check()
+        self._check_causal()
 
     @torch.no_grad()
     def states(self, tokens: Tensor) -> Tensor:
@@ -163,6 +171,20 @@ class Reader:
                     f"and a softcap that its configuration names, got {self.architecture} with "
                     f"log-probabilities that differ from those by {worst:.3g}"
                 )
+
+    def _check_causal(self) -> None:
+        """Refuse a model whose states have read the tokens that follow."""
+        tokens = torch.arange(NUM_CHECKED)[None] % len(self.layer.weight)
+        other = tokens.clone()
+        other[0, -1] = (tokens[0, -1] + 1) % len(self.layer.weight)
+        states = self.states(tokens)[:, :-1]  # (1, n, D)
+        worst = (states - self.states(other)[:, :-1]).abs().max().item()
+        eps = torch.finfo(self.layer.weight.dtype).eps
+        if not worst <= max(1.0, states.abs().max().item()) * (1e-4 + 4 * eps):
+            raise ValueError(
+                f"{self.name} must be a causal language model, got {self.architecture}, whose "
+                "states depend on the tokens that follow"
+            )
 
     @torch.no_grad()
     def _error(self, largest: float | None) -> tuple[float, float, float]:
@@ -243,7 +265,11 @@ def _explained(name: str) -> Iterator[None]:
     """Whatever transformers cannot load becomes one line that says what was asked for."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # Besides the usual ones: errors of safetensors, of configurations and of sizes, which have
+        # no common class.
         reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
         raise ValueError(
             f"a model must be a run of ours, a folder that transformers saved (with safetensors "

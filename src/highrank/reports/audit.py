@@ -1,9 +1,9 @@
 """The page of `highrank audit`: what an output layer can say, and what its rank is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from highrank.experiments.audit_result import AuditResult, ModelAudit
+from highrank.experiments.audit_result import AuditResult, ModelAudit, RankAt
 from highrank.reports import audit_text
 from highrank.reports.audit_charts import draw_growth, draw_residuals, draw_spectra
 from highrank.reports.audit_method import method_section
@@ -117,20 +117,16 @@ def _spectrum(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
 
 
 def _growth(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
-    charts = (
+    charts: tuple[tuple[str, str, Callable[[RankAt], int | None]], ...] = (
         (
             "Comparable rank",
             audit_text.GROWTH_CAPTION,
-            draw_growth(names, models, lambda at: at.comparable),
+            lambda at: at.comparable,
         ),
         (
             f"Effective rank, ε = {power(EPSILON)}",
             f"Values that carry all but {EPSILON:.1%} of the sum of squares.",
-            draw_growth(
-                names,
-                models,
-                lambda at: {e.epsilon: e.rank for e in at.effective}.get(EPSILON),
-            ),
+            lambda at: {e.epsilon: e.rank for e in at.effective}.get(EPSILON),
         ),
     )
     figures = tuple(
@@ -138,10 +134,10 @@ def _growth(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
             svg=to_svg(figure),
             title=title,
             caption=caption,
-            description=f"{title} against the number of contexts. {_grown(names, models)}",
+            description=f"{title} against the number of contexts. {_grown(names, models, pick)}",
         )
-        for title, caption, figure in charts
-        if figure is not None
+        for title, caption, pick in charts
+        if (figure := draw_growth(names, models, pick)) is not None
     )
     text = Paragraph((audit_text.GROWTH,))
     missing = [
@@ -154,10 +150,12 @@ def _growth(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
     )
 
 
-def _grown(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
+def _grown(
+    names: Sequence[str], models: Sequence[ModelAudit], pick: Callable[[RankAt], int | None]
+) -> str:
     lines = []
     for name, model in zip(names, models, strict=True):
-        points = (f"{count(at.comparable)} of {count(at.num_contexts)}" for at in model.rank.growth)
+        points = (f"{count(pick(at))} of {count(at.num_contexts)}" for at in model.rank.growth)
         lines.append(f"{name}: {', '.join(points)}; divergence {divergence(model)}.")
     return " ".join(lines)
 

@@ -21,14 +21,17 @@ def model_verdict(model: ModelAudit) -> str:
     head = model.head
     kind = HEAD_NAMES.get(head.kind, head.kind)
     size = f"d = {head.context_size}" + (f", K = {head.num_components}" if model.mixture else "")
-    parts = [f"{kind} with {size} over {head.vocab_size:,} words.", rank_verdict(model.rank)]
+    parts = [
+        f"{kind} with {size} over {head.vocab_size:,} words.",
+        rank_verdict(model.rank, head.vocab_size),
+    ]
     parts += [effective_verdict(model.rank), reachability_verdict(model)]
     if model.mixture is not None:
         parts.append(mixture_verdict(model.mixture))
     return " ".join(filter(None, parts))
 
 
-def rank_verdict(rank: RankFacts) -> str:
+def rank_verdict(rank: RankFacts, vocab_size: int) -> str:
     """The comparable rank, beside the highest that it could have been."""
     if rank.comparable is None:
         return f"Its rank is unknown: {rank.unknown}."
@@ -46,7 +49,8 @@ def rank_verdict(rank: RankFacts) -> str:
     text = (
         f"Its rank is {value}; {CEILINGS[rank.ceiling_reason]} allows {count(rank.ceiling)} here. "
     )
-    if rank.comparable >= NEAR * rank.ceiling:
+    has_all_words = rank.ceiling_reason == "words" and rank.num_words == vocab_size
+    if rank.comparable >= NEAR * rank.ceiling and not has_all_words:
         return f"{text}{known}: with more {rank.ceiling_reason} it may be higher."
     return f"{text}{known}."
 
@@ -106,7 +110,7 @@ def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     if len({(m.rank.num_contexts, m.rank.num_words) for m in models}) > 1:
         sentences.append("These ranks are of matrices of different sizes.")
     sentences.append(f"Divergence, in nats: {listed(apart)}.")
-    texts = {(m.text.sha256, m.text.num_contexts, m.head.vocab_size) for m in models}
+    texts = {(m.text.tokens_sha256, m.text.num_contexts, m.head.vocab_size) for m in models}
     if len(texts) == 1:
         said = [
             f"{name} {model.text.perplexity:,.2f} ({millions(model.num_parameters)} parameters)"

@@ -42,12 +42,18 @@ def legible_context(text: str) -> str:
 def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
     """The last part of each model's path or address, or all of it where that is not unique."""
     last = [model.name.rstrip("/").rsplit("/", 1)[-1] for model in models]
+    # matplotlib takes a name that starts with _ for one that is not to be shown.
+    last = [f"…/{name}" if name.startswith("_") else name for name in last]
     count, seen, names = Counter(last), Counter[str](), []
     for model, name in zip(models, last, strict=True):
-        shown = _shortened(legible(name if count[name] == 1 else model.name, "run", 200))
+        shown = _shortened(legible(name if count[name] == 1 else _all_of(model), "run", 200))
         seen[shown] += 1
         names.append(shown if seen[shown] == 1 else f"{shown} ({seen[shown]})")
     return tuple(names)
+
+
+def _all_of(model: ModelAudit) -> str:
+    return f"…/{model.name}" if model.name.startswith("_") else model.name
 
 
 def _shortened(name: str) -> str:

@@ -118,6 +118,7 @@ def model_audit(name, kind, rank, mixture=None, unreachable=(), **options):
         text=TextFacts(
             name="penn-treebank, test",
             sha256="ab" * 32,
+            tokens_sha256="cd" * 32,
             num_tokens=82_430,
             num_contexts=2000,
             nats=math.log(88.12),

@@ -47,7 +47,11 @@ def rank(comparable, bound=None, num_contexts=2000, num_words=1000):
         (rank(130, bound=130), "is 130, the highest that its form allows (these parts)."),
         (rank(97, bound=130), "is 97; its form allows 130 (these parts)."),
         (rank(131, bound=130), "That cannot be: do not trust this measurement."),
-        (rank(1000), "allows 1,000 here. No bound on it is known: with more words it may be"),
+        (
+            rank(1000),
+            "the number of words in the matrix allows 1,000 here. No bound on it is known.",
+        ),
+        (rank(900, num_words=900), "No bound on it is known: with more words it may be higher."),
         (rank(950, num_contexts=990), "with more contexts it may be higher."),
         (rank(500), "is 500; the number of words in the matrix allows 1,000 here. No bound on it"),
         (rank(90, bound=130, num_contexts=100), "Its form allows 130: with more contexts it may"),
@@ -55,11 +59,11 @@ def rank(comparable, bound=None, num_contexts=2000, num_words=1000):
     ],
 )
 def test_a_rank_is_put_beside_what_it_could_have_been(facts, words):
-    assert words in rank_verdict(facts)
+    assert words in rank_verdict(facts, vocab_size=1000)
 
 
 def test_a_rank_far_below_all_limits_is_not_said_to_grow():
-    assert "may be higher" not in rank_verdict(rank(500))
+    assert "may be higher" not in rank_verdict(rank(500), 1000)
     assert effective_verdict(rank(500)) == ""
 
 
@@ -113,6 +117,7 @@ def test_dead_and_equal_components_are_named():
 
 def test_names_are_short_and_tell_models_apart():
     named = [SimpleNamespace(name=n) for n in ("a/x", "b/y/", "c/y", "c/y", "org/" + "long" * 20)]
+    assert short_names([SimpleNamespace(name="runs/_old")]) == ("…/_old",)
     assert short_names(named) == ("x", "b/y/", "c/y", "c/y (2)", "longlonglongl…nglonglonglong")
 
 
