@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank.heads import MixtureOfSoftmaxes
+from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.heads.growth import LARGEST_NOISE, NUM_TRIALS, grown
 
 
@@ -88,5 +88,23 @@ def test_the_mode_is_kept(is_training):
 
 
 def test_only_one_component_can_grow():
-    with pytest.raises(ValueError, match="must have one component to grow, got 2"):
+    with pytest.raises(ValueError, match="one component to grow, got MixtureOfSoftmaxes with 2"):
         grown(MixtureOfSoftmaxes(32, 100, 2, 3).double(), 5, *states())
+    with pytest.raises(ValueError, match="one component to grow, got Softmax with 1"):
+        grown(Softmax(32, 100).double(), 5, *states())
+
+
+def test_states_without_a_finite_loss_are_refused():
+    head, (hidden, target) = one_component(), states()
+    with torch.no_grad():
+        head.bias[target[0]] = -torch.inf
+    with pytest.raises(ValueError, match="must have a finite loss, got inf"):
+        grown(head, 5, hidden, target)
+
+
+def test_a_confident_head_grows_with_as_little_noise_as_it_takes():
+    head, (hidden, _) = one_component(30.0), states()
+    target = head.eval().log_prob(hidden).argmax(-1)
+    new = grown(head, 5, hidden, target)
+    assert loss(new, hidden, target) == pytest.approx(loss(head, hidden, target), rel=1e-3)
+    assert noise_of(head, new).abs().max() > 0

@@ -139,3 +139,40 @@ def test_one_table_of_words_by_tokens_is_made_and_none_by_components(watch, monk
         if training:
             log_p.backward(upstream)
     assert [size for size in seen.sizes if size > 4 * V] == [N * V]
+
+
+def test_the_backward_pass_does_not_care_for_autocast():
+    log_weight = torch.zeros(1, 1, requires_grad=True)
+    log_p = mixture_log_prob(torch.ones(1, 1, 1), log_weight, torch.tensor([[301.0], [300.0]]))
+    with torch.autocast("cpu", torch.bfloat16):
+        (gradient,) = torch.autograd.grad(log_p[0, 0], log_weight)
+    assert gradient.item() == pytest.approx(1.0)
+
+
+def test_float64_stays_float64_under_autocast():
+    inputs = [t.detach() for t in make_inputs()]
+    want = mixture_log_prob(*inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mixture_log_prob(*inputs), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (1, lambda t: t.repeat(1, 2), r"log_weight must be \(9, 3\), got \(9, 6\)"),
+        (1, lambda t: t[:1], r"log_weight must be \(9, 3\), got \(1, 3\)"),
+        (2, lambda t: t[:, :2], r"weight must be \(V, 4\) with V at least 1, got \(7, 2\)"),
+        (2, lambda t: t.float(), "weight must be torch.float64 as context is, got torch.float32"),
+        (3, lambda t: t[:2], r"bias must be \(7,\), got \(2,\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, change, message):
+    inputs = [t.detach() for t in make_inputs()]
+    inputs[name] = change(inputs[name])
+    with pytest.raises(ValueError, match=message):
+        mixture_log_prob(*inputs)
+
+
+def test_shapes_can_be_found_without_numbers():
+    inputs = [t.detach().to("meta") for t in make_inputs()]
+    assert mixture_log_prob(*inputs).shape == (N, V)

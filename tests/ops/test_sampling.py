@@ -56,6 +56,11 @@ def test_the_top_p_set_reaches_p_and_no_smaller_set_does(seed, top_p):
     assert (prob.sum(-1) - smallest < top_p).all()
 
 
+def test_the_smallest_top_p_keeps_the_likeliest_word():
+    log_p = tempered(torch.tensor([[0.1, 0.3, 0.2]]).log_softmax(-1), 1.0, top_p=1e-46)
+    assert log_p.exp().tolist() == [[0.0, 1.0, 0.0]]
+
+
 @given(seed=st.integers(0, 999), temperature=TEMPERATURES, top_k=TOP_K, top_p=TOP_P)
 def test_what_is_left_sums_to_one(seed, temperature, top_k, top_p):
     total = tempered(rows(seed), temperature, top_k, top_p).exp().sum(-1)

@@ -74,8 +74,8 @@ def run_demo(
         quick: fewer sizes and fewer steps.
         on_progress: called with the share of the work done and what was finished.
     """
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {seed}")
     start = time.monotonic()
     tasks = list(plan(seed, quick))
     total, done = sum(task.cost for task in tasks), 0

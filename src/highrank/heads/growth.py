@@ -5,13 +5,15 @@ uniform. The noise of the K components sums to zero, so that the mixture changes
 only: the components may differ a lot before their mixture does. D hidden size, E embedding size.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from highrank.heads.mos import MixtureOfSoftmaxes
 
 # The noise that is tried first, in standard deviations of the latent weights; then half, and so on.
-LARGEST_NOISE, NUM_TRIALS = 0.8, 7
+LARGEST_NOISE, NUM_TRIALS = 0.8, 40
 # How much the loss may change, relative to itself.
 TOLERANCE = 1e-3
 
@@ -32,8 +34,9 @@ def grown(
         hidden: (..., D), states that the head meets.
         target: (...), the words that followed them.
     """
-    if head.num_components != 1:
-        raise ValueError(f"the head must have one component to grow, got {head.num_components}")
+    if not isinstance(head, MixtureOfSoftmaxes) or head.num_components != 1:
+        found = f"{type(head).__name__} with {head.num_components}"
+        raise ValueError(f"the head must be a mixture with one component to grow, got {found}")
     assert head.latent is not None
     new = MixtureOfSoftmaxes(
         head.hidden_size,
@@ -53,8 +56,10 @@ def grown(
     new.latent.bias.copy_(bias.repeat(num_components))
     new.prior.weight.zero_()
     noise = torch.randn(num_components, *weight.shape, generator=generator, dtype=weight.dtype)
-    noise = (noise - noise.mean(0)).to(weight.device) * weight.std()  # (K, E, D)
+    noise = (noise - noise.mean(0)).to(weight.device) * weight.std(correction=0)  # (K, E, D)
     loss = _loss(head, hidden, target)
+    if not math.isfinite(loss):
+        raise ValueError(f"the states must have a finite loss, got {loss}")
     for trial in range(NUM_TRIALS):
         new.latent.weight.copy_((weight + LARGEST_NOISE / 2**trial * noise).flatten(0, 1))
         if abs(_loss(new, hidden, target) - loss) <= TOLERANCE * loss:

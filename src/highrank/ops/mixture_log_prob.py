@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from highrank.ops.precision import at_least_float32, in_autocast_dtype
+from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
 
 # A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
 CHUNK_BYTES = 8 * 2**20
@@ -32,11 +33,13 @@ def mixture_log_prob(
         weight: (V, E).
         bias: (V,).
     """
-    leading, device_type = context.shape[:-2], context.device.type
+    check_mixture(context, log_weight, weight, bias)
+    leading = context.shape[:-2]
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
     log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
-    with torch.autocast(device_type, enabled=False):
+    check_precision(context, weight, bias)
+    with without_autocast(context.device):
         log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias)  # (N, V)
     return log_p.reshape(*leading, len(weight))
 
@@ -67,6 +70,11 @@ class _LogProb(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        with without_autocast(upstream.device):
+            return _LogProb._gradients(ctx, upstream)
+
+    @staticmethod
+    def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         context, log_weight, weight, bias, log_p = ctx.saved_tensors
         wants_context, _, wants_weight, wants_bias = ctx.needs_input_grad
         d_context, d_log_weight = torch.empty_like(context), torch.empty_like(log_weight)

@@ -37,9 +37,10 @@ def tempered(
         log_p = kept.log_softmax(-1)
     if top_p is not None and top_p < 1:
         descending, order = log_p.sort(-1, descending=True)
-        # Cut a word if the words before it reach top_p already.
+        # Cut a word if the words before it reach top_p already; before the first there is nothing.
+        least = max(top_p, torch.finfo(log_p.dtype).tiny)
         before = descending.exp().cumsum(-1) - descending.exp()
-        cut = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p)
+        cut = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, order, before >= least)
         log_p = log_p.masked_fill(cut, -torch.inf).log_softmax(-1)
     return log_p
 

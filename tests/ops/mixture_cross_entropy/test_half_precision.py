@@ -55,6 +55,33 @@ def test_log_weights_may_be_more_precise_than_contexts(problem, solve, agree, wa
     agree([g.double() for g in got], [w.double() for w in want], tolerance=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("softcap", [None, 300.0], ids=["", "softcap"])
+def test_a_tiny_probability_of_large_products_that_cancel_is_the_reference_s(
+    dtype, softcap, problem, solve, agree, fast_way
+):
+    """Logits of 100 and 0, from products of 10,000: the multiply rounds once, at its end."""
+    inputs = problem((1,), K=2, E=2, V=2)._replace(
+        context=torch.tensor([[[100.0, 100.0], [50.0, 49.0]]]),
+        log_weight=torch.tensor([[0.3, 0.7]]).log(),
+        weight=torch.tensor([[100.0, -99.0], [0.0, 0.0]]),
+        bias=torch.tensor([0.0, 0.5]),
+        target=torch.tensor([1]),
+    )
+    half = in_dtype(inputs, dtype)
+    got = solve(half, softcap=softcap, **fast_way)
+    want = solve(half, softcap=softcap, **(fast_way | {"backend": "reference"}))
+    agree([g.double() for g in got], [w.double() for w in want], tolerance=1e-2)
+
+
+def test_float64_stays_float64_under_autocast(problem, solve, agree, way):
+    inputs = problem()
+    want = solve(inputs, **way)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = solve(inputs, **way)
+    agree(got, want)
+
+
 def test_many_small_contributions_do_not_stagnate_in_bfloat16(problem, solve, backend):
     one = in_dtype(problem((1,), K=2, E=4, V=3), torch.bfloat16)
     many = one._replace(

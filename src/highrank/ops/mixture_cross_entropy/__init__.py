@@ -15,7 +15,7 @@ from torch import Tensor
 from highrank.ops.mixture_cross_entropy import chunked, fused, reference
 from highrank.ops.mixture_cross_entropy.arguments import check_arguments, check_targets
 from highrank.ops.mixture_cross_entropy.reduction import REDUCTIONS
-from highrank.ops.precision import at_least_float32, in_autocast_dtype
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
 
 # Each takes flat tensors without ignored targets and returns the losses of the tokens and the
 # reduced loss, in one pass.
@@ -55,7 +55,7 @@ def mixture_loss(
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, softcap, chunk_bytes)
     log_weight = log_weight.to(at_least_float32(context.dtype))
-    shape, device_type = target.shape, context.device.type
+    shape = target.shape
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
     log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
     # Small integers would wrap around in the comparisons with V and ignore_index.
@@ -65,7 +65,7 @@ def mixture_loss(
     if not all_kept:
         context, log_weight, target = context[kept], log_weight[kept], target[kept]
     check_targets(target, len(weight))
-    with torch.autocast(device_type, enabled=False):
+    with without_autocast(context.device):
         token_loss, loss = BACKENDS[_choose(backend, reduction)](
             context, log_weight, weight, bias, target, softcap, reduction, chunk_bytes
         )

@@ -15,26 +15,36 @@ def check_arguments(
     softcap: float | None,
     chunk_bytes: int | None,
 ) -> None:
-    if context.dim() < 2:
-        raise ValueError(f"context must be (..., K, E), got {tuple(context.shape)}")
-    *leading, K, E = context.shape
-    if K < 1:
-        raise ValueError(f"context must have at least one component, got {tuple(context.shape)}")
-    _must_be("log_weight", log_weight, (*leading, K))
-    _must_be("target", target, tuple(leading))
-    if weight.dim() != 2 or weight.shape[1] != E or weight.shape[0] < 1:
-        raise ValueError(f"weight must be (V, {E}) with V at least 1, got {tuple(weight.shape)}")
-    if bias is not None:
-        _must_be("bias", bias, (weight.shape[0],))
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != context.dtype:
-            raise ValueError(f"{name} must be {context.dtype} as context is, got {tensor.dtype}")
+    check_mixture(context, log_weight, weight, bias)
+    check_precision(context, weight, bias)
+    _must_be("target", target, tuple(context.shape[:-2]))
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ValueError(f"target must have an integer dtype, got {target.dtype}")
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(f"softcap must be positive and finite, got {softcap}")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
+
+
+def check_mixture(context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raise unless the shapes of a mixture fit together."""
+    if context.dim() < 2:
+        raise ValueError(f"context must be (..., K, E), got {tuple(context.shape)}")
+    *leading, K, E = context.shape
+    if K < 1:
+        raise ValueError(f"context must have at least one component, got {tuple(context.shape)}")
+    _must_be("log_weight", log_weight, (*leading, K))
+    if weight.dim() != 2 or weight.shape[1] != E or weight.shape[0] < 1:
+        raise ValueError(f"weight must be (V, {E}) with V at least 1, got {tuple(weight.shape)}")
+    if bias is not None:
+        _must_be("bias", bias, (weight.shape[0],))
+
+
+def check_precision(context: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raise unless what enters the matrix multiply has one dtype."""
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != context.dtype:
+            raise ValueError(f"{name} must be {context.dtype} as context is, got {tensor.dtype}")
 
 
 def check_targets(target: Tensor, vocab_size: int) -> None:

@@ -120,9 +120,11 @@ def _softmax_rows(
         cap_slope = 1 - (z / softcap).square_()  # (R, V)
     index = index[:, None]  # (R, 1)
     target_logit = z.gather(1, index)  # (R, 1)
+    # In half precision a logit computed again may be rounded to another one.
+    top_logit = z.amax(-1) if rows.dtype != z.dtype else None  # (R,)
     # In place where that is known to be safe: a second table costs a tenth of the whole step.
     q = torch.softmax(z, -1, out=z) if z.is_cpu else z.softmax(-1)  # (R, V)
-    log_q = _log_probability(q, target_logit, rows, weight, bias, index, softcap)
+    log_q = _log_probability(q, target_logit, top_logit, rows, weight, bias, index, softcap)
     slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
     return log_q, slope if softcap is None else slope.mul_(cap_slope)
 
@@ -130,13 +132,18 @@ def _softmax_rows(
 def _log_probability(
     q: Tensor,
     target_logit: Tensor,
+    top_logit: Tensor | None,
     rows: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     index: Tensor,
     softcap: float | None,
 ) -> Tensor:
-    """log q[index] (R,), also where q[index] is too small for the dtype."""
+    """log q[index] (R,), also where q[index] is too small for the dtype.
+
+    Args:
+        top_logit: the largest of each row, (R,); computed again where it is needed if None.
+    """
     target_q = q.gather(1, index).squeeze(1)  # (R,)
     log_q = target_q.log()
     # 1e-30 leaves float32 all its digits: the smallest normal number is 1e-38.
@@ -144,12 +151,15 @@ def _log_probability(
     if len(small):
         # Relative to the likeliest word, whose logit is cheap to compute again.
         top_q, top = q[small].max(-1)  # (S,)
-        top_logit = (rows[small] * weight[top]).sum(-1, dtype=q.dtype)
-        if bias is not None:
-            top_logit += bias[top]
-        if softcap is not None:
-            top_logit = softcap * torch.tanh(top_logit / softcap)
-        log_q[small] = target_logit.squeeze(1)[small] - top_logit + top_q.log()
+        if top_logit is not None:
+            largest = top_logit[small]  # (S,)
+        else:
+            largest = (rows[small] * weight[top]).sum(-1)
+            if bias is not None:
+                largest += bias[top]
+            if softcap is not None:
+                largest = softcap * torch.tanh(largest / softcap)
+        log_q[small] = target_logit.squeeze(1)[small] - largest + top_q.log()
     return log_q
 
 
