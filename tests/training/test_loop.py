@@ -2,10 +2,8 @@
 
 import json
 import os
-import resource
 import signal
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +11,8 @@ from safetensors.torch import load_file
 
 from highrank.build import load
 from highrank.config import StageConfig
-from highrank.data.vocabulary import Vocabulary
 from highrank.training import loop
-from highrank.training.checkpoint import save_model
 from highrank.training.loop import Run
-from highrank.training.trainer import Diverged
 
 
 def weights(folder):
@@ -149,32 +144,26 @@ def test_a_run_that_goes_on_keeps_its_budget(config, corpus, tmp_path):
     endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
     folder = tmp_path / "run"
     Run(endless, corpus, folder, budget=60.0, on_progress=interrupt_at(20)).go()
-    assert Run(endless, corpus, folder).budget == 60.0
+    assert Run(endless, corpus, folder).clock.budget == 60.0
     assert Run(endless, corpus, folder, budget=1.0).go().reason == "out of time"
     before = metrics(folder)
     assert Run(endless, corpus, folder).go().reason == "out of time"
     assert metrics(folder) == before
 
 
-def test_a_share_of_the_time_is_of_the_time_before_the_last_validation(config, corpus, tmp_path):
+def test_a_head_grows_before_the_last_validation(config, corpus, tmp_path):
+    """Though that takes more of the time than is left after the share at which it grows."""
     endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
-    grows = replace(endless, head=replace(config.head, grow_at=0.95))
-    run = Run(grows, corpus, tmp_path / "run", budget=10.0)
-    run.validation_seconds, run.seconds = 4.0, 5.4
-    assert run.share == pytest.approx(0.9) and not run._is_out_of_time()
+    run = Run(
+        replace(endless, head=replace(config.head, grow_at=0.95)), corpus, tmp_path, budget=10.0
+    )
+    run.clock.add_validation(4.0, num_components=1)
+    run.clock.seconds = 5.4
     run._train_window()
-    assert run.trainer.model.head.num_components == 1
-    run.seconds = 5.9
+    assert run.num_components == 1 and run.share == pytest.approx(0.9, abs=0.05)
+    run.clock.seconds = 5.9
     run._train_window()
-    assert run.trainer.model.head.num_components == 3
-    # How long the last validation will take is not known until this head was timed.
-    assert run._speed is None and run._reserve == 4.0
-    run._train_window()
-    assert run._reserve == max(4.0, len(run.valid) / run._speed)
-    run.timed_windows.append((1, 100.0))
-    assert run._reserve == len(run.valid) / run._speed > 4.0
-    run.validated_components, run.seconds = 3, 6.0
-    assert run.share == 1 and run._is_out_of_time()
+    assert run.num_components == 3 and run.clock.speed is None
 
 
 def test_a_run_that_its_budget_ended_does_not_go_on_because_the_end_was_quick(
@@ -182,8 +171,8 @@ def test_a_run_that_its_budget_ended_does_not_go_on_because_the_end_was_quick(
 ):
     endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
     run = Run(endless, corpus, tmp_path / "run", budget=10.0)
-    run.validation_seconds, run.validated_components, run.seconds = 9.0, 3, 1.0
-    assert run.go().reason == "out of time" and run.seconds + run.validation_seconds < 10.0
+    run.clock.add_validation(9.0, num_components=3)
+    assert run.go().reason == "out of time" and run.clock.seconds < 10.0
     del run  # it holds the folder
     before = metrics(tmp_path / "run")
     assert Run(endless, corpus, tmp_path / "run").go().reason == "out of time"
@@ -211,82 +200,6 @@ def test_the_best_model_of_a_head_that_grows_is_a_mixture(config, corpus, tmp_pa
     run.trainer.best = 0.0
     run.go()
     assert load(tmp_path / "run")[0].head.num_components == 3
-
-
-def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
-    once = replace(config, finetune=None, train=replace(config.train, epochs=1))
-    Run(once, corpus, tmp_path / "run").go()
-    other = replace(once, train=replace(once.train, epochs=2))
-    with pytest.raises(ValueError, match="same configuration.*train.epochs 1, not 2: choose"):
-        Run(other, corpus, tmp_path / "run")
-
-
-def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
-    before = (tmp_path / "run" / "vocabulary.json").read_bytes()
-    words = tuple(corpus.vocabulary.words)
-    other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
-    with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
-        Run(config, other, tmp_path / "run")
-    assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
-
-
-def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):
-    (tmp_path / "thesis.tex").write_text("all my work")
-    with pytest.raises(ValueError, match="folder must be empty"):
-        Run(config, corpus, tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "all my work"
-
-
-def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, corpus, tmp_path):
-    wild = replace(config, train=replace(config.train, lr=1e38, clip=1e38))
-    with pytest.raises(Diverged, match=r"diverged at step \d+ .*trainer\.pt") as caught:
-        Run(wild, corpus, tmp_path / "run").go()
-    assert caught.value.advice.endswith("--train.lr 3.3e+37")
-    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
-    assert all(tensor.isfinite().all() for tensor in state["model"].values())
-
-
-@pytest.mark.parametrize("stage", ["train", "finetune"])
-def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpus, tmp_path):
-    """One window makes an epoch: the gradient was fine, the step was not."""
-    batch = replace(config.batch, window=400, window_deviation=0, window_extra=0)
-    broken = replace(getattr(config, stage), lr=1e38, clip=1e38)
-    wild = replace(config, batch=batch, **{stage: broken})
-    with pytest.raises(Diverged, match=r"on valid is (nan|inf).*trainer\.pt") as caught:
-        Run(wild, corpus, tmp_path / "run").go()
-    assert f"--{stage}.lr" in caught.value.advice
-    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
-    assert all(tensor.isfinite().all() for tensor in state["model"].values())
-
-
-def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
-    texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
-    texts["train"] = texts["train"][::-1].copy()
-    other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
-    with pytest.raises(ValueError, match="the one that the run began with, got another train text"):
-        Run(config, other, tmp_path / "run")
-
-
-def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):
-    run = Run(config, corpus, tmp_path / "run")
-    run.save()
-    before = run.checkpoint_path.read_bytes()
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-        for save in (run.save, lambda: save_model(tmp_path / "model", run.trainer.best_state)):
-            with pytest.raises(OSError, match=r"when there is room .* --resume"):
-                save()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert run.checkpoint_path.read_bytes() == before
-    assert not list(tmp_path.rglob(".*.new"))
 
 
 def test_growth_keeps_the_loss_and_the_state_of_the_optimiser(config, corpus, tmp_path):

@@ -4,7 +4,6 @@ import hashlib
 import math
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,22 +14,12 @@ from highrank.config import RunConfig
 from highrank.data.corpus import Text
 from highrank.training.check import check_config
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
+from highrank.training.clock import Clock
 from highrank.training.directory import prepare_folder
 from highrank.training.log import MetricsLog
 from highrank.training.trainer import Diverged, Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
-# Their mean is the speed that is shown; a single one says little.
-NUM_TIMED_WINDOWS = 50
-# What a checkpoint has besides the trainer.
-CLOCK = (
-    "seconds",
-    "num_tokens",
-    "validation_seconds",
-    "validated_step",
-    "validated_components",
-    "ended_budget",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +75,7 @@ class Run:
         train, self.valid = corpus.split("train"), corpus.split("valid")
         check_config(config, len(train), len(self.valid))
         prepare_folder(folder, config, corpus.vocabulary)
-        self.folder, self.budget = folder, budget
+        self.folder, self.clock = folder, Clock(budget, len(self.valid))
         self.on_progress, self.on_event = on_progress, on_event
         self.trainer = Trainer(config, len(corpus.vocabulary), train, device)
         self.log = MetricsLog(folder / "metrics.jsonl")
@@ -94,13 +83,9 @@ class Run:
             name: hashlib.sha256(split.data).hexdigest()
             for name, split in (("train", train), ("valid", self.valid))
         }
-        self.seconds, self.num_tokens, self.validation_seconds = 0.0, 0, 0.0
-        self.validated_step, self.validated_components = -1, 0
-        self.ended_budget: float | None = None
+        self.num_tokens, self.validated_step = 0, -1
         self.valid_loss: float | None = None
-        self.is_interrupted = self.is_warm = False
-        # Tokens and seconds of each.
-        self.timed_windows: deque[tuple[int, float]] = deque(maxlen=NUM_TIMED_WINDOWS)
+        self.is_interrupted = False
         if self.checkpoint_path.exists():
             self._resume()
         else:
@@ -113,10 +98,12 @@ class Run:
     @property
     def share(self) -> float:
         """Of the stage: its epochs, or the time."""
-        share = self.trainer.epoch_share
-        if self.budget is None:
-            return share
-        return min(1.0, max(share, self.seconds / max(1e-9, self.budget - self._reserve)))
+        return max(self.trainer.epoch_share, self.clock.share(self.num_components))
+
+    @property
+    def num_components(self) -> int:
+        """K, at the moment."""
+        return self.trainer.model.head.num_components
 
     def go(self) -> Outcome:
         """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
@@ -128,7 +115,7 @@ class Run:
             reason=reason,
             best_valid_loss=trainer.best,
             num_tokens=self.num_tokens,
-            seconds=self.seconds,
+            seconds=self.clock.seconds,
         )
 
     def note(self, **event: Any) -> None:
@@ -139,10 +126,11 @@ class Run:
     def save(self) -> None:
         state = {
             "trainer": self.trainer.state_dict(),
-            "clock": {name: getattr(self, name) for name in CLOCK},
-            "budget": self.budget,
+            "clock": self.clock.state_dict(),
             "log": self.log.length,
             "text_sha256": self.text_sha256,
+            "num_tokens": self.num_tokens,
+            "validated_step": self.validated_step,
             "valid_loss": self.valid_loss,
         }
         save_checkpoint(self.checkpoint_path, state)
@@ -155,11 +143,10 @@ class Run:
                     f"the corpus must be the one that the run began with, got another {name} text: "
                     f"prepare {self.trainer.config.corpus} as it was"
                 )
-        self.budget = state["budget"] if self.budget is None else self.budget
         self.trainer.load_state_dict(state["trainer"])
-        for name, value in state["clock"].items():
-            setattr(self, name, value)
-        self.valid_loss = state["valid_loss"]
+        self.clock.load_state_dict(state["clock"])
+        for name in ("num_tokens", "validated_step", "valid_loss"):
+            setattr(self, name, state[name])
         self.log.cut(state["log"])
         if self.valid_loss is not None:
             save_model(self.folder / "model.safetensors", self.trainer.best_state)
@@ -174,7 +161,7 @@ class Run:
                     return "finished"
                 trainer.start_finetuning(trainer.best)
                 self.note(event="finetune", step=trainer.step)
-            is_out_of_time = self._is_out_of_time()
+            is_out_of_time = self.clock.is_over(self.num_components)
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
             if is_out_of_time or trainer.is_epoch_over:
@@ -191,51 +178,19 @@ class Run:
                 self.save()
                 saved = time.monotonic()
 
-    @property
-    def _reserve(self) -> float:
-        """Seconds to keep for the last validation: as long as the one before it took.
-
-        Where this head had none, a token takes at most as long to validate as to train on.
-        """
-        is_known = self.validated_components == self.trainer.model.head.num_components
-        if is_known or self._speed is None:
-            return self.validation_seconds
-        return max(self.validation_seconds, len(self.valid) / self._speed)
-
-    @property
-    def _speed(self) -> float | None:
-        """Tokens a second of the last windows; None if none was timed."""
-        if not self.timed_windows:
-            return None
-        seconds = sum(seconds for _, seconds in self.timed_windows)
-        return sum(tokens for tokens, _ in self.timed_windows) / seconds
-
-    def _is_out_of_time(self) -> bool:
-        if self.budget is None:
-            return False
-        # A run that this budget has ended stays so, though its last validation was quick.
-        return self.budget == self.ended_budget or self.seconds + self._reserve >= self.budget
-
     def _train_window(self) -> None:
-        start, trainer = time.monotonic(), self.trainer
-        num_components = trainer.model.head.num_components
+        start, trainer, num_components = time.monotonic(), self.trainer, self.num_components
         try:
             tokens = trainer.train_window(self.share)
         except Diverged as error:
             raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
-        if trainer.model.head.num_components == num_components:
-            # The first of a sitting takes longer than any other.
-            if self.is_warm:
-                self.timed_windows.append((tokens, elapsed))
-            self.is_warm = True
+        if self.num_components == num_components:
+            self.clock.add_window(tokens, elapsed)
         else:
-            num_components = trainer.model.head.num_components
+            self.clock.add_growth(elapsed)
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
-            self.note(event="grow", **position, num_components=num_components)
-            # The speed of the smaller head says nothing about this one.
-            self.timed_windows.clear()
-        self.seconds += elapsed
+            self.note(event="grow", **position, num_components=self.num_components)
         self.num_tokens += tokens
         self._show()
 
@@ -258,12 +213,10 @@ class Run:
             return False
         if not math.isfinite(valid.nats):
             raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
-        self.validation_seconds = time.monotonic() - start
-        self.seconds += self.validation_seconds
+        self.clock.add_validation(time.monotonic() - start, self.num_components)
         self.valid_loss, self.validated_step = valid.nats, trainer.step
-        self.validated_components = trainer.model.head.num_components
         if is_out_of_time:
-            self.ended_budget = self.budget
+            self.clock.end()
         self.note(
             event="epoch",
             stage="finetune" if trainer.is_finetuning else "train",
@@ -273,10 +226,10 @@ class Run:
             train_loss=trainer.train_loss,
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
-            num_components=trainer.model.head.num_components,
+            num_components=self.num_components,
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
-            seconds=round(self.seconds, 3),
+            seconds=round(self.clock.seconds, 3),
         )
         # Before the next epoch begins with a training loss of its own.
         self._show()
@@ -301,7 +254,7 @@ class Run:
                 epoch=trainer.epoch,
                 step=trainer.step,
                 share=self.share,
-                tokens_per_second=self._speed,
+                tokens_per_second=self.clock.speed,
                 train_loss=trainer.train_loss,
                 valid_loss=self.valid_loss,
             )

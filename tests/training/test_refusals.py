@@ -1,0 +1,91 @@
+"""What a run refuses, and what it leaves when it cannot go on."""
+
+import resource
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from highrank.config import StageConfig
+from highrank.data.vocabulary import Vocabulary
+from highrank.training.checkpoint import save_model
+from highrank.training.loop import Run
+from highrank.training.trainer import Diverged
+
+
+def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
+    once = replace(config, finetune=None, train=replace(config.train, epochs=1))
+    Run(once, corpus, tmp_path / "run").go()
+    other = replace(once, train=replace(once.train, epochs=2))
+    with pytest.raises(ValueError, match="same configuration.*train.epochs 1, not 2: choose"):
+        Run(other, corpus, tmp_path / "run")
+
+
+def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    before = (tmp_path / "run" / "vocabulary.json").read_bytes()
+    words = tuple(corpus.vocabulary.words)
+    other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
+    with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
+        Run(config, other, tmp_path / "run")
+    assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
+
+
+def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):
+    (tmp_path / "thesis.tex").write_text("all my work")
+    with pytest.raises(ValueError, match="folder must be empty"):
+        Run(config, corpus, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "all my work"
+
+
+def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, corpus, tmp_path):
+    wild = replace(config, train=replace(config.train, lr=1e38, clip=1e38))
+    with pytest.raises(Diverged, match=r"diverged at step \d+ .*trainer\.pt") as caught:
+        Run(wild, corpus, tmp_path / "run").go()
+    assert caught.value.advice.endswith("--train.lr 3.3e+37")
+    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+@pytest.mark.parametrize("stage", ["train", "finetune"])
+def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpus, tmp_path):
+    """One window makes an epoch: the gradient was fine, the step was not."""
+    batch = replace(config.batch, window=400, window_deviation=0, window_extra=0)
+    broken = replace(getattr(config, stage), lr=1e38, clip=1e38)
+    wild = replace(config, batch=batch, **{stage: broken})
+    with pytest.raises(Diverged, match=r"on valid is (nan|inf).*trainer\.pt") as caught:
+        Run(wild, corpus, tmp_path / "run").go()
+    assert f"--{stage}.lr" in caught.value.advice
+    state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
+    texts["train"] = texts["train"][::-1].copy()
+    other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
+    with pytest.raises(ValueError, match="the one that the run began with, got another train text"):
+        Run(config, other, tmp_path / "run")
+
+
+def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    run.save()
+    before = run.checkpoint_path.read_bytes()
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        for save in (run.save, lambda: save_model(tmp_path / "model", run.trainer.best_state)):
+            with pytest.raises(OSError, match=r"when there is room .* --resume"):
+                save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert run.checkpoint_path.read_bytes() == before
+    assert not list(tmp_path.rglob(".*.new"))
