@@ -35,10 +35,11 @@ def test_a_folder_that_does_not_exist_is_found_out_before_any_work(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_negative_seed_is_refused():
-    done = highrank("demo", "--seed", "-1")
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_a_seed_that_cannot_be_is_refused(seed):
+    done = highrank("demo", "--seed", str(seed))
     assert done.returncode == 2
-    assert "seed must be at least 0, got -1" in done.stderr
+    assert f"seed must be between 0 and {(1 << 63) - 1}, got {seed}" in done.stderr
 
 
 def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path):

@@ -26,7 +26,7 @@ def test_everyone_is_compared_with_a_baseline_that_reads_the_same_words():
     )
     assert shares == sorted(shares)
     dynamic, cache = found.comparisons
-    assert (dynamic.limit, dynamic.num_tokens, cache.limit, cache.num_tokens) == (1.3, 250, 1.5, 32)
+    assert (dynamic.limit, dynamic.num_tokens, cache.limit, cache.num_tokens) == (1.3, 250, 1.5, 64)
     for comparison in found.comparisons:
         first, *others = comparison.measurements
         assert first.name == comparison.baseline and first.time_ratios == {first.name: 1.0}
