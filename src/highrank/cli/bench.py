@@ -95,36 +95,6 @@ def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
         Console().print(step_table(result))
 
 
-def backward(
-    data: Annotated[Path, tyro.conf.Positional],
-    *,
-    minutes: float = 5.0,
-    vocab_size: int | None = 2000,
-    seed: int = 0,
-    json: bool = False,
-) -> None:
-    """Does a backward pass through fewer rows pay? An experiment.
-
-    Trains a small mixture four times: exactly, and with rows left out or sampled.
-
-    Args:
-        data: Folder with ptb.train.txt and ptb.valid.txt.
-        minutes: Training time of each contestant.
-        vocab_size: Most frequent words that are kept; None keeps all.
-        seed: Of the weights, the dropout and the sampling.
-        json: Print all numbers, the curves included, as JSON instead of a table.
-    """
-    from highrank.experiments.cheaper_backward import run
-    from highrank.reports.bench_table import backward_table
-
-    with progress("Training with fewer rows") as on_progress:
-        result = run(data, seed, minutes, vocab_size, on_progress=on_progress)
-    if json:
-        print(dumps(asdict(result)))
-    else:
-        Console().print(backward_table(result))
-
-
 def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
     """Compare dynamic evaluation with plain passes, the cache with static evaluation.
 
@@ -217,7 +187,6 @@ def language(
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "loss": loss,
     "step": step,
-    "backward": backward,
     "eval": evaluation,
     "audit": audit,
     "language": language,

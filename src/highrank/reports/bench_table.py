@@ -8,7 +8,6 @@ from highrank.experiments.bench.loss_inputs import Shape
 from highrank.experiments.bench.loss_result import LossBenchResult
 from highrank.experiments.bench.result import Measurement
 from highrank.experiments.bench.step import StepBenchResult
-from highrank.experiments.cheaper_backward_result import CheaperBackwardResult
 from highrank.reports.tables import duration
 
 MIB = 2**20
@@ -141,38 +140,5 @@ def step_table(result: StepBenchResult) -> Table:
             ratio(m.time_ratios.get("ptb-mos")),
             "–" if m.peak_bytes is None else mib(m.peak_bytes),
             ratio(m.memory_ratios.get("ptb-mos")),
-        )
-    return table
-
-
-def backward_table(result: CheaperBackwardResult) -> Table:
-    """One row per contestant: what a step costs, and what it had learned at the end."""
-    table = Table(
-        title="A backward pass through fewer rows",
-        caption=(
-            f"Rows: share of (token, component) pairs with a gradient. Times as medians of ratios, "
-            f"in turns. Perplexity: valid, static, after {result.minutes:g} minutes of training "
-            f"each, and at the last token count that all reached. {result.num_threads} threads, "
-            f"seed {result.seed}, {duration(result.elapsed)}."
-        ),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
-    )
-    names = ("contestant", "rows", "head\n÷ exact", "step\n÷ exact", "tokens", "perplexity")
-    common = min(len(c.by_tokens) for c in result.contestants)
-    at = f"at {result.contestants[0].by_tokens[common - 1].num_tokens:,}" if common else "–"
-    for name in (*names, f"perplexity\n{at}"):
-        table.add_column(name, justify="left" if name == "contestant" else "right", no_wrap=True)
-    for c in result.contestants:
-        table.add_row(
-            c.name,
-            f"{c.selection.kept_share:.2f}",
-            ratio(c.head_ratio.median),
-            ratio(c.step_ratio.median),
-            f"{c.by_time[-1].num_tokens:,}",
-            f"{c.by_time[-1].perplexity:.1f}",
-            f"{c.by_tokens[common - 1].perplexity:.1f}" if common else "–",
         )
     return table
