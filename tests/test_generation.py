@@ -10,7 +10,7 @@ import torch
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, stream
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.heads.responsibility import log_responsibility
+from highrank.heads.mixture import log_responsibility
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from highrank import presets
-    from highrank.build import load
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+    from highrank.run import load
 
 __version__ = "0.1.0"
 
@@ -28,12 +28,12 @@ _MODULES = {
     "MixtureOfContexts": "highrank.heads",
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
-    "load": "highrank.build",
+    "load": "highrank.run",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
 }
 
 
-_PACKAGES = ("build", "data", "heads", "presets")
+_PACKAGES = ("build", "data", "heads", "presets", "run")
 
 
 def __getattr__(name: str) -> Any:

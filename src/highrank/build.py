@@ -1,18 +1,13 @@
 """From a configuration to objects, and from a run's folder to its trained model."""
 
 import dataclasses
-import json
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from highrank.config import RunConfig
-from highrank.data.vocabulary import Vocabulary
 from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -62,29 +57,6 @@ def build_head(config: RunConfig, vocab_size: int, num_components: int | None = 
     )
 
 
-def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabulary]:
-    """The best model of a trained run, in evaluation mode, and its vocabulary.
-
-    Tensors and JSON only: nothing in the folder can execute code.
-    """
-    folder = Path(run)
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ValueError(
-            f"the run must have finished an epoch, got {folder} without model.safetensors: "
-            f"run `highrank train --resume {folder}`"
-        )
-    config = config_from_json(json.loads((folder / "config.json").read_text()))
-    vocabulary = Vocabulary.load(folder / "vocabulary.json")
-    try:
-        state = load_file(weights, device=device)
-    except SafetensorError as error:
-        raise ValueError(f"{weights} must be a whole safetensors file, got {error}") from None
-    return _model_with(config, vocabulary, state, weights).to(device).eval(), vocabulary
-
-
 def save_state(model: LanguageModel) -> dict[str, torch.Tensor]:
     """The model's tensors, a tied embedding once."""
     state = model.state_dict()
@@ -127,17 +99,3 @@ def _dataclass_from(kind: Any, values: Mapping[str, Any]) -> Any:
             value = _dataclass_from(nested, value)
         found[name] = tuple(value) if isinstance(value, list) else value
     return kind(**found)
-
-
-def _model_with(
-    config: RunConfig, vocabulary: Vocabulary, state: Mapping[str, torch.Tensor], path: Path
-) -> LanguageModel:
-    rows = len(state["backbone.embedding.weight"])
-    if rows != len(vocabulary):
-        raise ValueError(
-            f"the vocabulary must belong to the weights, got {len(vocabulary)} words for {rows} "
-            f"embeddings in {path}"
-        )
-    model = build_model(config, len(vocabulary), num_components_of(config, state))
-    load_state(model, state)
-    return model

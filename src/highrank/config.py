@@ -47,20 +47,20 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    """How the text is cut."""
+    """How the corpus is cut into batches."""
 
     batch_size: int = 12
-    """Columns of text that are read side by side."""
+    """Streams of the corpus that are read in parallel (B)."""
     micro_batch_size: int | None = None
-    """Columns per backward pass; gradients are those of the whole batch. None takes all at once."""
-    window: int = 70
-    """Mean length of a window, in tokens (bptt)."""
-    window_deviation: float = 5.0
+    """Streams per backward pass; gradients are those of the whole batch. None takes all at once."""
+    bptt: int = 70
+    """Mean length of a window of truncated BPTT, in tokens."""
+    bptt_std: float = 5.0
     """Standard deviation of the length; 0 makes all windows equally long."""
-    window_extra: int = 40
+    bptt_max_delta: int = 40
     """The longest window is this much longer than the mean (max_seq_len_delta)."""
-    short_share: float = 0.05
-    """Share of windows that are drawn around half the length."""
+    bptt_half_probability: float = 0.05
+    """Probability that a window's length is drawn around half the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,5 +106,5 @@ class RunConfig:
     """β of temporal activation regularisation (TAR)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 runs the matrix multiplies under autocast."""
-    valid_columns: int = 10
-    """Columns of text in validation; the test is read as one."""
+    valid_batch_size: int = 10
+    """Streams of text in validation; the test is read as one."""

@@ -1,4 +1,9 @@
-"""The machine and the versions: a number without them is not a result."""
+"""The machine and the versions: a number without them is not a result.
+
+Where a model can be.
+
+How many threads the matrix multiplies have.
+"""
 
 import platform
 import subprocess
@@ -66,3 +71,23 @@ def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         lines = []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
+
+
+def check_device(device: str) -> None:
+    """Raise unless torch can put tensors there."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch has here, got {reason}") from None
+
+
+def set_threads(threads: int | None) -> None:
+    """None leaves it to torch, which takes all cores."""
+    import torch
+
+    if threads is None:
+        return
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    torch.set_num_threads(threads)

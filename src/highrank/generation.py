@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.heads.responsibility import log_responsibility
+from highrank.heads.mixture import log_responsibility
 from highrank.models.awd_lstm import State
-from highrank.models.dropout import without_dropout
 from highrank.models.language_model import LanguageModel
+from highrank.models.weights import without_dropout
 from highrank.ops.sampling import check_sampling
 
 

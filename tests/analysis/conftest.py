@@ -2,8 +2,8 @@
 
 import pytest
 
-from highrank.analysis.reachability import decide_words
-from highrank.analysis.reachability.result import Verdict
+from highrank.analysis.unargmaxable import decide_words
+from highrank.analysis.unargmaxable.result import Verdict
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from highrank.analysis import divergence as module
 from highrank.analysis.divergence import expected_divergence
-from highrank.analysis.source import LogProbs, matrix_log_probs
+from highrank.analysis.log_probs import LogProbs, matrix_log_probs
 
 
 def predictions(T, V, scale=2.0, seed=0):

@@ -11,19 +11,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank.analysis.linear import head_singular_values
+from highrank.analysis.log_probs import head_log_probs, matrix_log_probs
 from highrank.analysis.rank import (
     certified_rank,
     comparable_rank,
+    effective_rank,
+    entropy_rank,
     log_prob_rank,
     numerical_rank,
     press_threshold,
     rank_bound,
     rank_report,
+    stable_rank,
 )
-from highrank.analysis.singular_values import singular_values
-from highrank.analysis.source import head_log_probs, matrix_log_probs
-from highrank.analysis.spectrum import effective_rank, entropy_rank, stable_rank
+from highrank.analysis.svd import head_singular_values, singular_values
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 
 

@@ -28,9 +28,9 @@ def trained(tmp_path_factory):
         corpus="tale",
         model=ModelConfig(embedding_size=8, hidden_sizes=(12, 10)),
         head=HeadConfig(num_components=3),
-        batch=BatchConfig(batch_size=4, window=20),
+        batch=BatchConfig(batch_size=4, bptt=20),
         train=StageConfig(optimizer="adamw", lr=1e-2, epochs=2, clip=1.0),
-        valid_columns=2,
+        valid_batch_size=2,
     )
     run = Run(config, corpus, place / "tiny")
     run.go()

@@ -6,9 +6,9 @@ import warnings
 import pytest
 import torch
 
-from highrank.experiments import audit_model
 from highrank.integrations import huggingface
 from highrank.integrations.hub import HubError
+from highrank.studies.audit import model as audit_model
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.

@@ -7,9 +7,9 @@ import pytest
 
 from highrank.cli.bench import BENCHMARKS
 from highrank.cli.main import main
-from highrank.experiments.bench import harness, loss
-from highrank.experiments.bench.loss_inputs import TINY
-from highrank.experiments.bench.memory import Peak
+from highrank.studies.bench import harness, loss
+from highrank.studies.bench.baselines import TINY
+from highrank.studies.bench.harness import Peak
 
 
 @pytest.fixture

@@ -11,14 +11,17 @@ import time
 
 import pytest
 
-from highrank.build import load
-from highrank.data.corpus import find_corpus
+from highrank.data.catalog import find_corpus
 from highrank.evaluation.cache import CacheSettings, with_cache
-from highrank.evaluation.conventions import converted
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically, score_dynamically
-from highrank.evaluation.scored import summed
-from highrank.evaluation.static import evaluate
+from highrank.evaluation.dynamic import (
+    DynamicSettings,
+    converted,
+    evaluate_dynamically,
+    score_dynamically,
+)
+from highrank.evaluation.static import evaluate, summed
 from highrank.evaluation.statistics import gradient_statistics
+from highrank.run import load
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +45,12 @@ def results(highrank):
 
 def test_static_is_valid_in_the_run_s_columns_and_test_in_one(results, run):
     model, _, splits = run
-    for found, num_columns in zip(results(), (2, 1), strict=True):
-        want = evaluate(model, splits[found["split"]], num_columns)
+    for found, batch_size in zip(results(), (2, 1), strict=True):
+        want = evaluate(model, splits[found["split"]], batch_size)
         assert found["nats"] == want.nats and found["value"] == want.perplexity
         assert found["bits"] == pytest.approx(math.log2(want.perplexity))
         assert found["num_tokens"] == want.num_tokens
-        assert found["method"] == "static" and found["settings"]["columns"] == num_columns
+        assert found["method"] == "static" and found["settings"]["columns"] == batch_size
         assert found["unit"] == "perplexity per word"
 
 
@@ -106,7 +109,7 @@ def test_settings_of_the_original_code_are_converted(results, run):
 
 def test_a_cache_goes_on_top_of_a_model_that_learns(results, run):
     model, _, splits = run
-    options = ("--cache.window", 30, "--cache.flatness", 0.5, "--cache.weight", 0.2)
+    options = ("--cache.window", 30, "--cache.theta", 0.5, "--cache.weight", 0.2)
     learning = ("--dynamic.lr", 0.001, "--dynamic.epsilon", 0.01)
     (found,) = results("--dynamic", "--cache", "--split", "test", *options, *learning)
     segments = score_dynamically(
@@ -115,14 +118,14 @@ def test_a_cache_goes_on_top_of_a_model_that_learns(results, run):
         DynamicSettings(lr=0.001, epsilon=0.01),
         gradient_statistics(model, splits["train"]),
     )
-    want = summed(with_cache(segments, CacheSettings(window=30, flatness=0.5, weight=0.2)))
+    want = summed(with_cache(segments, CacheSettings(window=30, theta=0.5, weight=0.2)))
     assert found["nats"] == pytest.approx(want.nats, rel=1e-6)
     assert found["method"] == "dynamic+cache"
 
 
 def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, results):
     options = ("--dynamic.lr", 1e-6, 1e-3, "--dynamic.epsilon", 0.01, "--dynamic.decay", 0.01)
-    options += ("--cache.window", 50, "--cache.weight", 0.0, 0.3, "--cache.flatness", 0.5)
+    options += ("--cache.window", 50, "--cache.weight", 0.0, 0.3, "--cache.theta", 0.5)
     both = ("--dynamic", "--cache", "--search", *options)
     valid, test = results(*both)
     for name, key in (("dynamic", "lr"), ("cache", "weight")):
@@ -189,7 +192,7 @@ def test_independent_lines_start_afresh(results, tmp_path):
         (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
         (["--columns", "0"], "columns must be at least 1, got 0"),
         (["--cache", "--search", "--search-tokens", "0"], "search-tokens must be at least 1, got"),
-        (["--columns", "9999"], "the text must have at least two tokens for each of 9999 columns"),
+        (["--columns", "9999"], "the text must have at least two tokens for each of 9999 streams"),
         (["--dynamic", "--dynamic.lr", "1", "2"], "dynamic.lr must be one value without --search"),
         (["--dynamic", "--dynamic.lr", "-1"], "lr must be at least 0 and finite, got -1.0"),
         (["--dynamic", "--dynamic.rule", "sgd"], "dynamic.lr must be given with"),
@@ -246,7 +249,7 @@ def test_ctrl_c_leaves_nothing_half_written(trained, tmp_path):
 def test_help_explains_every_option(highrank):
     code, printed, _ = highrank("evaluate", "--help")
     assert code == 0 and "RUN" in printed
-    for option in ("columns", "compat", "dynamic.lr", "dynamic.convention", "cache.flatness"):
+    for option in ("columns", "compat", "dynamic.lr", "dynamic.convention", "cache.theta"):
         assert f"--{option}" in printed
     assert "(default: )" not in printed and "(default: None)" not in printed
     assert max(map(len, printed.splitlines())) <= 80

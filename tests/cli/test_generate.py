@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from highrank.build import load
 from highrank.cli.generate import _tokens as prompt_tokens
-from highrank.cli.pen import Pen, has_colors, print_samples
-from highrank.data.header import Recipe
+from highrank.cli.printer import Pen, has_colors, print_samples
+from highrank.data.corpus import Recipe
 from highrank.generation import Sampling, generate, stream
+from highrank.run import load
 
 
 def test_it_writes_what_the_function_writes_after_the_prompt(highrank, trained):

@@ -22,7 +22,7 @@ TINY = [
     "1",
     "--batch.batch-size",
     "4",
-    "--valid-columns",
+    "--valid-batch-size",
     "2",
 ]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from highrank.data import find_corpus, load_corpus, prepare_text
-from highrank.data.cache import cache_folder
+from highrank.data.catalog import cache_folder
 
 
 @pytest.fixture

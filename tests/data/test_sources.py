@@ -9,8 +9,7 @@ import zipfile
 import pytest
 
 from highrank.data import find_corpus, prepare_known, sources
-from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus
-from highrank.data.listing import list_corpora
+from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus, list_corpora
 
 TEXTS = {
     "tiny.train.txt": b"a b <unk>\n\nb c\n",

@@ -51,4 +51,4 @@ def text():
 
 @pytest.fixture
 def statistics(model, train):
-    return gradient_statistics(model, train, num_columns=2)
+    return gradient_statistics(model, train, batch_size=2)

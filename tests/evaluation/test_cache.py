@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from highrank.evaluation.cache import CacheSettings, with_cache
+from highrank.evaluation.cache import CacheSettings, History, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, score_dynamically
-from highrank.evaluation.history import History
-from highrank.evaluation.scored import Scored, score
+from highrank.evaluation.static import Scored, score
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -40,12 +39,12 @@ def log_probs(segments):
     return torch.cat([segment.log_prob for segment in segments])
 
 
-def slow(text, window, flatness, weight):
+def slow(text, window, theta, weight):
     """Token by token, pair by pair."""
     found, (words, static, memory) = [], (x.numpy() for x in text)
     for t, (word, log_prob, hidden) in enumerate(zip(words, static, memory, strict=True)):
         pairs = range(max(0, t - window), t)
-        scores = [flatness * np.dot(hidden, h) for h in memory[pairs.start : pairs.stop]]
+        scores = [theta * np.dot(hidden, h) for h in memory[pairs.start : pairs.stop]]
         hits = [s for s, i in zip(scores, pairs, strict=True) if words[i] == word]
         p = np.exp(log_prob)
         if scores:
@@ -56,18 +55,18 @@ def slow(text, window, flatness, weight):
 
 
 @pytest.mark.parametrize("window", [1, 2, 13, 40, 300])
-@pytest.mark.parametrize("flatness", [0.0, 0.7])
-def test_probabilities_are_those_of_the_formula(window, flatness):
+@pytest.mark.parametrize("theta", [0.0, 0.7])
+def test_probabilities_are_those_of_the_formula(window, theta):
     text = scored_text(200)
-    settings = CacheSettings(window=window, flatness=flatness, weight=0.3)
+    settings = CacheSettings(window=window, theta=theta, weight=0.3)
     found = log_probs(with_cache(cut(text, [33, 1, 70]), settings))
-    np.testing.assert_allclose(found, slow(text, window, flatness, 0.3), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found, slow(text, window, theta, 0.3), rtol=0, atol=1e-10)
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.integers(1, 80))
 def test_how_the_text_is_cut_into_segments_does_not_matter(lengths, window):
     text = scored_text(150)
-    settings = CacheSettings(window=window, flatness=0.5, weight=0.4)
+    settings = CacheSettings(window=window, theta=0.5, weight=0.4)
     segments = [s for s in cut(text, lengths) if len(s.target)]
     found = list(with_cache(segments, settings))
     assert [len(s.target) for s in found] == [len(s.target) for s in segments]
@@ -77,7 +76,7 @@ def test_how_the_text_is_cut_into_segments_does_not_matter(lengths, window):
 
 def test_long_windows_are_computed_in_several_blocks_and_forget():
     text = scored_text(1300, seed=1)
-    settings = CacheSettings(window=400, flatness=0.3, weight=0.2)
+    settings = CacheSettings(window=400, theta=0.3, weight=0.2)
     assert History(400).block == 50
     found = log_probs(with_cache(cut(text, [700, 5, 5, 500]), settings))
     np.testing.assert_allclose(found, slow(text, 400, 0.3, 0.2), rtol=0, atol=1e-10)
@@ -102,7 +101,7 @@ def test_weight_zero_is_static(model, text):
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("t", [0, 1, 30, 44])
 def test_probabilities_of_all_words_sum_to_one_whatever_the_target_is(t, is_dynamic, model, text):
-    settings = CacheSettings(window=20, flatness=2.0, weight=0.6)
+    settings = CacheSettings(window=20, theta=2.0, weight=0.6)
     total = 0.0
     for word in range(V):
         text[t + 1] = word
@@ -114,7 +113,7 @@ def test_probabilities_of_all_words_sum_to_one_whatever_the_target_is(t, is_dyna
 
 def test_a_repeated_text_becomes_likelier(model):
     text = np.tile(np.random.default_rng(0).integers(V, size=10), 20)
-    settings = CacheSettings(window=50, flatness=20.0, weight=0.5)
+    settings = CacheSettings(window=50, theta=20.0, weight=0.5)
     static, found = (
         log_probs(s).mean() for s in (score(model, text), with_cache(score(model, text), settings))
     )
@@ -125,14 +124,14 @@ def test_a_repeated_text_becomes_likelier(model):
 def test_extreme_similarities_are_finite_and_half_precision_works(dtype):
     text = scored_text(100)
     text = Scored(text.target, text.log_prob.to(dtype), (100 * text.hidden).to(dtype))
-    found = log_probs(with_cache([text], CacheSettings(window=30, flatness=1e4, weight=0.1)))
+    found = log_probs(with_cache([text], CacheSettings(window=30, theta=1e4, weight=0.1)))
     assert found.isfinite().all() and found.dtype == dtype
     assert (found >= text.log_prob + np.log(0.9) - 0.05).all()
 
 
 def test_without_hidden_states_all_remembered_words_count_alike():
     text = scored_text(50, size=0)
-    found = log_probs(with_cache([text], CacheSettings(window=9, flatness=3.0, weight=0.5)))
+    found = log_probs(with_cache([text], CacheSettings(window=9, theta=3.0, weight=0.5)))
     shares = [(text.target[max(0, t - 9) : t] == text.target[t]).double().mean() for t in range(50)]
     want = (0.5 * text.log_prob.exp() + 0.5 * torch.stack(shares)).log()
     torch.testing.assert_close(found[1:], want[1:])
@@ -161,7 +160,7 @@ def test_closing_the_cache_closes_what_is_below_it(model, text):
     "values, message",
     [
         ({"window": 0}, "window must be at least 1, got 0"),
-        ({"flatness": -0.1}, "flatness must be at least 0 and finite, got -0.1"),
+        ({"theta": -0.1}, "theta must be at least 0 and finite, got -0.1"),
         ({"weight": 1.0}, "weight must be at least 0 and below 1, got 1.0"),
     ],
 )

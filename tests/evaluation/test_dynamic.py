@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.evaluation.conventions import converted
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically, score_dynamically
-from highrank.evaluation.scored import score, summed
+from highrank.evaluation.dynamic import (
+    DynamicSettings,
+    converted,
+    evaluate_dynamically,
+    score_dynamically,
+)
+from highrank.evaluation.static import score, summed
 from highrank.evaluation.statistics import GradientStatistics, gradient_statistics
 
 V, SEGMENT = 17, 5
@@ -19,19 +23,19 @@ def log_probs(segments):
     return torch.cat([segment.log_prob for segment in segments])
 
 
-def steps_of(tokens, num_columns, segment):
+def steps_of(tokens, batch_size, segment):
     """(words, target), each (T, B), of batches as the published code cuts them."""
-    rows = len(tokens) // num_columns
-    data = torch.from_numpy(tokens[: rows * num_columns].astype(np.int64)).view(num_columns, -1).T
+    rows = len(tokens) // batch_size
+    data = torch.from_numpy(tokens[: rows * batch_size].astype(np.int64)).view(batch_size, -1).T
     for i in range(0, rows - 2, segment):
         end = min(i + segment, rows - 1)
         yield data[i:end], data[i + 1 : end + 1]
 
 
-def squares_of(model, train, num_columns, segment):
+def squares_of(model, train, batch_size, segment):
     """Σ g² of each parameter, and the number of batches."""
-    sums, num_batches, state = [0] * 13, 0, model.initial_state(num_columns)
-    for words, target in steps_of(train, num_columns, segment):
+    sums, num_batches, state = [0] * 13, 0, model.initial_state(batch_size)
+    for words, target in steps_of(train, batch_size, segment):
         model.zero_grad()
         out = model(words, target, state)
         out.loss.backward()
@@ -86,7 +90,7 @@ def test_segments_have_the_losses_of_a_slow_loop(convention, decay, model, train
 
 def test_statistics_and_evaluation_share_the_length_of_segments(model, train, text):
     settings = DynamicSettings(lr=0.004, epsilon=0.003, decay=0.02, segment=12)
-    statistics = gradient_statistics(model, train, num_columns=2, segment=12)
+    statistics = gradient_statistics(model, train, batch_size=2, segment=12)
     segments = score_dynamically(model, text, settings, statistics)
     found = [-segment.log_prob.mean().item() for segment in segments]
     want = slow_losses(model, train, text, 0.004, 0.003, 0.02, "paper", segment=12)

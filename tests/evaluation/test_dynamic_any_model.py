@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically, score_dynamically
-from highrank.evaluation.scored import Reading, score, summed
+from highrank.evaluation.static import Reading, score, summed
 from highrank.evaluation.statistics import gradient_statistics
 
 V, SEGMENT = 17, 5
@@ -56,7 +56,7 @@ def test_sgd_on_a_model_of_somebody_else_is_torch_sgd(text):
 def test_rms_works_on_a_frozen_model_of_somebody_else_without_gradients_around(train, text):
     model = Plain().requires_grad_(False)
     with torch.no_grad():
-        statistics = gradient_statistics(model, train, num_columns=2, read=model.read)
+        statistics = gradient_statistics(model, train, batch_size=2, read=model.read)
         settings = DynamicSettings(lr=1e-3, decay=0.0)
         found = evaluate_dynamically(model, text, settings, statistics, read=model.read).nats
         segments = score_dynamically(model, text, settings, statistics, read=model.read)

@@ -14,7 +14,7 @@ from highrank.models import AWDLSTM, LanguageModel
 V = 11
 TEXT = np.random.default_rng(0).integers(V, size=203).astype(np.uint16)
 LEARNING = DynamicSettings(rule="sgd", lr=0.5, decay=0.1)
-CACHE = CacheSettings(window=50, flatness=0.5, weight=0.2)
+CACHE = CacheSettings(window=50, theta=0.5, weight=0.2)
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def model():
 
 
 def test_without_learning_and_without_weight_it_is_static(model):
-    want = evaluate(model, TEXT, num_columns=1)
+    want = evaluate(model, TEXT, batch_size=1)
     method = Method(
         dynamic=DynamicSettings(lr=0.0),
-        statistics=gradient_statistics(model, TEXT, num_columns=4),
+        statistics=gradient_statistics(model, TEXT, batch_size=4),
         cache=CacheSettings(weight=0.0),
     )
     found = evaluate_by(method, model, TEXT)
@@ -55,5 +55,5 @@ def test_settings_are_those_of_the_parts():
 
 def test_only_static_evaluation_has_columns(model):
     assert evaluate_by(Method(), model, TEXT, 4) == evaluate(model, TEXT, 4)
-    with pytest.raises(ValueError, match="num_columns must be 1 for cache evaluation, got 4"):
+    with pytest.raises(ValueError, match="batch_size must be 1 for cache evaluation, got 4"):
         evaluate_by(Method(cache=CACHE), model, TEXT, 4)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.evaluation.cache import with_cache
+from highrank.evaluation.cache import Block, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.history import Block
-from highrank.evaluation.scored import Scored, score, summed
 from highrank.evaluation.search import CacheGrid, dynamic_grid, search_cache, search_dynamic
+from highrank.evaluation.static import Scored, score, summed
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
@@ -30,7 +29,7 @@ def text():
 
 @pytest.fixture
 def statistics(model, text):
-    return gradient_statistics(model, text, num_columns=2)
+    return gradient_statistics(model, text, batch_size=2)
 
 
 def test_every_trial_starts_from_the_trained_weights(model, text, statistics):
@@ -77,7 +76,7 @@ def test_progress_runs_through_all_trials(model, text, statistics):
 
 
 def test_the_search_of_the_cache_says_what_each_cache_says(model, text):
-    grid = CacheGrid(windows=(3, 50, 20), flatnesses=(0.0, 2.0), weights=(0.0, 0.1, 0.5))
+    grid = CacheGrid(windows=(3, 50, 20), thetas=(0.0, 2.0), weights=(0.0, 0.1, 0.5))
     found = search_cache(score(model, text, window=17), grid)
     assert len(found.trials) == 1 + 3 * 2 * 2 and found.num_tokens == 90
     assert [trial.settings.weight for trial in found.trials].count(0.0) == 1
@@ -92,7 +91,7 @@ def test_the_text_is_scored_once_and_compared_once(model, text, watch):
     def once():
         yield from score(model, text)
 
-    grid = CacheGrid(windows=(3, 50), flatnesses=(0.0, 1.0, 2.0), weights=(0.1, 0.2))
+    grid = CacheGrid(windows=(3, 50), thetas=(0.0, 1.0, 2.0), weights=(0.1, 0.2))
     segments = list(once())
     with watch() as seen:
         search_cache(iter(segments), grid)
@@ -102,7 +101,7 @@ def test_the_text_is_scored_once_and_compared_once(model, text, watch):
 
 def test_no_cache_is_tried_once_and_compares_nothing(model, text, monkeypatch):
     monkeypatch.setattr(Block, "log_cache", lambda *_: pytest.fail("a cache was asked"))
-    grid = CacheGrid(windows=(3, 50), flatnesses=(0.0, 1.0), weights=(0.0, 0.0))
+    grid = CacheGrid(windows=(3, 50), thetas=(0.0, 1.0), weights=(0.0, 0.0))
     (trial,) = search_cache(score(model, text), grid).trials
     assert trial.nats == pytest.approx(summed(score(model, text)).nats, rel=1e-12)
 
@@ -111,9 +110,9 @@ def test_the_best_cache_of_a_text_that_repeats_itself_is_sharp():
     generator = torch.Generator().manual_seed(0)
     target, hidden = torch.randint(V, (12,), generator=generator), torch.eye(12)
     text = Scored(target.repeat(20), torch.full((240,), -math.log(V)), hidden.repeat(20, 1))
-    grid = CacheGrid(windows=(6, 24), flatnesses=(0.0, 10.0), weights=(0.0, 0.5, 0.9))
+    grid = CacheGrid(windows=(6, 24), thetas=(0.0, 10.0), weights=(0.0, 0.5, 0.9))
     best = search_cache([text], grid).best.settings
-    assert (best.window, best.flatness, best.weight) == (24, 10.0, 0.9)
+    assert (best.window, best.theta, best.weight) == (24, 10.0, 0.9)
 
 
 def test_mistakes_are_named(model, text, statistics):

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.evaluation.static import (
-    Columns,
-    Evaluation,
-    as_the_original_divides,
-    evaluate,
-    windows,
-)
+from highrank.data.batches import Streams, windows
+from highrank.evaluation.static import Evaluation, as_the_original_divides, evaluate
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -31,11 +26,11 @@ def text():
 
 
 def test_every_token_but_the_first_of_each_column_is_predicted_once(model, text):
-    found = evaluate(model, text, num_columns=4)
+    found = evaluate(model, text, batch_size=4)
     assert found.num_tokens == (203 // 4 - 1) * 4
     model.eval()
     total = 0.0
-    for column in Columns(text, 4)[:].T:
+    for column in Streams(text, 4)[:].T:
         state = model.initial_state(1)
         for word, target in zip(column[:-1], column[1:], strict=True):
             out = model(word.view(1, 1), target.view(1, 1), state)
@@ -43,14 +38,14 @@ def test_every_token_but_the_first_of_each_column_is_predicted_once(model, text)
     assert found.nats == pytest.approx(total / found.num_tokens, rel=1e-12)
 
 
-@pytest.mark.parametrize("num_columns", [1, 3])
-def test_the_window_never_changes_the_number(num_columns, model, text):
-    found = [evaluate(model, text, num_columns, window).nats for window in (1, 7, 70, 1000, None)]
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_window_never_changes_the_number(batch_size, model, text):
+    found = [evaluate(model, text, batch_size, window).nats for window in (1, 7, 70, 1000, None)]
     assert found == pytest.approx([found[0]] * len(found), rel=1e-12)
 
 
 def test_columns_are_contiguous_and_the_rest_is_cut_off(text):
-    data = Columns(text, 4)
+    data = Streams(text, 4)
     assert len(data) == 50 and data[:].shape == (50, 4)
     np.testing.assert_array_equal(data[:].T.flatten(), text[:200])
     assert torch.equal(data[7:9], data[:][7:9])
@@ -59,9 +54,9 @@ def test_columns_are_contiguous_and_the_rest_is_cut_off(text):
 def test_a_text_on_disk_stays_there(text, tmp_path):
     text.tofile(tmp_path / "text.bin")
     mapped = np.memmap(tmp_path / "text.bin", dtype=np.uint16, mode="r")
-    data = Columns(mapped, 4)
+    data = Streams(mapped, 4)
     assert np.shares_memory(data._pieces, mapped)
-    assert torch.equal(data[3:20], Columns(text, 4)[3:20])
+    assert torch.equal(data[3:20], Streams(text, 4)[3:20])
 
 
 def test_windows_cover_all_rows_but_the_first():
@@ -76,7 +71,7 @@ def test_evaluation_is_the_same_in_training_mode_and_leaves_the_mode(model, text
 
 
 def test_too_short_a_text_is_refused(model):
-    with pytest.raises(ValueError, match="two tokens for each of 10 columns, got 19 tokens"):
+    with pytest.raises(ValueError, match="two tokens for each of 10 streams, got 19 tokens"):
         evaluate(model, np.zeros(19, dtype=np.uint16), 10)
 
 
@@ -97,7 +92,7 @@ def test_bits_are_nats_in_another_unit():
 
 
 def test_the_original_divides_by_the_length_of_each_column(model, text):
-    found = evaluate(model, text, num_columns=4)
+    found = evaluate(model, text, batch_size=4)
     total = found.nats * found.num_tokens
     assert as_the_original_divides(found, 4).nats == pytest.approx(total / 200)
     # PyTorch 0.4.1's 58.34 on the validation text of Penn Treebank is 0.03 too low.
@@ -108,5 +103,5 @@ def test_the_original_divides_by_the_length_of_each_column(model, text):
 
 
 def test_no_columns_are_refused(model, text):
-    with pytest.raises(ValueError, match="num_columns must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         evaluate(model, text, 0)

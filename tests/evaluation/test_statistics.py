@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.evaluation.statistics import batches, gradient_statistics
-from highrank.evaluation.statistics_file import statistics_beside
+from highrank.evaluation.statistics import batches, gradient_statistics, statistics_beside
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -41,7 +40,7 @@ def test_batches_cover_every_row_unless_one_is_left_alone(num_rows):
 
 def test_rms_is_the_root_of_the_mean_square_over_batches(model, text):
     model.train()
-    found = gradient_statistics(model, text, num_columns=3)
+    found = gradient_statistics(model, text, batch_size=3)
     assert model.training and all(p.grad is None for p in model.parameters())
     model.eval()
     data = torch.from_numpy(text[:87].astype(np.int64)).view(3, 29).T
@@ -61,12 +60,12 @@ def test_rms_is_the_root_of_the_mean_square_over_batches(model, text):
 
 def test_a_last_batch_that_is_short_counts_like_the_others(model, text):
     # 27 rows: batches of 5, 5, 5, 5, 5 and 1 steps, of which the last is left out; 28: and 2.
-    assert gradient_statistics(model, text[:27], num_columns=1).num_batches == 5
-    assert gradient_statistics(model, text[:28], num_columns=1).num_batches == 6
+    assert gradient_statistics(model, text[:27], batch_size=1).num_batches == 5
+    assert gradient_statistics(model, text[:28], batch_size=1).num_batches == 6
 
 
 def test_half_precision_is_squared_in_float32(model, text):
-    found = gradient_statistics(model.to(torch.bfloat16), text, num_columns=3)
+    found = gradient_statistics(model.to(torch.bfloat16), text, batch_size=3)
     assert {rms.dtype for rms in found.rms.values()} == {torch.float32}
 
 
@@ -81,13 +80,13 @@ def test_mistakes_are_named(model, text):
 def beside(tmp_path, model, text):
     """Ask for statistics; whether they had to be computed, and they themselves."""
 
-    def ask(tokens=text, num_columns=3, **options):
+    def ask(tokens=text, batch_size=3, **options):
         shares = []
         found = statistics_beside(
             tmp_path,
             model,
             tokens,
-            num_columns=num_columns,
+            batch_size=batch_size,
             on_progress=lambda share, what: shares.append(share),
             **options,
         )
@@ -120,7 +119,7 @@ def test_each_length_of_segments_has_a_file_of_its_own(beside, tmp_path):
 def test_whatever_matters_makes_new_statistics(beside, tmp_path, model, text):
     beside()
     assert beside(text[:-3])[0]
-    assert beside(num_columns=2)[0]
+    assert beside(batch_size=2)[0]
     assert beside(segment=4)[0]
     with torch.no_grad():
         model.head.bias[0] += 1e-12

@@ -10,13 +10,7 @@ import torch.nn.functional as F
 
 from highrank.data.vocabulary import Vocabulary
 from highrank.evaluation.static import evaluate
-from highrank.evaluation.surprisal import (
-    Place,
-    check_format,
-    places,
-    surprisals,
-    write_surprisals,
-)
+from highrank.evaluation.surprisal import Place, check_format, places, surprisals, write_surprisals
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -89,7 +83,7 @@ def test_contexts_that_are_mixed_first_have_weights_but_no_component():
 
 def test_the_bits_add_up_to_static_evaluation_and_the_window_changes_nothing(model):
     tokens = VOCABULARY.encode(["<eos>", *WORDS])
-    want = evaluate(model.train(), tokens, num_columns=1)
+    want = evaluate(model.train(), tokens, batch_size=1)
     for window in (1, 3, None):
         found = list(surprisals(model, VOCABULARY, WORDS, window))
         assert len(found) == want.num_tokens == len(WORDS)

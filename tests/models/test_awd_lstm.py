@@ -7,7 +7,7 @@ from torch import nn
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
-from highrank.models.dropout import without_dropout
+from highrank.models.weights import without_dropout
 
 T, B, V = 6, 3, 11
 DROPOUTS = ("embedding", "input", "hidden", "output", "weight")
@@ -79,7 +79,7 @@ def test_the_output_mask_is_shared_over_time_and_scaled():
 
 
 def test_a_dropped_word_is_dropped_wherever_it_occurs():
-    from highrank.models.dropout import embed_with_dropout
+    from highrank.models.awd_lstm import embed_with_dropout
 
     embedding, words = nn.Embedding(V, 4), tokens(50, 4)
     ratio = (embed_with_dropout(embedding, words, 0.5) / embedding(words))[..., 0]  # (T, B)
@@ -97,7 +97,7 @@ def test_weight_drop_masks_the_recurrent_matrix_once_per_window(monkeypatch):
         masks.append(dropout(torch.ones_like(x), p))
         return x * masks[-1]
 
-    monkeypatch.setattr("highrank.models.dropout.F.dropout", recorded)
+    monkeypatch.setattr("highrank.models.awd_lstm.F.dropout", recorded)
     x, zeros = torch.randn(T, B, 4), torch.zeros(1, B, 7)
     found, _ = layer.run(x, (zeros, zeros))
     assert len(masks) == 1 and masks[0].shape == (28, 7)

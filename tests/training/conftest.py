@@ -38,10 +38,10 @@ def config():
             weight_dropout=0.1,
         ),
         head=HeadConfig(kind="mos", num_components=3, dropout=0.1),
-        batch=BatchConfig(batch_size=4, window=12, window_extra=8),
+        batch=BatchConfig(batch_size=4, bptt=12, bptt_max_delta=8),
         train=StageConfig(lr=1.0, epochs=3, switch_epoch=1, clip=1.0),
         finetune=StageConfig(optimizer="asgd", lr=1.0, epochs=2, clip=1.0),
         activation_penalty=0.1,
         temporal_penalty=0.1,
-        valid_columns=2,
+        valid_batch_size=2,
     )

@@ -16,15 +16,30 @@ NAN = float("nan")
         (None, "seed", -1, "seed must be at least 0, got -1"),
         (None, "activation_penalty", -1.0, "activation-penalty must be at least 0, got -1"),
         (None, "temporal_penalty", NAN, "temporal-penalty must be at least 0, got nan"),
-        (None, "valid_columns", 0, "valid-columns must be between 1 and 100 for a validation"),
-        (None, "valid_columns", 101, "valid-columns must be between 1 and 100 for a validation"),
+        (
+            None,
+            "valid_batch_size",
+            0,
+            "valid-batch-size must be between 1 and 100 for",
+        ),
+        (
+            None,
+            "valid_batch_size",
+            101,
+            "valid-batch-size must be between 1 and 100 for",
+        ),
         ("batch", "batch_size", 501, "batch.batch-size must be between 1 and 500 for a training"),
         ("batch", "batch_size", 0, "batch.batch-size must be between 1 and 500 for a training"),
         ("batch", "micro_batch_size", 0, "batch.micro-batch-size must be at least 1, got 0"),
-        ("batch", "window", 0, "batch.window must be at least 1, got 0"),
-        ("batch", "window_deviation", -1.0, "batch.window-deviation must be at least 0, got -1"),
-        ("batch", "window_extra", -1, "batch.window-extra must be at least 0, got -1"),
-        ("batch", "short_share", 1.5, "batch.short-share must be between 0 and 1, got 1.5"),
+        ("batch", "bptt", 0, "batch.bptt must be at least 1, got 0"),
+        ("batch", "bptt_std", -1.0, "batch.bptt-std must be at least 0, got -1"),
+        ("batch", "bptt_max_delta", -1, "batch.bptt-max-delta must be at least 0, got -1"),
+        (
+            "batch",
+            "bptt_half_probability",
+            1.5,
+            "batch.bptt-half-probability must be between",
+        ),
         ("train", "lr", -1.0, "train.lr must be a positive number, got -1.0"),
         ("train", "lr", NAN, "train.lr must be a positive number, got nan"),
         ("train", "clip", 0.0, "train.clip must be a positive number, got 0.0"),
@@ -58,11 +73,11 @@ def test_the_largest_batches_train(config, corpus, tmp_path):
     """The limits are those of the loop, not tighter."""
     stage = replace(config.train, epochs=1)
     batch = replace(config.batch, batch_size=500)
-    widest = replace(config, batch=batch, valid_columns=100, train=stage, finetune=None)
+    widest = replace(config, batch=batch, valid_batch_size=100, train=stage, finetune=None)
     assert Run(widest, corpus, tmp_path / "run").go().reason == "finished"
 
 
 def test_a_refused_configuration_leaves_no_folder(config, corpus, tmp_path):
-    with pytest.raises(ValueError, match="valid-columns"):
-        Run(replace(config, valid_columns=0), corpus, tmp_path / "run")
+    with pytest.raises(ValueError, match="valid-batch-size"):
+        Run(replace(config, valid_batch_size=0), corpus, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from highrank.training.log import MetricsLog, is_in_training
+from highrank.run import is_in_training
+from highrank.training.log import MetricsLog
 
 
 def test_lines_come_back_and_are_cut(tmp_path):

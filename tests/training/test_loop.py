@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from highrank.build import load
 from highrank.config import StageConfig
+from highrank.run import load
 from highrank.training import loop
 from highrank.training.loop import Run
 
@@ -95,7 +95,7 @@ def test_the_saved_model_has_the_validation_loss_that_was_written(config, corpus
 
     outcome = Run(config, corpus, tmp_path / "run").go()
     model, _ = load(tmp_path / "run")
-    found = evaluate(model, corpus.split("valid"), config.valid_columns)
+    found = evaluate(model, corpus.split("valid"), config.valid_batch_size)
     assert found.nats == pytest.approx(outcome.best_valid_loss, rel=1e-6)
 
 

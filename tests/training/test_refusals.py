@@ -53,7 +53,7 @@ def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, cor
 @pytest.mark.parametrize("stage", ["train", "finetune"])
 def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpus, tmp_path):
     """One window makes an epoch: the gradient was fine, the step was not."""
-    batch = replace(config.batch, window=400, window_deviation=0, window_extra=0)
+    batch = replace(config.batch, bptt=400, bptt_std=0, bptt_max_delta=0)
     broken = replace(getattr(config, stage), lr=1e38, clip=1e38)
     wild = replace(config, batch=batch, **{stage: broken})
     with pytest.raises(Diverged, match=r"on valid is (nan|inf).*trainer\.pt") as caught:

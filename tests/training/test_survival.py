@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from highrank.data import atomic
+from highrank import files as atomic
 from highrank.training import checkpoint
 from highrank.training.log import MetricsLog
 from highrank.training.loop import Run

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from highrank.config import BatchConfig, ModelConfig, StageConfig
+from highrank.data.batches import draw_bptt
 from highrank.training.trainer import Trainer
 
 PLAIN = ModelConfig(
@@ -49,12 +50,12 @@ def test_micro_batches_are_one_batch(size, config, corpus):
 
 def test_an_update_is_clipped_sgd(config, corpus):
     stage = StageConfig(lr=2.0, clip=0.05, weight_decay=0.01)
-    batch = BatchConfig(batch_size=4, window=10, window_deviation=0)
+    batch = BatchConfig(batch_size=4, bptt=10, bptt_std=0)
     made = trainer(config, corpus, train=stage, batch=batch)
     before = [p.detach().clone() for p in made.model.parameters()]
     raw, _ = gradients(made)
     norm = torch.sqrt(sum(g.square().sum() for g in raw))
-    made = trainer(config, corpus, train=stage, batch=replace(batch, window=12))
+    made = trainer(config, corpus, train=stage, batch=replace(batch, bptt=12))
     made.train_window(0.0)
     scale = min(1.0, 0.05 / (norm + 1e-6))
     for p, old, g in zip(made.model.parameters(), before, raw, strict=True):
@@ -63,15 +64,19 @@ def test_an_update_is_clipped_sgd(config, corpus):
 
 def test_the_learning_rate_follows_the_drawn_window_and_the_cosine(config, corpus):
     stage = StageConfig(optimizer="adamw", lr=0.1, anneal=True, clip=1.0)
-    made = trainer(config, corpus, train=stage)
+    made, batch = trainer(config, corpus, train=stage), config.batch
     for share in (0.0, 0.5, 1.0):
         generator = torch.Generator()
         generator.set_state(made.generator.get_state())
-        from highrank.training.bptt import draw_window
-
-        length = draw_window(config.batch, generator)
+        length = draw_bptt(
+            batch.bptt,
+            std=batch.bptt_std,
+            max_delta=batch.bptt_max_delta,
+            half_probability=batch.bptt_half_probability,
+            generator=generator,
+        )
         made.train_window(share)
-        want = 0.1 * 0.5 * (1 + math.cos(math.pi * share)) * length / config.batch.window
+        want = 0.1 * 0.5 * (1 + math.cos(math.pi * share)) * length / config.batch.bptt
         assert made.optimizer.param_groups[0]["lr"] == pytest.approx(want)
 
 

@@ -2,18 +2,23 @@
 
 T contexts, K components, V words, D hidden size, n rows of a block. p(k|c) are the weights of a
 context c, p(v|k,c) is the softmax of component k.
+
+Have the components of a trained mixture parted, or do they all say the same?
 """
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.analysis.source import BLOCK_BYTES
-from highrank.heads import Head
+from highrank.analysis.log_probs import BLOCK_BYTES
+from highrank.heads import Head, MixtureOfSoftmaxes
+from highrank.models.language_model import LanguageModel
 
 # A component is dead if its mean weight is below this share of 1/K.
 DEAD_SHARE = 0.01
@@ -194,3 +199,29 @@ def _takeovers(weight: Tensor, count: int) -> tuple[Takeover, ...]:
         Takeover(context=context, weight=value)
         for value, context in zip(top.values.tolist(), top.indices.tolist(), strict=True)
     )
+
+
+# Components that tell less about the word, in nats, say nearly the same.
+ALIKE = 0.01
+# What the noise of growth gives by itself is about 0.03.
+PARTED = 0.1
+
+
+@torch.no_grad()
+def specialisation(
+    model: LanguageModel, words: NDArray[np.integer], num_contexts: int = 500
+) -> float | None:
+    """What the speaking component tells about the next word, in nats: `ComponentReport` has more.
+
+    None for a head that is no mixture of softmaxes.
+
+    Args:
+        model: in evaluation mode.
+        words: (T,), a text; its first words are read.
+    """
+    if not isinstance(model.head, MixtureOfSoftmaxes) or model.head.num_components == 1:
+        return None
+    tokens = torch.from_numpy(words[:num_contexts].astype(np.int64))[:, None]  # (T, 1)
+    tokens = tokens.to(model.head.weight.device)
+    hidden = model.backbone(tokens, model.initial_state(1)).hidden  # (T, 1, D)
+    return component_report(model.head, hidden[:, 0], num_pair_contexts=1).specialisation

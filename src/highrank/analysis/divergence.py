@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from highrank.analysis.source import LogProbs
+from highrank.analysis.log_probs import LogProbs
 
 # How far the probabilities of a context may be from one in all.
 TOLERANCE = 1e-3

@@ -1,23 +1,88 @@
-"""`highrank audit …`: the output layers of models, examined on a text."""
+"""Which model a name stands for: a run, a folder of transformers, a name on the hub.
 
+`highrank audit …`: the output layers of models, examined on a text.
+"""
+
+import json
 import shlex
 import sys
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from highrank.cli.audit_model import check_name, find_model
-from highrank.cli.option import unless_given
-from highrank.cli.output import check_writable
-from highrank.cli.progress import progress
-from highrank.data.atomic import write_atomically
+from highrank.cli.console import progress, unless_given
+from highrank.files import check_writable, write_atomically
+from highrank.integrations.hub import HubError, is_hub_name
+from highrank.run import load_run
 
 if TYPE_CHECKING:
-    from highrank.experiments.audit_result import AuditResult
+    from highrank.studies.audit.model import AuditedModel
+
+if TYPE_CHECKING:
+    from highrank.studies.audit.result import AuditResult
+
+
+CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
+RUNS = Path("runs")
+
+
+def check_name(name: str) -> None:
+    """Raise if it can be neither a folder's name nor one on the hub; nothing is asked yet."""
+    folder = Path(name)
+    if folder.is_dir():
+        _is_run(folder)
+    elif folder.exists():
+        raise ValueError(f"{CONTRACT}, got the file {name}")
+    elif not is_hub_name(name):
+        raise ValueError(f"{CONTRACT}, got {name}: there is no such folder")
+
+
+def find_model(name: str, text: Path | None, device: str) -> "AuditedModel":
+    """The model's files, by a name that was checked, before any work is done."""
+    from highrank.studies.audit.model import audited_hugging_face, audited_run
+
+    folder = Path(name)
+    if folder.is_dir() and _is_run(folder):
+        run = load_run(folder, device)
+        return audited_run(run.folder, run.model, run.vocabulary, run.corpus, text)
+    try:
+        return audited_hugging_face(name, text, device)
+    except HubError as error:
+        raise ValueError(f"{CONTRACT}, got {name}: {_hint(name, error)}") from None
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it is a run or else a Hugging Face model; raise if it is neither."""
+    file = folder / "config.json"
+    config: Any = {}
+    if file.is_file():
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            raise ValueError(f"{file} must be JSON, got something else") from None
+    known = {"corpus", "model_type"} & set(config if isinstance(config, dict) else ())
+    if not known:
+        raise ValueError(
+            f"a run must be a folder that `highrank train` made, got {folder}, which is no "
+            "Hugging Face model either: a run has config.json with a corpus, vocabulary.json and "
+            "model.safetensors; a model has config.json with a model_type, a tokenizer and "
+            "*.safetensors"
+        )
+    return "corpus" in known
+
+
+def _hint(name: str, error: HubError) -> str:
+    """What was looked for in vain, and what to do."""
+    if (RUNS / name).is_dir():
+        return f"the run of this name is {RUNS / name}"
+    return (
+        f"there is no such folder here, no such run in ./{RUNS}, and {error}; see `ls {RUNS}`, "
+        "or connect once, or give the model's folder"
+    )
 
 
 def audit(
@@ -56,8 +121,8 @@ def audit(
         picture: Also write the spectrum as a picture, PNG.
     """
     _check(models, contexts, text, out, picture)
-    from highrank.experiments.audit import run_audit
-    from highrank.reports.audit_table import audit_table
+    from highrank.studies.audit.measure import run_audit
+    from highrank.studies.audit.table import audit_table
 
     found = [find_model(model, text, device) for model in models]
     with progress("Auditing") as on_progress:
@@ -110,8 +175,8 @@ def _check(
 
 def _write(result: "AuditResult", out: Path, picture: Path | None) -> None:
     """The page, the numbers beside it, and the picture."""
-    from highrank.reports.audit import audit_page, audit_picture
-    from highrank.reports.page import write_page
+    from highrank.report.page import write_page
+    from highrank.studies.audit.page import audit_page, audit_picture
 
     _write_numbers(result, out)
     write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)

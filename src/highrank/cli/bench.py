@@ -9,12 +9,10 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from highrank.cli.duration import seconds
-from highrank.cli.option import unless_given
-from highrank.cli.output import check_writable
-from highrank.cli.progress import progress
-from highrank.cli.threads import set_threads
-from highrank.data.atomic import write_atomically
+from highrank.cli.console import progress, unless_given
+from highrank.environment import set_threads
+from highrank.files import check_writable, write_atomically
+from highrank.training.budget import parse_duration
 
 
 def bench() -> None:
@@ -41,7 +39,7 @@ def loss(
 
     Args:
         shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).
-        rounds: How often each contestant's time is taken; the best counts.
+        rounds: How often each variant's time is taken; the best counts.
         quick: A tenth of the tokens and two rounds: about a minute, rough numbers.
         chunk_bytes: Memory for the logits of one chunk of tokens.
         json: Print the numbers as JSON instead of a table.
@@ -54,10 +52,10 @@ def loss(
     for path in (out, numbers, picture):
         if path is not None:
             check_writable(path)
-    from highrank.experiments.bench.loss import run_loss_bench
-    from highrank.reports.bench import loss_page, loss_picture
-    from highrank.reports.bench_table import loss_table
-    from highrank.reports.page import write_page
+    from highrank.report.page import write_page
+    from highrank.studies.bench.loss import run_loss_bench
+    from highrank.studies.bench.page import loss_page, loss_picture
+    from highrank.studies.bench.table import loss_table
 
     with progress("Measuring the mixture's loss") as on_progress:
         result = run_loss_bench(
@@ -80,12 +78,12 @@ def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
     """Compare a training step of ptb-mos with the original head's and ptb-softmax's.
 
     Args:
-        rounds: How often each contestant's time is taken; the best counts.
+        rounds: How often each variant's time is taken; the best counts.
         quick: Windows of 10 tokens instead of 70: rough numbers.
         json: Print the numbers as JSON instead of a table.
     """
-    from highrank.experiments.bench.step import run_step_bench
-    from highrank.reports.bench_table import step_table
+    from highrank.studies.bench.step import run_step_bench
+    from highrank.studies.bench.table import step_table
 
     with progress("Measuring a training step") as on_progress:
         result = run_step_bench(rounds=rounds, quick=quick, on_progress=on_progress)
@@ -99,12 +97,12 @@ def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> N
     """Compare dynamic evaluation with plain passes, the cache with static evaluation.
 
     Args:
-        rounds: How often each contestant's time is taken; the best counts.
+        rounds: How often each variant's time is taken; the best counts.
         quick: Fewer words: rough ratios.
         json: Print the numbers as JSON instead of a table.
     """
-    from highrank.experiments.bench.evaluation import run_evaluation_bench
-    from highrank.reports.bench_evaluation_table import evaluation_table
+    from highrank.studies.bench.evaluation import run_evaluation_bench
+    from highrank.studies.bench.table import evaluation_table
 
     with progress("Measuring evaluation") as on_progress:
         result = run_evaluation_bench(rounds=rounds, quick=quick, on_progress=on_progress)
@@ -120,12 +118,12 @@ def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
     At full size it takes the better part of an hour.
 
     Args:
-        rounds: How often each contestant's time is taken; the best counts.
+        rounds: How often each variant's time is taken; the best counts.
         quick: A fifth of the contexts and of the words: a minute or two, rough numbers.
         json: Print the numbers as JSON instead of a table.
     """
-    from highrank.experiments.bench.audit import run_audit_bench
-    from highrank.reports.bench_audit_table import bench_audit_table
+    from highrank.studies.bench.spectrum import run_audit_bench
+    from highrank.studies.bench.table import bench_audit_table
 
     with progress("Measuring an audit") as on_progress:
         result = run_audit_bench(rounds=rounds, quick=quick, on_progress=on_progress)
@@ -160,12 +158,12 @@ def language(
         threads: Of the matrix multiplies.
         json: Print the numbers as JSON instead of a table.
     """
-    from highrank.experiments.learned_language import run_learned_language
-    from highrank.reports.learned_language import learned_language_table
+    from highrank.studies.demo.learned import run_learned_language
+    from highrank.studies.demo.table import learned_language_table
     from highrank.training.trainer import Diverged
 
     set_threads(threads)
-    limit = None if budget is None else seconds(budget)
+    limit = None if budget is None else parse_duration(budget)
     try:
         with progress("Learning a language") as on_progress:
             result = run_learned_language(

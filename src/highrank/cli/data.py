@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from highrank.cli.option import unless_given
-from highrank.cli.progress import progress
+from highrank.cli.console import progress, unless_given
 from highrank.data.prepare import Prepared, TextOptions
 
 AS_USUAL = TextOptions()
@@ -32,9 +31,8 @@ def list_(
         cache: Folder of prepared corpora.
         json: Print all of it as JSON instead of a table.
     """
-    from highrank.data.cache import cache_folder
-    from highrank.data.listing import list_corpora
-    from highrank.reports.corpora import corpora_table
+    from highrank.data.catalog import cache_folder, list_corpora
+    from highrank.report.corpora import corpora_table
 
     listings = list_corpora(cache)
     if json:
@@ -109,7 +107,7 @@ def prepare(
 
 def _tell(done: Prepared, corpus_option: str) -> None:
     from highrank.data.catalog import CATALOG
-    from highrank.reports.corpora import corpus_table
+    from highrank.report.corpora import corpus_table
 
     corpus, console = done.corpus, Console(highlight=False, markup=False)
     console.print(corpus_table(corpus))

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from rich.console import Console
 
-from highrank.cli.option import unless_given
-from highrank.cli.output import check_writable
-from highrank.cli.progress import progress
+from highrank.cli.console import progress, unless_given
+from highrank.files import check_writable
 
 
 def demo(
@@ -34,10 +33,10 @@ def demo(
     for path in (out, picture):
         if path is not None:
             check_writable(path)
-    from highrank.experiments.demo import run_demo
-    from highrank.reports.demo import demo_page, demo_picture
-    from highrank.reports.page import write_page
-    from highrank.reports.tables import demo_table
+    from highrank.report.page import write_page
+    from highrank.studies.demo.measure import run_demo
+    from highrank.studies.demo.page import demo_page, demo_picture
+    from highrank.studies.demo.table import demo_table
 
     with progress("Fitting heads to exact languages") as on_progress:
         result = run_demo(seed, quick, on_progress)

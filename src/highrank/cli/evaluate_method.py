@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from highrank.cli.evaluate_options import Options
-from highrank.cli.progress import progress
-from highrank.cli.run import LoadedRun
+from highrank.cli.console import progress
+from highrank.run import LoadedRun
 
 if TYPE_CHECKING:
+    from highrank.cli.evaluate import Options
     from highrank.evaluation.dynamic import DynamicSettings
     from highrank.evaluation.method import Method
     from highrank.evaluation.search import CacheGrid, Search, Settings
@@ -27,7 +27,7 @@ class Plan:
     search_tokens: int | None = None
 
 
-def plan(options: Options) -> Plan:
+def plan(options: "Options") -> Plan:
     """Raise ValueError for settings that cannot be."""
     return Plan(
         dynamic=options.dynamic_options.grid(options.search) if options.dynamic else (),
@@ -40,9 +40,9 @@ def plan(options: Options) -> Plan:
 
 def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Search[Any]]]":
     """The method, and what was tried on valid to find it: first how to learn, then the cache."""
-    from highrank.evaluation.gradients import chosen
     from highrank.evaluation.method import Method
     from highrank.evaluation.search import search_cache, search_dynamic
+    from highrank.evaluation.statistics import chosen
 
     method = Method()
     searches: dict[str, Search[Any]] = {}
@@ -67,7 +67,7 @@ def find_method(plan: Plan, loaded: LoadedRun) -> "tuple[Method, dict[str, Searc
                 searches["cache"] = search_cache(
                     method.score(loaded.model, valid), plan.cache, len(valid) - 1, on_progress
                 )
-            cache = _best(searches["cache"], "a lower --cache.flatness")
+            cache = _best(searches["cache"], "a lower --cache.theta")
         method = Method(dynamic=method.dynamic, statistics=method.statistics, cache=cache)
     return method, searches
 
@@ -96,7 +96,7 @@ def searches_as_json(searches: "Mapping[str, Search[Any]]") -> dict[str, Any]:
 
 
 def _statistics(plan: Plan, loaded: LoadedRun) -> "GradientStatistics | None":
-    from highrank.evaluation.statistics_file import statistics_beside
+    from highrank.evaluation.statistics import statistics_beside
 
     if plan.dynamic[0].rule != "rms":
         return None
@@ -114,7 +114,7 @@ def _in_paper_s(
     plan: Plan, settings: "DynamicSettings", statistics: "GradientStatistics | None"
 ) -> "DynamicSettings":
     """The settings in the convention of the paper."""
-    from highrank.evaluation.conventions import converted
+    from highrank.evaluation.dynamic import converted
 
     if statistics is None or plan.convention == "paper":
         return settings

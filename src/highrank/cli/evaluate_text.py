@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.cli.evaluate_options import Options
-from highrank.cli.run import LoadedRun
+from highrank.run import LoadedRun
 
 if TYPE_CHECKING:
+    from highrank.cli.evaluate import Options
     from highrank.evaluation.static import Evaluation
     from highrank.evaluation.surprisal import Place, Surprisal
 
@@ -26,7 +26,7 @@ class Text:
     name: str
     tokens: NDArray[np.integer[Any]]
     """A file's are after an `<eos>`, so that its first word is predicted, too."""
-    num_columns: int
+    batch_size: int
     sha256: str
     lines: list[list[str]] | None = None
     """The tokens of each line of a file; None for a split."""
@@ -34,27 +34,27 @@ class Text:
     """How often each word outside the vocabulary stands in a file."""
 
 
-def find_texts(loaded: LoadedRun, options: Options) -> list[Text]:
+def find_texts(loaded: LoadedRun, options: "Options") -> list[Text]:
     if options.text is not None:
         return [_own_text(loaded, options.text)]
     return [_split(loaded, name, options) for name in SPLITS[options.split]]
 
 
-def _split(loaded: LoadedRun, name: str, options: Options) -> Text:
+def _split(loaded: LoadedRun, name: str, options: "Options") -> Text:
     """In the columns of the paper unless told otherwise: 10 for valid, 1 for test."""
-    columns = options.columns or (loaded.config.valid_columns if name == "valid" else 1)
+    columns = options.columns or (loaded.config.valid_batch_size if name == "valid" else 1)
     return Text(
         name=name,
         tokens=loaded.corpus.split(name),
-        num_columns=columns if options.is_static else 1,
+        batch_size=columns if options.is_static else 1,
         sha256=loaded.corpus.header.splits[name].sha256,
     )
 
 
 def _own_text(loaded: LoadedRun, path: Path) -> Text:
-    from highrank.data.corpus import file_sha256
-    from highrank.data.reading import check_known, read_lines
+    from highrank.data.text import check_known, read_lines
     from highrank.data.vocabulary import EOS
+    from highrank.files import file_sha256
 
     lines = read_lines(path, loaded.corpus.header.recipe)
     words = list(chain.from_iterable(lines))
@@ -62,7 +62,7 @@ def _own_text(loaded: LoadedRun, path: Path) -> Text:
     return Text(
         name=f"text {path.name}",
         tokens=loaded.vocabulary.encode([EOS, *words]),
-        num_columns=1,
+        batch_size=1,
         sha256=file_sha256(path),
         lines=lines,
         unknown=Counter(word for word in words if word in unknown),
@@ -72,13 +72,13 @@ def _own_text(loaded: LoadedRun, path: Path) -> Text:
 def evaluate_words(
     loaded: LoadedRun,
     lines: list[list[str]],
-    options: Options,
+    options: "Options",
     on_progress: Callable[[float, str], None],
 ) -> "Evaluation":
     """Static evaluation word by word; what is known of each goes to --per-token, if given."""
-    from highrank.data.atomic import write_atomically
     from highrank.evaluation.static import Evaluation
     from highrank.evaluation.surprisal import places, surprisals, write_surprisals
+    from highrank.files import write_atomically
 
     texts = lines if options.independent_lines else [list(chain.from_iterable(lines))]
     found = chain.from_iterable(

@@ -1,6 +1,10 @@
-"""`highrank generate RUN`: text from a trained model, printed as it is written."""
+"""The options of `highrank generate`, and the mistakes in them.
+
+`highrank generate RUN`: text from a trained model, printed as it is written.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from json import dumps
 from pathlib import Path
@@ -9,13 +13,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from highrank.cli.generate_options import Options, check
-from highrank.cli.pen import has_colors, print_legend, print_samples
-from highrank.cli.progress import progress
-from highrank.cli.run import LoadedRun, load_run
+from highrank.cli.console import progress, unless_given
+from highrank.cli.printer import has_colors, print_legend, print_samples
+from highrank.run import LoadedRun, load_run
+
+if TYPE_CHECKING:
+    from highrank.generation import Sampling
 
 if TYPE_CHECKING:
     from highrank.generation import Step
+
+
+# A text in several lines keeps its line breaks in the help: each is one line.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    prompt: Annotated[str, tyro.conf.arg(help_behavior_hint="(default: the model begins)")] = ""
+    """How the text begins; it starts a line."""
+    words: int = 100
+    """How many words each sample has (characters for a model of characters)."""
+    samples: int = 1
+    """How many samples; they are written side by side."""
+    temperature: float = 1.0
+    """Divides log-probabilities: below 1 bolder, above 1 wilder, 0 takes the likeliest word."""
+    top_k: Annotated[int | None, unless_given("all", "INT")] = None
+    """Draw from so many likeliest words only."""
+    top_p: Annotated[float | None, unless_given("all words", "FLOAT")] = None
+    """Draw from the fewest likeliest words that together have this probability."""
+    seed: int = 0
+    """The same seed writes the same text."""
+    show_components: bool = False
+    """Colour each word by the softmax most responsible for it; without colours: word/number."""
+    device: str = "cpu"
+    """As torch names it: cpu, cuda, mps."""
+    json: bool = False
+    """Print samples, words and unknown words of the prompt as JSON instead of text."""
+
+    def sampling(self) -> "Sampling":
+        from highrank.generation import Sampling
+
+        return Sampling(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
+        )
+
+
+def check(options: Options) -> None:
+    """Raise for numbers that cannot be."""
+    for name, count in (("words", options.words), ("samples", options.samples)):
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+    if not 0 <= options.seed < 1 << 63:
+        raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {options.seed}")
+    options.sampling()
+
 
 AS_USUAL = Options()
 
@@ -33,7 +82,7 @@ def generate(
         run: Folder of a run that `highrank train` made.
         options: How to write.
     """
-    from highrank.data.reading import check_known
+    from highrank.data.text import check_known
 
     check(options)
     loaded = load_run(run, options.device)
@@ -90,7 +139,7 @@ def _watched(
 
 def _tokens(prompt: str, loaded: LoadedRun) -> list[str]:
     """The prompt's tokens; its last line has ended only if the prompt says so."""
-    from highrank.data.reading import tokenized_lines
+    from highrank.data.text import tokenized_lines
 
     lines = [list(line) for line in tokenized_lines(prompt, loaded.corpus.header.recipe)]
     # A line without tokens may have no end.

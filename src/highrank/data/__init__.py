@@ -1,9 +1,9 @@
 """What models read: prepared corpora, and languages whose entropy is known exactly."""
 
-from highrank.data.corpus import Corpus, find_corpus, load_corpus
-from highrank.data.language import Language, Stream
+from highrank.data.catalog import find_corpus
+from highrank.data.corpus import Corpus, load_corpus
+from highrank.data.languages import Language, Stream, factorised, senses
 from highrank.data.prepare import TextOptions, prepare_known, prepare_text
-from highrank.data.synthetic import factorised, senses
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
 

@@ -2,12 +2,20 @@
 
 None of them is part of this package. Downloads are checked by sha256 and by the published counts;
 whether an address still answers is found out when it is used, one after the other.
+
+Where prepared corpora live.
+
+All corpora at a glance: the known ones, and what the user has prepared.
 """
 
+import os
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from highrank.data.header import Recipe
+from highrank.data.corpus import HEADER_FILE, Corpus, Recipe, load_corpus
 
 # Whitespace words, `<eos>` after every line, ids in order of first appearance over all splits.
 PUBLISHED = Recipe(tokenizer="whitespace", vocabulary="appearance", split="as published")
@@ -133,3 +141,121 @@ CATALOG: dict[str, KnownCorpus] = {
         max_bytes=8 << 30,
     ),
 }
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """The argument, else `$HIGHRANK_CACHE`, else highrank in the user's cache folder."""
+    if cache is not None:
+        return cache
+    if own := os.environ.get("HIGHRANK_CACHE"):
+        return Path(own)
+    if user := os.environ.get("XDG_CACHE_HOME"):
+        return Path(user) / "highrank"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "highrank"
+    if local := os.environ.get("LOCALAPPDATA"):
+        return Path(local) / "highrank"
+    return Path.home() / ".cache" / "highrank"
+
+
+def corpus_folder(name: str, cache: Path | None = None) -> Path:
+    """Where the corpus of that name is, or would be."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"a corpus' name must be letters, digits, '.', '_' or '-', got {name!r}")
+    return cache_folder(cache) / "corpora" / name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One corpus; what is not known is None."""
+
+    name: str
+    title: str
+    licence: str | None
+    addresses: tuple[str, ...]
+    num_tokens: Mapping[str, int] | None
+    """Per split: as prepared, else as published."""
+    vocab_size: int | None
+    prepared: str | None
+    """Its folder."""
+    problem: str | None
+    """Why it is there but cannot be used."""
+
+
+def list_corpora(cache: Path | None = None) -> list[Listing]:
+    """The catalogue in its order, then the user's own by name."""
+    prepared = _prepared_names(cache)
+    own = [name for name in prepared if name not in CATALOG]
+    return [_listing(name, name in prepared, cache) for name in (*CATALOG, *own)]
+
+
+def _prepared_names(cache: Path | None) -> list[str]:
+    folder = cache_folder(cache) / "corpora"
+    if not folder.is_dir():
+        return []
+    found = (entry for entry in folder.iterdir() if (entry / HEADER_FILE).is_file())
+    return sorted(entry.name for entry in found if NAME.fullmatch(entry.name))
+
+
+def _listing(name: str, is_prepared: bool, cache: Path | None) -> Listing:
+    known = CATALOG.get(name)
+    folder = corpus_folder(name, cache)
+    corpus, problem = None, None
+    if is_prepared:
+        try:
+            corpus = load_corpus(folder)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    num_tokens, vocab_size = (known.num_tokens, known.vocab_size) if known else (None, None)
+    if corpus is not None:
+        num_tokens = {split: info.num_tokens for split, info in corpus.header.splits.items()}
+        vocab_size = corpus.header.vocab_size
+    return Listing(
+        name=name,
+        title=known.title if known else _own_title(corpus),
+        licence=known.licence if known else None,
+        addresses=known.addresses if known else (),
+        num_tokens=num_tokens,
+        vocab_size=vocab_size,
+        prepared=None if corpus is None else str(folder),
+        problem=problem,
+    )
+
+
+def _own_title(corpus: Corpus | None) -> str:
+    if corpus is None:
+        return "your text"
+    sources = corpus.header.sources
+    return f"your text: {sources[0].name}" + (f" and {len(sources) - 1} more" * (len(sources) > 1))
+
+
+def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
+    """A prepared corpus by name or by folder; if there is none, the error says how to get it.
+
+    Args:
+        corpus: the name it was prepared under, or the folder itself.
+        cache: where to look for names instead of the user's cache folder.
+    """
+    name = str(corpus)
+    is_name = NAME.fullmatch(name) is not None
+    folders = [*([corpus_folder(name, cache)] if is_name else []), Path(corpus)]
+    for folder in folders:
+        if (folder / HEADER_FILE).is_file():
+            return load_corpus(folder)
+    if name in CATALOG:
+        raise ValueError(
+            f"corpus {name} must be prepared first, and is not in {cache_folder(cache)}: "
+            f"run `highrank data prepare {name}`, "
+            f"or, if you have its files, `highrank data prepare {name} --from DIR`"
+        )
+    if Path(corpus).exists():
+        raise ValueError(
+            f"text must be prepared first, got {corpus}: run `highrank data prepare {corpus}`"
+        )
+    raise ValueError(
+        f"a corpus must be a prepared name, a prepared folder or one of {', '.join(CATALOG)}, "
+        f"got {name!r}: see `highrank data list`, or run `highrank data prepare PATH`"
+    )

@@ -8,8 +8,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from highrank.data.atomic import is_disk_full
-from highrank.data.corpus import file_sha256
+from highrank.files import file_sha256, is_disk_full
 
 TIMEOUT_SECONDS = 30.0
 COPY_BYTES = 1 << 18

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.corpus import token_file
-from highrank.data.header import DTYPES, SPLITS, Recipe, Split
+from highrank.data.corpus import DTYPES, SPLITS, Recipe, Split, token_file
 from highrank.data.text import Span, read_text
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import EOS, UNK, Vocabulary

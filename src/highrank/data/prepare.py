@@ -9,14 +9,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from highrank.data.atomic import clear_leftovers, new_folder, room_for
-from highrank.data.cache import cache_folder, corpus_folder
-from highrank.data.catalog import CATALOG, KnownCorpus
-from highrank.data.corpus import HEADER_FILE, VOCABULARY_FILE, Corpus, file_sha256, load_corpus
+from highrank.data.catalog import CATALOG, KnownCorpus, cache_folder, corpus_folder
+from highrank.data.corpus import (
+    HEADER_FILE,
+    SPLITS,
+    VOCABULARY_FILE,
+    Corpus,
+    Header,
+    Level,
+    Recipe,
+    Source,
+    load_corpus,
+)
 from highrank.data.encode import encode_text
-from highrank.data.header import SPLITS, Header, Level, Recipe, Source
 from highrank.data.sources import download_files, own_files, package_files
 from highrank.data.text import Span, split_text, whole
+from highrank.files import clear_leftovers, file_sha256, new_folder, room_for
 
 Spans = Mapping[str, Sequence[Span]]
 OnProgress = Callable[[float, str], None]

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from highrank.data.archive import extract, is_archive
-from highrank.data.atomic import is_disk_full
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
-from highrank.data.corpus import file_sha256
 from highrank.data.download import fetch
+from highrank.files import extract, file_sha256, is_archive, is_disk_full
 
 Files = dict[str, list[Path]]
 Index = dict[str, list[Path]]

@@ -6,24 +6,29 @@ Words that followed similar hidden states among the last `window` tokens become 
 
 h_t predicts x_{t+1}, so only pairs (h_i, x_{i+1}) that were complete before it count.
 D hidden size, n tokens of a block, M pairs that one of them may see.
+
+What a neural cache remembers, and how it compares: a block of tokens at a time, no loop inside.
+
+D hidden size, n tokens of a block, M pairs that one of them may see.
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank.evaluation.history import History
-from highrank.evaluation.scored import Scored, closed
+from highrank.evaluation.static import Scored, closed
+from highrank.ops.numerics import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings:
     window: int = 2000
     """Tokens that are remembered."""
-    flatness: float = 0.3
+    theta: float = 0.3
     """θ: 0 counts all remembered words alike, a large one only those after the likest states."""
     weight: float = 0.1
     """λ: the share of the cache in the mixture."""
@@ -31,8 +36,8 @@ class CacheSettings:
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"window must be at least 1, got {self.window}")
-        if not 0 <= self.flatness < math.inf:
-            raise ValueError(f"flatness must be at least 0 and finite, got {self.flatness}")
+        if not 0 <= self.theta < math.inf:
+            raise ValueError(f"theta must be at least 0 and finite, got {self.theta}")
         if not 0 <= self.weight < 1:
             raise ValueError(f"weight must be at least 0 and below 1, got {self.weight}")
 
@@ -49,7 +54,7 @@ def with_cache(
     with closed(segments):
         for segment in segments:
             blocks = [
-                mixed(b.log_prob, b.log_cache(settings.window, settings.flatness), settings.weight)
+                mixed(b.log_prob, b.log_cache(settings.window, settings.theta), settings.weight)
                 for b in history.compare(segment)
             ]
             yield segment._replace(log_prob=torch.cat(blocks))
@@ -60,3 +65,80 @@ def mixed(log_prob: Tensor, log_cache: Tensor, weight: float) -> Tensor:
     if weight == 0:
         return log_prob
     return torch.logaddexp(log_prob + math.log1p(-weight), log_cache + math.log(weight))
+
+
+# Numbers in a block's table of similarities: 16 MiB.
+TABLE_SIZE = 1 << 22
+
+
+class Block(NamedTuple):
+    """Tokens compared with the pairs (hidden state, next word) before them, and with their own."""
+
+    log_prob: Tensor
+    """(n,), the model's, of each target."""
+    similarity: Tensor
+    """(n, M), h_t·h_i; the last n columns are the block's own pairs."""
+    is_target: Tensor
+    """(n, M), whether the pair's word is the token's target."""
+
+    def log_cache(self, window: int, theta: float) -> Tensor:
+        """log p_cache of each target (n,), from the last `window` pairs that are complete.
+
+        The first token of a text has none: p_cache is the model's probability there.
+        """
+        n, M = self.similarity.shape
+        num_before = min(window, M - n)
+        columns = slice(M - n - num_before, None)
+        z = theta * self.similarity[:, columns]  # (n, num_before + n)
+        # Token r sees the columns num_before + r - window … num_before + r - 1.
+        seen = torch.ones_like(z, dtype=torch.bool).tril_(num_before - 1)
+        seen.triu_(num_before - window)
+        total = z.masked_fill_(~seen, -torch.inf).logsumexp(-1)  # (n,)
+        of_target = z.masked_fill_(~self.is_target[:, columns], -torch.inf).logsumexp(-1)  # (n,)
+        log_cache = (of_target - total).to(self.log_prob.dtype)
+        return torch.where(total == -torch.inf, self.log_prob, log_cache)
+
+
+class History:
+    """The last `window` pairs of a text, in a buffer with room for as many new ones."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        # A block computes n more columns than it needs; a very short one wastes the multiply.
+        self.block = max(1, min(max(32, window // 8), TABLE_SIZE // window))
+        self.length = 0
+        self.hidden = self.target = torch.empty(0)
+
+    def compare(self, segment: Scored) -> Iterator[Block]:
+        """Compare the segment's tokens with the past, and remember them."""
+        for start in range(0, len(segment.target), self.block):
+            part = Scored(*(tensor[start : start + self.block] for tensor in segment))
+            hidden = part.hidden.to(at_least_float32(part.hidden.dtype))  # (n, D)
+            first = self._append(hidden, part.target)
+            past = slice(first, self.length)
+            similarity = hidden @ self.hidden[past].T  # (n, M)
+            yield Block(part.log_prob, similarity, part.target[:, None] == self.target[past])
+
+    def _append(self, hidden: Tensor, target: Tensor) -> int:
+        """Add pairs; returns the index of the oldest pair that one of them may see."""
+        n, most = len(target), 2 * (self.window + self.block)
+        if self.length + n > len(self.target) and len(self.target) < most:
+            self._grow(min(most, 2 * (self.length + n)), hidden, target)
+        if self.length + n > len(self.target):
+            kept = slice(self.length - self.window, self.length)
+            self.hidden[: self.window] = self.hidden[kept]
+            self.target[: self.window] = self.target[kept]
+            self.length = self.window
+        new = slice(self.length, self.length + n)
+        self.hidden[new], self.target[new] = hidden, target
+        first = max(0, self.length - self.window)
+        self.length += n
+        return first
+
+    def _grow(self, capacity: int, hidden: Tensor, target: Tensor) -> None:
+        """Room for so many pairs: a long window of a short text needs little."""
+        old = slice(0, self.length)
+        room = hidden.new_empty(capacity, hidden.shape[1]), target.new_empty(capacity)
+        if self.length:
+            room[0][old], room[1][old] = self.hidden[old], self.target[old]
+        self.hidden, self.target = room

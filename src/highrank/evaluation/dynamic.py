@@ -5,30 +5,53 @@ gradient of a segment's mean loss, and σ, σ̄ from `highrank.evaluation.statis
 
     rms:  θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε)
     sgd:  θ ← θ + λ·(θ₀ - θ) - η·g
+
+The update of dynamic evaluation: two passes over the weights for each segment.
+
+What stays the same from segment to segment is computed once.
+
+Three published conventions for η, ε and λ of dynamic evaluation, and the exact way between them.
+
+They differ in what σ and σ̄ are. With B batches and n parameter tensors:
+
+    paper     σ = √(Σ g² / B)   σ̄ = mean over tensors of mean σ   Krause et al. (2018)
+    original  σ = √(Σ g²)       σ̄ = sum over tensors of mean σ    their first code, and Yang et al.
+    ms        σ = √(Σ g² / B)   σ̄ = sum over tensors of mean σ    --ms in the code of Yang et al.
+
+So η and ε of "original" are √B times the paper's; λ of both others is n times the paper's. The
+conversion is exact with the clipped decay, too: what is clipped is the product λ·σ/σ̄.
 """
 
 import math
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from highrank.evaluation.gradients import chosen, differentiable, gradients, read_to_learn
-from highrank.evaluation.scored import Read, Scored, reader, scored, steps, summed
-from highrank.evaluation.static import Evaluation
-from highrank.evaluation.statistics import SEGMENT, GradientStatistics
-from highrank.evaluation.update import Update, rms_update, sgd_update
+from highrank.evaluation.static import Evaluation, Read, Scored, reader, scored, steps, summed
+from highrank.evaluation.statistics import (
+    SEGMENT,
+    GradientStatistics,
+    chosen,
+    differentiable,
+    gradients,
+    read_to_learn,
+)
 from highrank.models.weights import restored
 
 RULES = ("rms", "sgd")
 
 
+Update = Callable[[Sequence[Tensor]], None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DynamicSettings:
-    """η, ε and λ as in the paper; `highrank.evaluation.conventions` converts others to them."""
+    """η, ε and λ as in the paper; `highrank.evaluation.dynamic` converts others to them."""
 
     lr: float = 5e-5
     """η."""
@@ -142,3 +165,89 @@ def _check_statistics(
             f"statistics must be of segments of {segment} tokens, as the settings, "
             f"got {statistics.segment}"
         )
+
+
+"""Takes the gradients of one segment's loss, and changes the parameters."""
+
+
+def rms_update(
+    parameters: Mapping[str, nn.Parameter],
+    statistics: GradientStatistics,
+    *,
+    lr: float,
+    epsilon: float,
+    decay: float,
+) -> Update:
+    """θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε), with θ₀ the weights as they are now."""
+    weights: list[Tensor] = list(parameters.values())
+    trained = [p.detach().clone() for p in weights]
+    rms = [statistics.rms[name].to(p) for name, p in parameters.items()]
+    share = decay / statistics.mean_rms
+    pull = [(share * sigma).clamp_(max=1.0) for sigma in rms]
+    scale = [lr / (sigma + epsilon) for sigma in rms]
+
+    @torch.no_grad()
+    def update(gradients: Sequence[Tensor]) -> None:
+        torch._foreach_lerp_(weights, trained, pull)
+        torch._foreach_addcmul_(weights, list(gradients), scale, value=-1.0)
+
+    return update
+
+
+def sgd_update(parameters: Mapping[str, nn.Parameter], *, lr: float, decay: float) -> Update:
+    """θ ← θ + λ·(θ₀ - θ) - η·g, with θ₀ the weights as they are now."""
+    weights: list[Tensor] = list(parameters.values())
+    trained = [p.detach().clone() for p in weights]
+
+    @torch.no_grad()
+    def update(gradients: Sequence[Tensor]) -> None:
+        torch._foreach_lerp_(weights, trained, decay)
+        torch._foreach_add_(weights, list(gradients), alpha=-lr)
+
+    return update
+
+
+class Convention(NamedTuple):
+    sums_batches: bool
+    """Whether σ² is a sum over batches, not a mean."""
+    sums_tensors: bool
+    """Whether σ̄ is a sum over tensors, not a mean."""
+
+
+CONVENTIONS = {
+    "paper": Convention(sums_batches=False, sums_tensors=False),
+    "original": Convention(sums_batches=True, sums_tensors=True),
+    "ms": Convention(sums_batches=False, sums_tensors=True),
+}
+
+
+def converted(
+    settings: DynamicSettings,
+    source: str,
+    target: str = "paper",
+    *,
+    num_batches: int,
+    num_tensors: int,
+) -> DynamicSettings:
+    """The settings with lr, epsilon and decay in another convention.
+
+    Args:
+        source: the convention in which they are, a key of `CONVENTIONS`.
+        target: the one in which they are wanted.
+        num_batches: B, of the gradient statistics.
+        num_tensors: n, of the gradient statistics; a tied parameter counts once.
+    """
+    for name in (source, target):
+        if name not in CONVENTIONS:
+            raise ValueError(f"a convention must be one of {', '.join(CONVENTIONS)}, got {name!r}")
+    if settings.rule != "rms":
+        raise ValueError(f"settings must be of the rule rms to be converted, got {settings.rule}")
+    given, wanted = CONVENTIONS[source], CONVENTIONS[target]
+    rms = math.sqrt(num_batches) ** (wanted.sums_batches - given.sums_batches)
+    mean = num_tensors ** (wanted.sums_tensors - given.sums_tensors)
+    return replace(
+        settings,
+        lr=settings.lr * rms,
+        epsilon=settings.epsilon * rms,
+        decay=settings.decay * mean,
+    )

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, score_dynamically
-from highrank.evaluation.scored import Scored, score, summed
-from highrank.evaluation.static import Evaluation, evaluate
+from highrank.evaluation.static import Evaluation, Scored, evaluate, score, summed
 from highrank.evaluation.statistics import GradientStatistics
 from highrank.models.language_model import LanguageModel
 
@@ -47,12 +46,12 @@ def evaluate_by(
     method: Method,
     model: LanguageModel,
     tokens: NDArray[np.integer],
-    num_columns: int = 1,
+    batch_size: int = 1,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> Evaluation:
     """Mean loss of the text; only static evaluation reads it in more than one column."""
     if method.name == "static":
-        return evaluate(model, tokens, num_columns, on_progress=on_progress)
-    if num_columns != 1:
-        raise ValueError(f"num_columns must be 1 for {method.name} evaluation, got {num_columns}")
+        return evaluate(model, tokens, batch_size, on_progress=on_progress)
+    if batch_size != 1:
+        raise ValueError(f"batch_size must be 1 for {method.name} evaluation, got {batch_size}")
     return summed(method.score(model, tokens), len(tokens) - 1, on_progress)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from highrank.data.atomic import write_atomically
 from highrank.environment import Environment
+from highrank.files import write_atomically
 
 FORMAT = "highrank result"
 

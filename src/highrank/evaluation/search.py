@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from highrank.evaluation.cache import CacheSettings, mixed
+from highrank.evaluation.cache import Block, CacheSettings, History, mixed
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.history import Block, History
-from highrank.evaluation.scored import Read, Scored, closed
+from highrank.evaluation.static import Read, Scored, closed
 from highrank.evaluation.statistics import SEGMENT, GradientStatistics
 
 OnProgress = Callable[[float, str], None]
@@ -53,14 +52,14 @@ class CacheGrid:
     """All combinations of these; with weight 0 there is no cache, whatever the others are."""
 
     windows: tuple[int, ...] = (100, 500, 2000)
-    flatnesses: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    thetas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
     weights: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
     def settings(self) -> tuple[CacheSettings, ...]:
         """No cache first and once, if the weights have a 0; then every cache."""
         every = [
-            CacheSettings(window=window, flatness=flatness, weight=weight)
-            for window, flatness, weight in product(self.windows, self.flatnesses, self.weights)
+            CacheSettings(window=window, theta=theta, weight=weight)
+            for window, theta, weight in product(self.windows, self.thetas, self.weights)
         ]
         without = [settings for settings in every if settings.weight == 0]
         return (*without[:1], *(settings for settings in every if settings.weight > 0))
@@ -158,8 +157,8 @@ def _losses(block: Block, grid: CacheGrid) -> Iterator[Tensor]:
     if 0 in grid.weights:
         yield -block.log_prob.cpu().sum(dtype=torch.float64)
     weights = [weight for weight in grid.weights if weight > 0]
-    for window, flatness in product(grid.windows, grid.flatnesses) if weights else ():
-        log_cache = block.log_cache(window, flatness)
+    for window, theta in product(grid.windows, grid.thetas) if weights else ():
+        log_cache = block.log_cache(window, theta)
         for weight in weights:
             yield -mixed(block.log_prob, log_cache, weight).cpu().sum(dtype=torch.float64)
 

@@ -1,25 +1,104 @@
-"""How large gradients are on the training text: what scales the steps of dynamic evaluation.
+"""Gradients of a reading's loss that leave no trace in the model: no .grad, no mode, no flags.
+
+How large gradients are on the training text: what scales the steps of dynamic evaluation.
 
 Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432, and their code. For each element of
 each parameter, σ = √(mean over batches of g²), where g is the gradient of a batch's mean loss. A
 batch is as many steps long as the segments that the evaluation learns from: their --bptt is both.
 T time, B batches.
+
+Gradient statistics beside a run: computed once, then read while nothing they need changes.
+
+The file's name has a hash of the weights, the training text and the sizes of the batches.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from highrank.evaluation.gradients import differentiable, gradients, read_to_learn
-from highrank.evaluation.scored import Read, reader
-from highrank.evaluation.static import Columns
-from highrank.ops.precision import at_least_float32
+from highrank.data.batches import Streams
+from highrank.evaluation.static import Read, Reading, reader
+from highrank.files import write_atomically
+from highrank.models.weights import without_dropout
+from highrank.ops.numerics import at_least_float32
 
-NUM_COLUMNS, SEGMENT = 100, 5
+
+def chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """The parameters with these names, or of the modules with these names; all if None.
+
+    A tied parameter is chosen by any of its names, and appears under the first.
+    """
+    parameters = dict(model.named_parameters())
+    if names is None:
+        return parameters
+    found: set[nn.Parameter] = set()
+    for name in names:
+        of_name = {
+            parameter
+            for full_name, parameter in model.named_parameters(remove_duplicate=False)
+            if f"{full_name}.".startswith(f"{name}.")
+        }
+        if not of_name:
+            known = ", ".join(child for child, _ in model.named_children())
+            raise ValueError(
+                f"adapt must name parameters, or modules such as {known}, got {name!r}"
+            )
+        found |= of_name
+    return {name: parameter for name, parameter in parameters.items() if parameter in found}
+
+
+@contextmanager
+def differentiable(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Everything random off, and gradients for these parameters only; on exit, as before."""
+    saved = [(p, p.requires_grad) for p in model.parameters()]
+    with without_dropout(model):
+        try:
+            model.requires_grad_(False)
+            for p in parameters:
+                p.requires_grad_(True)
+            yield
+        finally:
+            for p, requires_grad in saved:
+                p.requires_grad_(requires_grad)
+
+
+def read_to_learn(read: Read, words: Tensor, target: Tensor, state: Any) -> Reading:
+    """A reading with a graph behind its loss, and a state without one."""
+    with torch.enable_grad(), _without_cudnn():
+        reading = read(words, target, state)
+    return reading._replace(state=tree_map_only(Tensor, Tensor.detach, reading.state))
+
+
+def gradients(reading: Reading, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
+    """Of the loss; zeros for a parameter that it does not depend on."""
+    return torch.autograd.grad(reading.loss, parameters, materialize_grads=True)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    # Its recurrent layers have no backward pass in evaluation mode; torch's own have.
+    was_enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = was_enabled
+
+
+BATCH_SIZE, SEGMENT = 100, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +125,14 @@ def gradient_statistics(
     model: nn.Module,
     tokens: NDArray[np.integer],
     *,
-    num_columns: int = NUM_COLUMNS,
+    batch_size: int = BATCH_SIZE,
     segment: int = SEGMENT,
     on_progress: Callable[[float, str], None] | None = None,
     read: Read | None = None,
 ) -> GradientStatistics:
     """σ of every parameter on the training text, with everything random off.
 
-    The text is read from left to right in `num_columns` columns, the state carried from a zero
+    The text is read from left to right in `batch_size` columns, the state carried from a zero
     start; the model is left as it was.
 
     Args:
@@ -63,10 +142,10 @@ def gradient_statistics(
     """
     if segment < 1:
         raise ValueError(f"segment must be at least 1, got {segment}")
-    data = Columns(tokens, num_columns, next(model.parameters()).device)
+    data = Streams(tokens, batch_size, next(model.parameters()).device)
     if len(data) < 3:
         raise ValueError(
-            f"the text must have at least three tokens for each of {num_columns} columns, "
+            f"the text must have at least three tokens for each of {batch_size} columns, "
             f"got {len(tokens)} tokens"
         )
     read, parameters = reader(model, read), dict(model.named_parameters())
@@ -98,3 +177,85 @@ def batches(num_rows: int, segment: int) -> Iterator[tuple[int, int]]:
 def _add_squares(squares: list[Tensor], found: tuple[Tensor, ...]) -> None:
     wide = [g.to(s.dtype) for g, s in zip(found, squares, strict=True)]
     torch._foreach_addcmul_(squares, wide, wide)
+
+
+# Tokens that are hashed at once: the text may be a memory map larger than memory.
+CHUNK = 1 << 20
+
+
+def statistics_beside(
+    folder: Path,
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    *,
+    batch_size: int = BATCH_SIZE,
+    segment: int = SEGMENT,
+    on_progress: Callable[[float, str], None] | None = None,
+    read: Read | None = None,
+) -> GradientStatistics:
+    """As `gradient_statistics`, from folder/statistics-<key>.safetensors if that is there.
+
+    Args:
+        read: how to read with a model that is no `LanguageModel`; the key knows nothing of it.
+    """
+    key = statistics_key(model, tokens, batch_size, segment)
+    path = folder / f"statistics-{key[:16]}.safetensors"
+    found = _load(path, key, segment)
+    if found is None:
+        found = gradient_statistics(
+            model,
+            tokens,
+            batch_size=batch_size,
+            segment=segment,
+            on_progress=on_progress,
+            read=read,
+        )
+        try:
+            _save(path, key, found)
+        except (OSError, SafetensorError) as error:
+            # They are complete; only the next evaluation has to make them again.
+            warnings.warn(f"{path} could not be kept: {error}", stacklevel=2)
+    # In the order and on the device of the parameters: a file has an order of its own.
+    rms = {name: found.rms[name].to(p.device) for name, p in model.named_parameters()}
+    return replace(found, rms=rms)
+
+
+def statistics_key(
+    model: nn.Module, tokens: NDArray[np.integer], batch_size: int, segment: int
+) -> str:
+    """A hash of all that the statistics depend on."""
+    digest = hashlib.sha256(f"{batch_size} columns, {segment} steps".encode())
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    for chunk in _chunks(tokens):
+        digest.update(chunk.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path, key: str, segment: int) -> GradientStatistics | None:
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            if about.get("key") != key:
+                return None
+            rms = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (FileNotFoundError, SafetensorError):
+        return None
+    return GradientStatistics(rms=rms, num_batches=int(about["num_batches"]), segment=segment)
+
+
+def _save(path: Path, key: str, statistics: GradientStatistics) -> None:
+    tensors = {name: rms.cpu().contiguous() for name, rms in statistics.rms.items()}
+    about = {"key": key, "num_batches": str(statistics.num_batches)}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, about))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    # As bytes already in torch: numpy does not know bfloat16.
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _chunks(tokens: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
+    for start in range(0, len(tokens), CHUNK):
+        yield np.asarray(tokens[start : start + CHUNK])

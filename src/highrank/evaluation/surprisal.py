@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.evaluation.static import windows
 from highrank.heads import Head
-from highrank.heads.responsibility import log_responsibility
-from highrank.models.dropout import without_dropout
+from highrank.heads.mixture import log_responsibility
 from highrank.models.language_model import LanguageModel
+from highrank.models.weights import without_dropout
 
 # Numbers in a window's table of log-probabilities: 64 MiB.
 TABLE_SIZE = 1 << 24

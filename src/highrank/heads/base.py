@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from highrank.ops.dropout import locked_dropout
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob, token_slices
-from highrank.ops.precision import at_least_float32
+from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from highrank.heads.base import Head, Mixture
-from highrank.ops.precision import at_least_float32
+from highrank.ops.numerics import at_least_float32
 
 
 class Softmax(Head):

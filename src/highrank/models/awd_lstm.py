@@ -1,4 +1,8 @@
-"""AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182, as Yang et al. (2018) use it.
+"""Dropouts of AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182; Gal (2016).
+
+Locked dropout is `highrank.ops.dropout.locked_dropout`. V vocabulary, E embedding size, H hidden.
+
+AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182, as Yang et al. (2018) use it.
 
     embedding, words dropped → locked dropout → LSTM → locked dropout → … → LSTM → locked dropout
 
@@ -8,10 +12,48 @@ Each LSTM's recurrent matrix has weight-drop. T time, B sequences, E embedding s
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.models.dropout import WeightDropLSTM, embed_with_dropout
 from highrank.ops.dropout import locked_dropout
+
+
+def embed_with_dropout(embedding: nn.Embedding, tokens: Tensor, p: float) -> Tensor:
+    """Embed, with whole words left out: a dropped word is zero wherever it occurs."""
+    if p == 0:
+        return embedding(tokens)  # type: ignore[no-any-return]
+    mask = F.dropout(embedding.weight.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
+    return embedding(tokens) * mask[tokens]  # type: ignore[no-any-return]
+
+
+class WeightDropLSTM(nn.LSTM):
+    """One LSTM layer whose recurrent matrix is dropped out element by element.
+
+    The mask is drawn once per call, so it is the same for all time steps of a window.
+
+    Args:
+        weight_dropout: share of the recurrent weights (4H, H) that is zero in training.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        weight_dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, device=device, dtype=dtype)
+        self.weight_dropout = weight_dropout
+
+    def run(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As `forward`, with the dropout: outputs (T, B, H) and the new state, each (1, B, H)."""
+        if not self.training or self.weight_dropout == 0:
+            return self(x, state)  # type: ignore[no-any-return]
+        recurrent = F.dropout(self.get_parameter("weight_hh_l0"), self.weight_dropout)
+        dropped = {"weight_hh_l0": recurrent}
+        return torch.func.functional_call(self, dropped, (x, state))  # type: ignore[no-any-return]
+
 
 # (h, c) of each layer, each (1, B, H).
 State = list[tuple[Tensor, Tensor]]

@@ -27,3 +27,15 @@ def replaced(model: nn.Module, values: Iterable[Tensor]) -> Iterator[None]:
             for p, value in zip(model.parameters(), values, strict=True):
                 p.copy_(value)
         yield
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Turn off everything random in a model, in training mode too; on exit, as it was before."""
+    saved = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in saved:
+            module.training = training

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
-from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
 
 # A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
 CHUNK_BYTES = 8 * 2**20

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from highrank.config import RunConfig
-from highrank.presets.penn_treebank import ptb_moc, ptb_mos, ptb_softmax
-from highrank.presets.penn_treebank_small import (
+from highrank.presets.penn_treebank import (
+    ptb_moc,
+    ptb_mos,
     ptb_small_grown,
     ptb_small_mos,
     ptb_small_softmax,
+    ptb_softmax,
 )
 from highrank.presets.small import small, small_softmax
 from highrank.presets.wikitext_2 import wt2_moc, wt2_mos, wt2_softmax

@@ -62,7 +62,7 @@ def published(config: RunConfig, corpus: str) -> tuple[Published, ...]:
             corpus=corpus,
             seed=preset.seed,
             precision=preset.precision,
-            valid_columns=preset.valid_columns,
+            valid_batch_size=preset.valid_batch_size,
         )
         if same == preset:
             return rows

@@ -20,7 +20,7 @@ def small() -> RunConfig:
             embedding_range=0.5,
         ),
         head=HeadConfig(kind="mos", num_components=4, dropout=0.1, grow_at=0.85),
-        batch=BatchConfig(batch_size=32, window=35, window_extra=20),
+        batch=BatchConfig(batch_size=32, bptt=35, bptt_max_delta=20),
         train=StageConfig(
             optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=2, anneal=True
         ),

@@ -23,7 +23,7 @@ def wt2_mos() -> RunConfig:
             kind="mos", num_components=15, dropout=0.29
         ),  # --n_experts 15 --dropoutl 0.29
         # --batch_size 15 --small_batch_size 5 --bptt 70 --max_seq_len_delta 20
-        batch=BatchConfig(batch_size=15, micro_batch_size=5, window=70, window_extra=20),
+        batch=BatchConfig(batch_size=15, micro_batch_size=5, bptt=70, bptt_max_delta=20),
         train=StageConfig(lr=15.0, epochs=1000, switch_after=5),  # --lr 15.0
         finetune=StageConfig(optimizer="asgd", lr=20.0, stop_after=5),  # finetune.py --lr 20
     )
@@ -49,7 +49,7 @@ def wt2_softmax() -> RunConfig:
             weight_dropout=0.5,  # --wdrop 0.5
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=80, window=70, window_extra=40),  # --batch_size 80 --bptt 70
+        batch=BatchConfig(batch_size=80, bptt=70, bptt_max_delta=40),  # --batch_size 80 --bptt 70
         train=StageConfig(lr=30.0, epochs=750, switch_after=5),  # --lr 30 --epochs 750
         finetune=StageConfig(optimizer="asgd", lr=30.0, epochs=750, stop_after=5),
     )

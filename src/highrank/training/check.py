@@ -13,7 +13,7 @@ def check_config(config: RunConfig, num_train: int, num_valid: int | None = None
     # A training column has a row to read, one to predict, and the one the loop stops before.
     _check_columns("batch.batch-size", config.batch.batch_size, num_train, 3, "training")
     if num_valid is not None:
-        _check_columns("valid-columns", config.valid_columns, num_valid, 2, "validation")
+        _check_columns("valid-batch-size", config.valid_batch_size, num_valid, 2, "validation")
     _check_batch(config.batch)
     _check_stage("train", config.train)
     if config.finetune is not None:
@@ -33,11 +33,12 @@ def _check_columns(name: str, value: int, num_tokens: int, num_rows: int, text: 
 def _check_batch(batch: BatchConfig) -> None:
     if batch.micro_batch_size is not None:
         _at_least(1, "batch.micro-batch-size", batch.micro_batch_size)
-    _at_least(1, "batch.window", batch.window)
-    _at_least(0.0, "batch.window-deviation", batch.window_deviation)
-    _at_least(0, "batch.window-extra", batch.window_extra)
-    if not 0 <= batch.short_share <= 1:
-        raise ValueError(f"batch.short-share must be between 0 and 1, got {batch.short_share}")
+    _at_least(1, "batch.bptt", batch.bptt)
+    _at_least(0.0, "batch.bptt-std", batch.bptt_std)
+    _at_least(0, "batch.bptt-max-delta", batch.bptt_max_delta)
+    if not 0 <= batch.bptt_half_probability <= 1:
+        found = batch.bptt_half_probability
+        raise ValueError(f"batch.bptt-half-probability must be between 0 and 1, got {found}")
 
 
 def _check_stage(name: str, stage: StageConfig) -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from highrank.data.atomic import write_atomically
+from highrank.files import write_atomically
 
 FORMAT = 2
 

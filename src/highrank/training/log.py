@@ -1,20 +1,18 @@
-"""`metrics.jsonl`: one line per event, appended; a resumed run cuts it back to its checkpoint."""
+"""`metrics.jsonl`: one line per event, appended; a resumed run cuts it back to its checkpoint.
 
-import errno
+The numbers of `metrics.jsonl` for TensorBoard, in the run's folder: extra `track`.
+"""
+
+import importlib.util
 import json
+import math
 import os
 import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing there keeps two processes from training in one folder.
-    fcntl = None  # type: ignore[assignment]
-
-
-# What file systems without locks answer.
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+from highrank.files import lock_file
 
 
 class MetricsLog:
@@ -27,7 +25,7 @@ class MetricsLog:
         self.path = path
         self.handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         weakref.finalize(self, os.close, self.handle)
-        if not _lock(self.handle):
+        if not lock_file(self.handle):
             raise ValueError(f"the run must not be in training elsewhere, got {path.parent}")
 
     def write(self, **values: Any) -> None:
@@ -47,23 +45,29 @@ class MetricsLog:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
 
-def is_in_training(run: Path) -> bool:
-    """Whether a process has the run's log open to write."""
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        return False
-    with path.open() as file:
-        return not _lock(file.fileno(), is_shared=True)
+def check_tensorboard() -> None:
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(
+            "TensorBoard must be installed for --tensorboard: pip install 'highrank[track]'"
+        )
 
 
-def _lock(handle: int, is_shared: bool = False) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
+def tensorboard_writer(folder: Path, step: int) -> Callable[[Mapping[str, Any]], None]:
+    """A function that takes each event of a run, which goes on from this step."""
+    check_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
+    # What an interrupted run wrote after its checkpoint is hidden.
+    writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(event: Mapping[str, Any]) -> None:
+        if event["event"] != "epoch":
+            return
+        for split in ("train", "valid"):
+            perplexity = math.exp(min(event[f"{split}_loss"], 700.0))
+            writer.add_scalar(f"perplexity/{split}", perplexity, event["step"])
+        speed = event["tokens"] / event["seconds"]
+        writer.add_scalar("tokens per second", speed, event["step"])
+        writer.flush()
+
+    return write

@@ -12,10 +12,10 @@ from typing import Any
 
 from highrank.config import RunConfig
 from highrank.data.corpus import Text
+from highrank.run import prepare_folder
+from highrank.training.budget import Clock
 from highrank.training.check import check_config
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
-from highrank.training.clock import Clock
-from highrank.training.directory import prepare_folder
 from highrank.training.log import MetricsLog
 from highrank.training.trainer import Diverged, Trainer
 

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from highrank.build import build_model, load_state, num_components_of, save_state
 from highrank.config import RunConfig, StageConfig
-from highrank.evaluation.static import Columns, Evaluation, evaluate
+from highrank.data.batches import Streams, draw_bptt
+from highrank.evaluation.static import Evaluation, evaluate
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.heads.growth import grown
 from highrank.models.awd_lstm import State
 from highrank.models.weights import replaced
-from highrank.training.bptt import draw_window
+from highrank.training.averaging import Average, is_non_monotonic
 from highrank.training.check import check_config
-from highrank.training.ntasgd import Average, is_non_monotonic
-from highrank.training.regularization import activation_penalties
+from highrank.training.penalties import activation_penalties
 
 
 class Diverged(Exception):
@@ -50,7 +50,7 @@ class Trainer:
         check_config(config, len(train))
         grows = config.head.grow_at is not None
         self.model = build_model(config, vocab_size, 1 if grows else None).to(self.device)
-        self.data = Columns(train, config.batch.batch_size, self.device)
+        self.data = Streams(train, config.batch.batch_size, self.device)
         self.is_finetuning = False
         self.epoch, self.row, self.step = 1, 0, 0
         self.history: list[float] = []
@@ -86,9 +86,9 @@ class Trainer:
         if self._must_grow(share):
             self._grow()
         self.model.train()
-        length = draw_window(self.config.batch, self.generator)
+        length = self._draw_bptt()
         factor = 0.5 * (1 + math.cos(math.pi * min(1.0, share))) if self.stage.anneal else 1.0
-        lr = self.stage.lr * factor * length / self.config.batch.window
+        lr = self.stage.lr * factor * length / self.config.batch.bptt
         length = min(length, len(self.data) - 1 - self.row)
         words = self.data[self.row : self.row + length]  # (T, B)
         target = self.data[self.row + 1 : self.row + 1 + length]  # (T, B)
@@ -108,10 +108,20 @@ class Trainer:
         self.epoch_tokens += words.numel()
         return words.numel()
 
+    def _draw_bptt(self) -> int:
+        batch = self.config.batch
+        return draw_bptt(
+            batch.bptt,
+            std=batch.bptt_std,
+            max_delta=batch.bptt_max_delta,
+            half_probability=batch.bptt_half_probability,
+            generator=self.generator,
+        )
+
     def validate(self, valid: NDArray[np.integer], **options: Any) -> Evaluation:
         """Of the average where there is one."""
         with self._averaged():
-            return evaluate(self.model, valid, self.config.valid_columns, **options)
+            return evaluate(self.model, valid, self.config.valid_batch_size, **options)
 
     def note_validation(self, valid_loss: float) -> bool:
         """Keep the weights if they are the best so far; returns whether they are."""
@@ -218,7 +228,7 @@ class Trainer:
     def _start_epoch(self) -> None:
         self.row, self.epoch_tokens = 0, 0
         self.epoch_loss = torch.zeros((), dtype=torch.float64)
-        self.hidden_state = self.model.initial_state(self.data.num_columns)
+        self.hidden_state = self.model.initial_state(self.data.batch_size)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         kind = torch.optim.AdamW if self.stage.optimizer == "adamw" else torch.optim.SGD
@@ -264,7 +274,7 @@ class Trainer:
         state = dict(self.optimizer.state)
         head = self.model.head
         assert isinstance(head, MixtureOfSoftmaxes)
-        rows = slice(self.row, min(self.row + self.config.batch.window, len(self.data) - 1))
+        rows = slice(self.row, min(self.row + self.config.batch.bptt, len(self.data) - 1))
         target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
         self.model.eval()
         with torch.no_grad(), self._autocast():

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.reduction import REDUCTIONS
+from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
 
 
 def naive_losses(inputs, softcap):

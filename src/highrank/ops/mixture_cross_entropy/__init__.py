@@ -14,8 +14,8 @@ from torch import Tensor
 
 from highrank.ops.mixture_cross_entropy import chunked, fused, reference
 from highrank.ops.mixture_cross_entropy.arguments import check_arguments, check_targets
-from highrank.ops.mixture_cross_entropy.reduction import REDUCTIONS
-from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
+from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
 
 # Each takes flat tensors without ignored targets and returns the losses of the tokens and the
 # reduced loss, in one pass.

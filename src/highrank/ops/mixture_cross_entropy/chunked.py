@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from highrank.ops.mixture_cross_entropy.reduction import reduce
-from highrank.ops.mixture_cross_entropy.reference import token_losses
+from highrank.ops.mixture_cross_entropy.reference import reduce, token_losses
 from highrank.ops.mixture_cross_entropy.stream import NOTHING, Inputs, Wanted, in_dtypes_of, stream
 
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from highrank.ops.precision import at_least_float32
-from highrank.ops.table import new_table
+from highrank.ops.numerics import at_least_float32, new_table
 
 # Within 10 % of the fastest for V = 10,000 … 131,072; less is slower at large V: docs/log.md.
 CHUNK_BYTES = 96 * 2**20

@@ -1,0 +1,91 @@
+"""Text on the terminal as it comes, word by word, coloured by the component that said it."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from highrank.data.tokenizer import readable
+from highrank.data.vocabulary import EOS
+
+if TYPE_CHECKING:
+    from highrank.generation import Step
+
+
+# Readable on black and on white; from the ninth on they repeat in bold, then underlined.
+COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_black", "bright_red")
+
+
+class Pen:
+    """Writes one text, with a space between words where people put one."""
+
+    def __init__(self, console: Console, level: str) -> None:
+        self.console, self.level = console, level
+        self.line: list[str] = []
+        self.text = ""
+
+    def write(self, word: str, component: int | None = None) -> None:
+        """The next word; its component, from 0, is its colour, or a number from 1 behind it."""
+        space = " " if self.line else ""
+        self.line.append(word)
+        text = readable(self.line, self.level)
+        new = text[len(self.text) :]
+        if component is not None and word != EOS and not has_colors(self.console):
+            # Signs stand apart, too: in no/1,/2 one cannot tell what the numbers are of.
+            new = f"{space}{'␣' if word.isspace() else word}/{component + 1}"
+        self.console.out(new, style=_style(component), highlight=False, end="")
+        # What follows the end of a line does not depend on the line.
+        self.line, self.text = ([], "") if word == EOS else (self.line, text)
+
+    def end(self) -> None:
+        """Begin a new line, unless one has begun."""
+        if self.line:
+            self.console.out("", highlight=False)
+
+
+def print_samples(
+    console: Console,
+    level: str,
+    steps: "Iterable[Step]",
+    num_samples: int,
+    prompt: Sequence[str] = (),
+) -> None:
+    """The first sample as its words come; the others, which grew beside it, when it has ended.
+
+    Args:
+        level: of the corpus, word or char.
+        steps: as `highrank.generation.stream` yields them.
+    """
+    written: list[Step] = []
+    for index in range(num_samples):
+        if num_samples > 1:
+            console.out(f"--- {index + 1}", style="dim", highlight=False)
+        pen = Pen(console, level)
+        for word in prompt:
+            pen.write(word)
+        for step in steps if index == 0 else written:
+            if index == 0:
+                written.append(step)
+            component = None if step.components is None else step.components[index]
+            pen.write(step.words[index], component)
+        pen.end()
+
+
+def has_colors(console: Console) -> bool:
+    """Whether there is a terminal that has colours, and nobody has set NO_COLOR."""
+    return console.color_system is not None and not console.no_color
+
+
+def print_legend(console: Console, num_components: int) -> None:
+    """Which colour is which component."""
+    console.out("component", style="dim", highlight=False, end="")
+    for component in range(num_components):
+        console.out(f" {component + 1}", style=_style(component), highlight=False, end="")
+    console.out("", highlight=False)
+
+
+def _style(component: int | None) -> str | None:
+    if component is None:
+        return None
+    turn, index = divmod(component, len(COLORS))
+    return COLORS[index] + ("", " bold", " underline")[turn % 3]

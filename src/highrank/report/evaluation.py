@@ -1,0 +1,146 @@
+"""Tables of `highrank evaluate`: what was found, what papers print, what a search tried."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.result import Result
+from highrank.evaluation.search import Search
+from highrank.presets.published import Published
+
+# What a search varies, as it is called on the command line.
+SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
+MOST_ROWS = 12
+
+
+def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
+    """One row for each result, then the papers' rows for the same methods and splits."""
+    first = results[0]
+    note = "tokens: how many were predicted, each <eos> among them. nats: per token."
+    if first.method != "static" and first.split in ("valid", "test"):
+        note += f" {first.method} reads a text as one column: compare with static --columns 1."
+    per = first.unit.removeprefix("perplexity per ")
+    table = Table(
+        title=_title(first),
+        caption=note,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("method", overflow="fold")
+    table.add_column("text", overflow="fold")
+    for name in ("perplexity", "nats", f"bits/{per}", "tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            method_text(result),
+            result.split,
+            _perplexity(result.nats),
+            f"{result.nats:.4f}",
+            f"{result.bits:.4f}",
+            f"{result.num_tokens:,}",
+        )
+    table.add_section()
+    for row in published_rows(results, published):
+        table.add_row(*row, "", "", "")
+    return table
+
+
+def _title(result: Result) -> str:
+    """The run and what it was measured on: its corpus, or a text of the user's."""
+    if result.split in ("valid", "test"):
+        return f"{result.run} on {result.corpus}"
+    return f"{result.run} on {result.split}, with the vocabulary of {result.corpus}"
+
+
+def method_text(result: Result) -> str:
+    """`static, 10 columns` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
+    if result.method == "static":
+        columns = result.settings["columns"]
+        text = f"static, {columns} {'column' if columns == 1 else 'columns'}"
+        text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
+        return text + (", each line alone" if result.settings.get("independent_lines") else "")
+    parts = []
+    for name in result.method.split("+"):
+        values = searched_values(name, result.settings[name])
+        text = ", ".join(f"{key} {value:g}" for key, value in values.items())
+        parts.append(f"{name}: {text}{_unusual(name, result.settings[name])}")
+    return "; ".join(parts)
+
+
+def _unusual(name: str, settings: Mapping[str, Any]) -> str:
+    """What else decides the numbers of dynamic evaluation, where it is not the default."""
+    if name != "dynamic":
+        return ""
+    usual = asdict(DynamicSettings())
+    parts = [
+        f"{key} {' '.join(map(str, value)) if isinstance(value, tuple | list) else value}"
+        for key in ("rule", "segment", "adapt")
+        if (value := settings.get(key, usual[key])) != usual[key]
+    ]
+    return "".join(f", {part}" for part in parts)
+
+
+def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """What a search varies, as far as it matters: a cache of weight 0 has no window, sgd no ε."""
+    keys: tuple[str, ...] = SEARCHED[name]
+    if name == "cache" and settings["weight"] == 0:
+        keys = ("weight",)
+    elif settings.get("rule") == "sgd":
+        keys = ("lr", "decay")
+    return {key: settings[key] for key in keys}
+
+
+def published_rows(
+    results: Sequence[Result], published: Sequence[Published]
+) -> list[tuple[str, str, str]]:
+    """Source, split and perplexity, for the splits and methods that the results have."""
+    return [
+        (
+            f"{row.source}, {row.method}" + (", finetuned" if row.is_finetuned else ""),
+            result.split,
+            f"{row.valid if result.split == 'valid' else row.test:.2f}",
+        )
+        for row in published
+        for result in results
+        if result.method == row.method and result.split in ("valid", "test")
+    ]
+
+
+def search_table(name: str, search: Search[Any]) -> Table:
+    """The best settings that were tried, best first."""
+    trials = sorted(search.trials, key=lambda trial: trial.nats)
+    values = [searched_values(name, asdict(trial.settings)) for trial in trials]
+    more = len(trials) - MOST_ROWS
+    notes = [f"{more} more are in the result file."] if more > 0 else []
+    for key, best in values[0].items():
+        tried = sorted({each[key] for each in values if key in each})
+        # Nothing is below 0.
+        if len(tried) > 1 and best in (tried[0], tried[-1]) and best > 0:
+            end = "lowest" if best == tried[0] else "highest"
+            notes.append(f"The best {key} is the {end} that was tried.")
+    table = Table(
+        title=f"{name}: tried on {search.num_tokens:,} tokens of valid",
+        caption=" ".join(notes) or None,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in (*SEARCHED[name], "perplexity"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for trial, each in zip(trials[:MOST_ROWS], values, strict=False):
+        cells = (f"{each[key]:g}" if key in each else "–" for key in SEARCHED[name])
+        table.add_row(*cells, _perplexity(trial.nats))
+    return table
+
+
+def _perplexity(nats: float) -> str:
+    value = math.exp(min(nats, 700.0))
+    return f"{value:.2f}" if value < 1e6 else "> 1e6"

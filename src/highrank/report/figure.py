@@ -1,0 +1,327 @@
+"""Charts: plain descriptions in, matplotlib figures out, as SVG for pages or PNG for documents.
+
+Figures are drawn in the light colours of `theme`, and in no others; `svg` turns them into the
+page's variables.
+
+Turn the SVG that matplotlib writes into an element of a page.
+
+Each colour becomes a variable of the page (`var(--ink)`) and text takes the page's font, so that a
+chart follows the reader's theme; without a size of its own it fills the width that it is given.
+"""
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from highrank.files import write_atomically
+from highrank.report.theme import LIGHT, Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# Inches. At this width a chart that fills a phone of 360 px shows text about as large as here.
+PANEL = (4.4, 3.5)
+FONT_SIZE = 12
+# A line with more points than this is drawn without markers.
+MAX_MARKERS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    label: str
+    is_log: bool = False
+    ticks: tuple[float, ...] | None = None
+    """Where to put the numbers; chosen from the data if None."""
+    floor: float = 1e-12
+    """On a logarithmic axis: what is smaller, zero included, is drawn here, under a tick "≤"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: Style
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A vertical line with a label at its top."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """One line per series."""
+
+    series: tuple[Series, ...]
+    x: Axis
+    y: Axis
+    marks: tuple[Mark, ...] = ()
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """The first series as bars, the others as dots before them; `x` of a series counts from 0."""
+
+    categories: tuple[str, ...]
+    series: tuple[Series, ...]
+    x: Axis
+    y: Axis
+    title: str = ""
+
+
+Chart = Lines | Bars
+
+
+def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04) -> "Figure":
+    """A figure of charts side by side, under the legend of the first.
+
+    Args:
+        size: inches of each chart.
+        margin: inches; a page gives its charts a margin, a picture has to bring its own.
+    """
+    from matplotlib.figure import Figure
+
+    with _style():
+        figure = Figure(figsize=(size[0] * len(charts), size[1]))
+        figure.set_layout_engine("constrained", w_pad=margin, h_pad=margin)
+        panels = figure.subplots(1, len(charts), squeeze=False)[0]
+        for axes, chart in zip(panels, charts, strict=True):
+            if isinstance(chart, Lines):
+                _draw_lines(axes, chart)
+            else:
+                _draw_bars(axes, chart)
+            _write_labels(axes, chart)
+        handles, labels = panels[0].get_legend_handles_labels()
+        by_label = dict(zip(labels, handles, strict=True))
+        order = [series.label for series in charts[0].series]
+        handles = [by_label[label] for label in order]
+        figure.legend(
+            handles,
+            order,
+            loc="outside upper left",
+            ncols=len(order),
+            borderaxespad=margin * 72 / FONT_SIZE,
+        )
+    return figure
+
+
+def to_svg(figure: "Figure") -> str:
+    """The figure as an `<svg>` element for a page: it scales, and takes its colours and font."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with _style():
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    return embedded(text.getvalue())
+
+
+def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
+    """Write the figure in the light theme."""
+    options: dict[str, Any] = {"format": "png", "dpi": dpi, "metadata": {"Software": None}}
+    with _style():
+        write_atomically(path, lambda temporary: figure.savefig(temporary, **options))
+
+
+def _write_labels(axes: "Axes", chart: Chart) -> None:
+    axes.set_xlabel(chart.x.label)
+    # The name of the vertical axis stands above it, where it takes no width from the data.
+    axes.annotate(
+        chart.y.label,
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 6),
+        textcoords="offset points",
+        color=LIGHT["muted"],
+    )
+    if chart.title:
+        axes.set_title(chart.title, loc="left", pad=26)
+
+
+def _draw_lines(axes: "Axes", chart: Lines) -> None:
+    for line in chart.series:
+        axes.plot(
+            [_shown(x, chart.x) for x in line.x],
+            [_shown(y, chart.y) for y in line.y],
+            label=line.label,
+            linestyle=(0, (2.4, 2.2)) if line.style.is_dashed else "-",
+            **_look(line.style, has_marker=len(line.x) <= MAX_MARKERS),
+        )
+    xs = [x for line in chart.series for x in line.x] + [mark.x for mark in chart.marks]
+    ys = [y for line in chart.series for y in line.y]
+    _scale(axes, "x", chart.x, xs)
+    # The labels of the marks stand in a strip above the data.
+    _scale(axes, "y", chart.y, ys, headroom=0.14 if chart.marks else 0.0)
+    for mark in chart.marks:
+        axes.axvline(mark.x, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (1, 1.4)), zorder=1)
+        is_left = mark.x < (min(xs) + max(xs)) / 2
+        axes.annotate(
+            mark.label,
+            (mark.x, 1),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(5 if is_left else -5, -2),
+            textcoords="offset points",
+            horizontalalignment="left" if is_left else "right",
+            verticalalignment="top",
+            color=LIGHT["muted"],
+        )
+
+
+def _draw_bars(axes: "Axes", chart: Bars) -> None:
+    bars, *others = chart.series
+    edge = LIGHT[bars.style.color]
+    axes.bar(bars.x, bars.y, width=0.86, color=LIGHT["bar"], edgecolor=edge, label=bars.label)
+    for k, dots in enumerate(others):
+        shift = 0.26 * (k - (len(others) - 1) / 2)
+        xs = [x + shift for x in dots.x]
+        axes.plot(xs, dots.y, label=dots.label, linestyle="none", **_look(dots.style, True))
+    axes.set_xticks(range(len(chart.categories)), chart.categories)
+    axes.set_xlim(-0.6, len(chart.categories) - 0.4)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="y", nbins=5)
+
+
+def _look(style: Style, has_marker: bool) -> dict[str, Any]:
+    return {
+        "color": LIGHT[style.color],
+        "linewidth": style.width,
+        "marker": style.marker if has_marker else "",
+        "markersize": style.marker_size,
+        "markeredgecolor": LIGHT["surface"],
+        "markeredgewidth": 0.8,
+    }
+
+
+def _scale(
+    axes: "Axes", name: str, axis: Axis, values: Iterable[float], headroom: float = 0.0
+) -> None:
+    """Set limits and numbers of one axis such that all values are inside."""
+    target = axes.xaxis if name == "x" else axes.yaxis
+    shown = [_shown(value, axis) for value in values]
+    low, high = min(shown), max(shown)
+    if not axis.is_log:
+        pad = 0.05 * (high - low or 1.0)
+        axes.set(**{f"{name}lim": (low - pad, high + pad + headroom * (high - low))})
+        if axis.ticks is not None:
+            target.set_ticks(axis.ticks)
+        return
+    ratio = max(high / low, 2.0)
+    axes.set(**{f"{name}scale": "log"})
+    axes.set(**{f"{name}lim": (low * ratio**-0.06, low * ratio ** (1.06 + headroom))})
+    ticks = axis.ticks or _log_ticks(low, low * ratio)
+    target.set_ticks(
+        ticks, [_tick_label(tick, is_floor=tick < 1.001 * axis.floor) for tick in ticks]
+    )
+    target.set_ticks([], minor=True)
+
+
+def _shown(value: float, axis: Axis) -> float:
+    return max(value, axis.floor) if axis.is_log else value
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, at most seven; with others between them where there are few."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / 7))
+    decades = [10.0**n for n in range(first, last + 1, step)]
+    if last - first >= 2:
+        return decades
+    digits = (1, 2, 5) if high / low > 5 else range(1, 10)
+    around = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits]
+    return [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
+
+
+def _tick_label(value: float, is_floor: bool = False) -> str:
+    if value >= 1e6:
+        text = f"{value / 1e6:g}M"
+    elif value >= 1e3:
+        text = f"{value / 1e3:g}k"
+    elif value >= 1e-3:
+        text = f"{value:g}"
+    else:
+        exponent = math.floor(math.log10(value) + 1e-9)
+        digit = round(value / 10.0**exponent)
+        power = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        text = power if digit == 1 else f"{digit}·{power}"
+    return f"≤ {text}" if is_floor else text
+
+
+def _style() -> AbstractContextManager[None]:
+    """Our settings on top of matplotlib's own: those of the user's matplotlibrc have no say."""
+    from matplotlib import style
+
+    ink, muted, surface = LIGHT["ink"], LIGHT["muted"], LIGHT["surface"]
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "highrank",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": FONT_SIZE,
+        "text.color": ink,
+        # A word of a corpus may have a dollar sign.
+        "text.parse_math": False,
+        "figure.facecolor": surface,
+        "axes.facecolor": surface,
+        "axes.edgecolor": muted,
+        "axes.labelcolor": muted,
+        "axes.titlesize": 13,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "grid.color": LIGHT["grid"],
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "ytick.major.size": 0,
+        "legend.frameon": False,
+        "legend.handlelength": 1.8,
+        "legend.handletextpad": 0.5,
+        "legend.columnspacing": 1.2,
+        "legend.borderpad": 0.2,
+    }
+    return style.context(["default", settings])
+
+
+NAMES = {color: name for name, color in LIGHT.items()}
+
+
+def embedded(document: str) -> str:
+    """The `<svg>` element of the document. It must be drawn in the colours of `theme.LIGHT`."""
+    svg = document[document.index("<svg") :].strip()
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)
+    # Styles of an inline SVG would apply to the whole page.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    # matplotlib before 3.11 writes the shorthand.
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+    svg = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _variable, svg)
+    return _with_own_ids(svg)
+
+
+def _variable(match: re.Match[str]) -> str:
+    return f"{match[1]}: var(--{NAMES[match[2]]})"
+
+
+def _with_own_ids(svg: str) -> str:
+    """Drop the ids that nothing refers to; mark the others, so that charts can share a page."""
+    own = "chart" + hashlib.sha256(svg.encode()).hexdigest()[:8]
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+
+    def kept(match: re.Match[str]) -> str:
+        return f' id="{own}-{match[1]}"' if match[1] in used else ""
+
+    svg = re.sub(r' id="([^"]+)"', kept, svg)
+    return re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", svg)

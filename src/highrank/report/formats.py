@@ -1,0 +1,82 @@
+"""Words of a vocabulary, which may hold anything, as something that can be read on one line."""
+
+import unicodedata
+from collections.abc import Iterable
+
+from highrank.environment import Environment
+
+SPACE, NEWLINE = "␣", "⏎"
+# How byte-level and SentencePiece vocabularies write a space, a newline and a tab.
+MARKS = str.maketrans({"Ġ": SPACE, "▁": SPACE, "Ċ": NEWLINE, "ĉ": "\\t"})
+MAX_LENGTH = 24
+MAX_CONTEXT = 120
+MAX_NAME = 28
+# Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
+# unassigned, separators of lines and paragraphs.
+UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def legible(word: str, source: str, max_length: int = MAX_LENGTH) -> str:
+    """The word with its spaces and unseen characters made visible, cut where it is long.
+
+    Args:
+        source: of the model; a Hugging Face vocabulary has signs of its own for white space.
+    """
+    if not word:
+        return "(empty)"
+    marked = word.translate(MARKS) if source == "Hugging Face" else word
+    shown = "".join(map(_visible, marked.replace(" ", SPACE)))
+    if unicodedata.category(shown[0]).startswith("M"):
+        # A mark needs something to stand on.
+        shown = "◌" + shown
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
+
+
+def legible_context(text: str) -> str:
+    """The end of a context, with its spaces as they are."""
+    shown = "".join(map(_visible, " ".join(text.replace("\n", f" {NEWLINE} ").split())))
+    return shown if len(shown) <= MAX_CONTEXT else "…" + shown[1 - MAX_CONTEXT :]
+
+
+def shortened(name: str) -> str:
+    """Cut in the middle: models of a family differ at the end."""
+    half = MAX_NAME // 2
+    return name if len(name) <= MAX_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _visible(character: str) -> str:
+    if character == "\n":
+        return NEWLINE
+    if unicodedata.category(character) in UNSEEN:
+        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    # The other spaces: no-break, thin, ideographic.
+    return SPACE if character.isspace() and character != " " else character
+
+
+def nats(value: float) -> str:
+    """Four decimals; two digits and a power of ten below 0.001."""
+    if value == 0:
+        return "0"
+    return f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}".replace("e-0", "e-")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def environment_text(environment: Environment) -> str:
+    commit = "" if environment.commit is None else f" ({environment.commit})"
+    return (
+        f"highrank {environment.highrank}{commit}, torch {environment.torch}, Python "
+        f"{environment.python}, {environment.threads} threads, {environment.cpu}, "
+        f"{environment.platform}, {environment.date} UTC"
+    )
+
+
+def listed(items: Iterable[object]) -> str:
+    """ "1, 2 and 3"."""
+    *first, last = map(str, items)
+    return f"{', '.join(first)} and {last}" if first else last

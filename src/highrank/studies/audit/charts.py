@@ -1,0 +1,269 @@
+"""The charts of an audit: spectra, what is left of them, rank by contexts, use of components."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from highrank.analysis.rank import press_threshold
+from highrank.report.figure import FONT_SIZE, PANEL, Axis, Bars, Lines, Series, draw
+from highrank.report.theme import LIGHT, TRUTH, Style
+from highrank.studies.audit.result import MixtureFacts, ModelAudit, RankAt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+FLOAT32_EPS = 2.0**-23
+# Points of a curve: more cannot be seen.
+MAX_POINTS = 300
+# Far below the round-off of any model's own numbers.
+LOWEST = 1e-9
+# Characters of a legend, and components under their numbers, that have room beside each other.
+LEGEND_LENGTH, MAX_CATEGORIES = 40, 20
+# Inches, points.
+LINE_HEIGHT, NOTE_SIZE = 0.22, 11
+STYLES = (
+    Style("series-1", marker="o", width=3.2, marker_size=8.0),
+    Style("series-3", marker="D"),
+    Style("series-2", marker="s", width=1.6, is_dashed=True),
+    Style("series-4", marker="^"),
+    Style("series-5", marker="v", is_dashed=True),
+)
+
+
+def draw_spectra(
+    names: Sequence[str],
+    models: Sequence[ModelAudit],
+    size: tuple[float, float] = PANEL,
+    margin: float = 0.04,
+) -> "Figure":
+    """Singular values divided by the largest, with the bounds and float32's round-off."""
+    chart = _curves(
+        names, models, relative_values, ("index, the largest first", "singular value ÷ the largest")
+    )
+    figure = _drawn(chart, size, margin)
+    axes = figure.axes[0]
+    _mark_bounds(axes, models)
+    thresholds = {
+        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_words), FLOAT32_EPS) for m in models
+    }
+    # Of few contexts all values are far above it.
+    on_axis = [level for level in thresholds if level >= axes.get_ylim()[0]]
+    for level in on_axis:
+        axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+    if on_axis:
+        _note(axes, "round-off of float32", min(on_axis))
+    return figure
+
+
+def draw_residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> "Figure":
+    """The share of the sum of squares that is left without the first k singular values."""
+    return _drawn(
+        _curves(names, models, residuals, ("first k singular values", "share that is left"))
+    )
+
+
+def draw_growth(
+    names: Sequence[str], models: Sequence[ModelAudit], rank: Callable[[RankAt], int | None]
+) -> "Figure | None":
+    """A rank against the number of contexts; None if it is unknown for all."""
+    series = []
+    for index, (name, model) in enumerate(zip(names, models, strict=True)):
+        points = [(at.num_contexts, value) for at in model.rank.growth if (value := rank(at))]
+        if points:
+            xs, ys = zip(*points, strict=True)
+            series.append(Series(label=name, x=xs, y=ys, style=style_of(index)))
+    if not series:
+        return None
+    low = min(x for line in series for x in line.x)
+    high = min(max(x for line in series for x in line.x), max(y for line in series for y in line.y))
+    if low < high:
+        ends = (low, high)
+        series.insert(0, Series(label="one per context", x=ends, y=ends, style=TRUTH))
+    return _drawn(
+        Lines(
+            series=tuple(series),
+            x=Axis(label="contexts", is_log=True),
+            y=Axis(label="rank", is_log=True),
+        )
+    )
+
+
+def draw_use(mixture: MixtureFacts) -> "Figure":
+    """How much each component is used, and the level at which all are used alike."""
+    components = mixture.components
+    return _draw_components(
+        ("mean weight", [component.mean_weight for component in components]),
+        ("largest in so many contexts", [component.largest_share for component in components]),
+        Axis(label="share"),
+        level=1 / len(components),
+    )
+
+
+def draw_differences(mixture: MixtureFacts) -> "Figure":
+    """How far each component is from the others: on average, and from the nearest."""
+    others = [
+        [value for j, value in enumerate(row) if j != k]
+        for k, row in enumerate(mixture.pair_divergence)
+    ]
+    return _draw_components(
+        ("mean over the others", [sum(row) / len(row) for row in others]),
+        ("the nearest", [min(row) for row in others]),
+        Axis(label="divergence, nats"),
+        level=math.log(2),
+    )
+
+
+def style_of(index: int) -> Style:
+    """How the model of this index is drawn in every chart."""
+    return STYLES[index % len(STYLES)]
+
+
+def relative_values(model: ModelAudit) -> list[float]:
+    """σ ÷ σ_max; a zero at the end if values are left out, and for what is lost in noise."""
+    rank = model.rank
+    values = [
+        value / rank.largest if value > rank.noise_floor else 0.0 for value in rank.singular_values
+    ]
+    has_more = len(values) < min(rank.num_contexts, rank.num_words)
+    return [*values, 0.0] if has_more else values
+
+
+def residuals(model: ModelAudit) -> list[float]:
+    """Σ_{i>k} σ² ÷ Σ σ² for k = 1, 2, …; the last is 0."""
+    squares = [value**2 for value in reversed(model.rank.singular_values)]
+    tails = list(accumulate(squares))[::-1]
+    return [*(tail / tails[0] for tail in tails[1:]), 0.0]
+
+
+def _draw_components(
+    bars: tuple[str, list[float]], dots: tuple[str, list[float]], y: Axis, level: float
+) -> "Figure":
+    total = len(bars[1])
+    chart = Bars(
+        categories=tuple(str(k) for k in range(1, total + 1)),
+        series=(
+            Series(label=bars[0], x=range(total), y=bars[1], style=Style("series-3")),
+            Series(label=dots[0], x=range(total), y=dots[1], style=Style("series-1", marker="o")),
+        ),
+        x=Axis(label="component"),
+        y=y,
+    )
+    figure = _drawn(chart)
+    axes = figure.axes[0]
+    axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
+    axes.set_ylim(top=1.05 * max(level, *bars[1], *dots[1]))
+    if total > MAX_CATEGORIES:
+        step = 5 * math.ceil(total / MAX_CATEGORIES / 5)
+        shown = range(step - 1, total, step)
+        axes.set_xticks(shown, [str(k + 1) for k in shown])
+    return figure
+
+
+def _curves(
+    names: Sequence[str],
+    models: Sequence[ModelAudit],
+    values_of: Callable[[ModelAudit], list[float]],
+    labels: tuple[str, str],
+) -> Lines:
+    series = []
+    for index, (name, model) in enumerate(zip(names, models, strict=True)):
+        values = values_of(model)
+        shown = thinned(len(values))
+        series.append(
+            Series(
+                label=name,
+                x=[k + 1 for k in shown],
+                y=[values[k] for k in shown],
+                # Values are not measurements of their own: no markers.
+                style=replace(style_of(index), marker=""),
+            )
+        )
+    return Lines(
+        series=tuple(series),
+        x=Axis(label=labels[0], is_log=True),
+        y=Axis(label=labels[1], is_log=True, floor=LOWEST),
+    )
+
+
+def thinned(length: int) -> list[int]:
+    """All indices, or some that are evenly spread on a log scale, the last two among them."""
+    if length <= MAX_POINTS:
+        return list(range(length))
+    steps = MAX_POINTS - 1
+    spread = {round(length ** (step / steps)) - 1 for step in range(MAX_POINTS)}
+    return sorted(spread | {length - 2})
+
+
+def _drawn(
+    chart: Lines | Bars, size: tuple[float, float] = PANEL, margin: float = 0.04
+) -> "Figure":
+    """As `draw`, with one name below the other in the legend where they are long."""
+    figure = draw(chart, size=size, margin=margin)
+    labels = [series.label for series in chart.series]
+    # A handle is about five characters wide.
+    if sum(len(label) + 5 for label in labels) <= LEGEND_LENGTH * size[0] / PANEL[0]:
+        return figure
+    for legend in figure.legends:
+        legend.remove()
+    handles = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
+    figure.set_figheight(size[1] + LINE_HEIGHT * (len(labels) - 1))
+    figure.legend(
+        [handles[label] for label in labels],
+        labels,
+        loc="outside upper left",
+        frameon=False,
+        fontsize=FONT_SIZE,
+        labelcolor=LIGHT["ink"],
+        borderaxespad=margin * 72 / FONT_SIZE,
+    )
+    return figure
+
+
+def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
+    """An upright line at each bound, with labels below each other in a strip above the data."""
+    bounds: dict[int, str] = {}
+    for index, model in enumerate(models):
+        if model.rank.bound is not None:
+            bounds.setdefault(model.rank.bound, style_of(index).color)
+    low, high = axes.get_ylim()
+    line = (high / low) ** 0.08
+    axes.set_ylim(low, high * line ** len(bounds))
+    left, right = axes.get_xlim()
+    for row, (bound, color) in enumerate(sorted(bounds.items())):
+        # Of few contexts there are fewer values than the bound allows: it lies beyond the axis.
+        shown, arrow = (bound, "") if bound <= right else (right, " →")
+        if bound <= right:
+            axes.axvline(
+                bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1
+            )
+        place = math.log(shown / left) / math.log(right / left)
+        # Away from the other lines, as far as there is room.
+        is_left = place < 0.78 and (place < 0.3 or bound == max(bounds))
+        axes.annotate(
+            f"bound {bound:,}{arrow}",
+            (shown, 1),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(5 if is_left else -5, -2 - 15 * row),
+            textcoords="offset points",
+            horizontalalignment="left" if is_left else "right",
+            verticalalignment="top",
+            color=LIGHT["muted"],
+            fontsize=NOTE_SIZE,
+        )
+
+
+def _note(axes: "Axes", text: str, level: float) -> None:
+    axes.annotate(
+        text,
+        (0, level),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(4, -3),
+        textcoords="offset points",
+        verticalalignment="top",
+        color=LIGHT["muted"],
+        fontsize=NOTE_SIZE,
+    )

@@ -1,0 +1,257 @@
+"""The ways to the mixture's loss and its gradients, and what they are measured against.
+
+N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
+from highrank.studies.bench.harness import Variant
+
+# Standard deviation of the logits.
+LOGIT_SCALE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What meets the loss in one step of a model."""
+
+    name: str
+    num_tokens: int
+    """N."""
+    num_components: int
+    """K."""
+    embedding_size: int
+    """E."""
+    vocab_size: int
+    """V."""
+    hidden_size: int
+    """D: it enters only the size of the softmax with as many parameters."""
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the logits of all tokens, components and words, in float32."""
+        return 4 * self.num_tokens * self.num_components * self.vocab_size
+
+    @property
+    def softmax_size(self) -> int:
+        """The context size E' at which a softmax has as many parameters as the mixture."""
+        D, K, E, V = self.hidden_size, self.num_components, self.embedding_size, self.vocab_size
+        mixture = D * K + D * K * E + K * E + V * E + V
+        # A softmax has D · E' + E' + V · E' + V.
+        return max(1, round((mixture - V) / (D + 1 + V)))
+
+
+class Inputs(NamedTuple):
+    context: Tensor  # (N, K, E)
+    log_weight: Tensor  # (N, K)
+    weight: Tensor  # (V, E)
+    bias: Tensor  # (V,)
+    target: Tensor  # (N,)
+
+
+def _shape(name: str, N: int, K: int, E: int, V: int, D: int) -> Shape:
+    return Shape(
+        name=name,
+        num_tokens=N,
+        num_components=K,
+        embedding_size=E,
+        vocab_size=V,
+        hidden_size=D,
+    )
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        # What the paper's models see at once: 12 × 70 words of Penn Treebank, 5 × 70 of WikiText-2.
+        _shape("ptb", 840, 15, 280, 10_000, 620),
+        _shape("wt2", 350, 15, 300, 33_278, 650),
+        # The vocabulary of GPT-2, and one of the size that larger models have.
+        _shape("gpt2", 512, 4, 256, 50_257, 768),
+        _shape("wide", 256, 8, 256, 131_072, 1024),
+    )
+}
+
+
+# A vocabulary and one of eight times its size.
+GROWTH = (
+    _shape("small vocabulary", 256, 8, 64, 32_768, 512),
+    _shape("large vocabulary", 256, 8, 64, 262_144, 512),
+)
+
+
+# Large enough for the kernels of the real shapes, small enough to leave no memory behind.
+TINY = _shape("tiny", 64, 2, 32, 1000, 32)
+
+
+@lru_cache(maxsize=1)
+def mixture_inputs(shape: Shape, seed: int) -> Inputs:
+    """Shared by the variants of a shape; all but the targets require gradients."""
+    return _inputs(shape, shape.num_components, shape.embedding_size, seed)
+
+
+def softmax_inputs(shape: Shape, seed: int) -> Inputs:
+    """Of one softmax with as many parameters: K = 1, E' instead of E."""
+    inputs = _inputs(shape, 1, shape.softmax_size, seed)
+    return inputs._replace(log_weight=torch.zeros(shape.num_tokens, 1))
+
+
+def _inputs(shape: Shape, K: int, E: int, seed: int) -> Inputs:
+    random = torch.Generator().manual_seed(seed)
+    N, V = shape.num_tokens, shape.vocab_size
+    context = torch.randn(N, K, E, generator=random)
+    log_weight = torch.randn(N, K, generator=random).log_softmax(-1)
+    weight = torch.randn(V, E, generator=random).mul_(LOGIT_SCALE / E**0.5)
+    bias = torch.randn(V, generator=random)
+    target = torch.randint(V, (N,), generator=random)
+    for tensor in (context, log_weight, weight, bias):
+        tensor.requires_grad_()
+    return Inputs(context, log_weight, weight, bias, target)
+
+
+# What the official code adds to each probability before the logarithm.
+EPSILON = 1e-8
+Loss = Callable[[Inputs], Tensor]
+
+
+def variants(shape: Shape, seed: int, chunk_bytes: int | None, rows: int) -> list[Variant]:
+    """All of them.
+
+    Args:
+        chunk_bytes: memory for the logits of one chunk of tokens, where this package chunks.
+        rows: of a chunk of the composition.
+    """
+    fused = partial(our_loss, "fused", chunk_bytes)
+    return [
+        _variant("limit", partial(prepare_limit, seed, chunk_bytes), shape),
+        mixture_variant("fused", fused, shape, seed),
+        mixture_variant("chunked", partial(our_loss, "chunked", chunk_bytes), shape, seed),
+        composition_variant("composition", shape, seed, rows),
+        mixture_variant("original", original_loss, shape, seed),
+        mixture_variant("log-space", log_space_loss, shape, seed),
+        _variant(
+            "softmax",
+            partial(prepare, fused, softmax_inputs, seed),
+            shape,
+            note=f"context size {shape.softmax_size}",
+        ),
+    ]
+
+
+def mixture_variant(
+    name: str, loss: Loss, shape: Shape, seed: int, note: str = "", skip: str | None = None
+) -> Variant:
+    return _variant(name, partial(prepare, loss, mixture_inputs, seed), shape, note, skip)
+
+
+def composition_variant(name: str, shape: Shape, seed: int, rows: int) -> Variant:
+    loss, note = partial(composition_loss, rows), f"chunks of {rows} rows"
+    return mixture_variant(name, loss, shape, seed, note, missing_composition())
+
+
+def prepare(
+    loss: Loss, make_inputs: Callable[[Shape, int], Inputs], seed: int, shape: Shape
+) -> Callable[[], float]:
+    """One forward and backward pass, to context, log_weight, weight and bias; it returns the loss.
+
+    The gradients are made and dropped.
+    """
+    inputs = make_inputs(shape, seed)
+    differentiable = [tensor for tensor in inputs[:4] if tensor.requires_grad]
+
+    def work() -> float:
+        value = loss(inputs)
+        torch.autograd.grad(value, differentiable)
+        return value.item()
+
+    return work
+
+
+def our_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tensor:
+    """This package's."""
+    context, log_weight, weight, bias, target = inputs
+    return mixture_cross_entropy(
+        context, log_weight, weight, target, bias=bias, backend=backend, chunk_bytes=chunk_bytes
+    )
+
+
+def original_loss(inputs: Inputs) -> Tensor:
+    """That of the paper's official code: tables of probabilities, and an epsilon."""
+    context, log_weight, weight, bias, target = inputs
+    prob = F.linear(context, weight, bias).softmax(-1)  # (N, K, V)
+    prob = (prob * log_weight.exp()[..., None]).sum(1)  # (N, V)
+    return F.nll_loss(prob.add_(EPSILON).log(), target)
+
+
+def log_space_loss(inputs: Inputs) -> Tensor:
+    """Tables of log-probabilities: exact, and the whole distribution."""
+    context, log_weight, weight, bias, target = inputs
+    log_p = F.linear(context, weight, bias).log_softmax(-1)  # (N, K, V)
+    return F.nll_loss((log_weight[..., None] + log_p).logsumexp(1), target)
+
+
+def composition_loss(rows: int, inputs: Inputs) -> Tensor:
+    """PyTorch's chunked loss of each component, and a logsumexp over the components."""
+    context, log_weight, weight, bias, target = inputs
+    N, K, E = context.shape
+    nll = F.linear_cross_entropy(
+        context.reshape(N * K, E),
+        weight,
+        target.repeat_interleave(K),
+        linear_bias=bias,
+        reduction="none",
+        options=nn.LinearCrossEntropyOptions(batch_chunk_size=rows),
+    )
+    return -(log_weight - nll.view(N, K)).logsumexp(-1).mean()
+
+
+def missing_composition() -> str | None:
+    """Why PyTorch's chunked loss cannot be used here, if it cannot."""
+    if hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyOptions"):
+        return None
+    return f"needs torch 2.13 or newer, got {torch.__version__}"
+
+
+def prepare_limit(seed: int, chunk_bytes: int | None, shape: Shape) -> Callable[[], None]:
+    """The three matrix multiplies alone, on the chunks of `fused`, into memory that is there."""
+    inputs = mixture_inputs(shape, seed)
+    rows, weight = inputs.context.detach().flatten(0, 1), inputs.weight.detach()  # (N · K, E)
+    K, V = shape.num_components, shape.vocab_size
+    chunks = rows.split(tokens_per_chunk(K * V * 4, chunk_bytes) * K)  # (R, E) each
+    logits = rows.new_empty(len(chunks[0]), V)  # (R, V)
+    outs = torch.empty_like(rows).split(len(chunks[0]))  # (R, E) each
+    weight_gradient = torch.zeros_like(weight)
+
+    def multiply() -> None:
+        for chunk, out in zip(chunks, outs, strict=True):
+            z = logits[: len(chunk)]  # (R, V)
+            torch.mm(chunk, weight.T, out=z)
+            torch.mm(z, weight, out=out)
+            weight_gradient.addmm_(z.T, chunk)
+
+    return multiply
+
+
+def _variant(
+    name: str,
+    prepare_shape: Callable[[Shape], Callable[[], float | None]],
+    shape: Shape,
+    note: str = "",
+    skip: str | None = None,
+) -> Variant:
+    return Variant(
+        name=name,
+        prepare=partial(prepare_shape, shape),
+        warm_up=partial(prepare_shape, TINY),
+        note=note,
+        skip=skip,
+    )

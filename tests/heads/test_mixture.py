@@ -1,0 +1,47 @@
+"""Responsibilities: the posterior over components, by its definition."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads.mixture import log_responsibility
+
+
+def test_it_is_bayes_rule():
+    head = MixtureOfSoftmaxes(6, 11, 3, 4).double()
+    for p in head.parameters():
+        torch.nn.init.normal_(p)
+    hidden, target = torch.randn(5, 2, 6).double(), torch.randint(11, (5, 2))
+    log_weight, context = head.mixture(hidden)
+    q = F.linear(context, head.weight, head.bias).softmax(-1)  # (5, 2, 3, 11)
+    joint = log_weight.exp() * q.gather(-1, target[..., None, None].expand(5, 2, 3, 1))[..., 0]
+    want = joint / joint.sum(-1, keepdim=True)
+    torch.testing.assert_close(log_responsibility(head, hidden, target).exp(), want)
+
+
+def test_one_softmax_is_responsible_for_everything():
+    hidden, target = torch.randn(7, 6), torch.randint(11, (7,))
+    for head in (Softmax(6, 11), MixtureOfContexts(6, 11, 3, 4)):
+        assert torch.equal(log_responsibility(head, hidden, target), torch.zeros(7, 1))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1, 2), (5, 2, 1)])
+def test_targets_of_another_shape_are_refused(shape):
+    head = MixtureOfSoftmaxes(6, 11, 3, 4)
+    with pytest.raises(ValueError, match=r"target must be \(5, 2\), got"):
+        log_responsibility(head, torch.randn(5, 2, 6), torch.zeros(shape, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("word", [-100, 11])
+def test_what_is_no_word_is_refused(word):
+    with pytest.raises(ValueError, match=f"target must be in 0 … 10 .* got {word}"):
+        log_responsibility(MixtureOfSoftmaxes(6, 11, 3, 4), torch.randn(1, 6), torch.tensor([word]))
+
+
+def test_of_a_word_that_cannot_be_said_nothing_is_learned():
+    head, hidden = MixtureOfSoftmaxes(6, 11, 3, 4), torch.randn(1, 6)
+    with torch.no_grad():
+        head.bias[2] = -torch.inf
+        want = head.mixture(hidden).log_weight
+    torch.testing.assert_close(log_responsibility(head, hidden, torch.tensor([2])), want)

@@ -1,0 +1,118 @@
+"""Tables of evaluations: our rows, the papers' rows, and what a search says of itself."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from highrank.environment import environment
+from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.result import Result
+from highrank.evaluation.search import CacheGrid, Search, Trial
+from highrank.presets.published import PUBLISHED
+from highrank.report.evaluation import method_text, results_table, search_table
+
+RESULT = Result(
+    value=58.34,
+    unit="perplexity per word",
+    nats=4.06629,
+    bits=5.8664,
+    num_tokens=73_750,
+    split="valid",
+    method="static",
+    settings={"columns": 10, "compat": None},
+    run="runs/ptb-mos-1",
+    model_sha256="12",
+    corpus="penn-treebank",
+    data_sha256="34",
+    seconds=1.5,
+    environment=environment(),
+)
+
+
+def printed(table):
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_our_rows_stand_above_the_paper_s_of_the_same_method_and_split():
+    text = printed(results_table([RESULT], PUBLISHED["ptb-mos"]))
+    for part in ("runs/ptb-mos-1 on penn-treebank", "58.34", "5.8664", "73,750", "bits/word"):
+        assert part in text
+    assert text.index("58.34") < text.index("58.08") < text.index("56.54")
+    assert "finetuned" in text and "55.97" not in text and "48.33" not in text
+
+
+def test_without_published_numbers_there_are_only_ours():
+    assert "Yang" not in printed(results_table([replace(RESULT, split="mine.txt")]))
+    own = replace(RESULT, split="mine.txt")
+    assert "Yang" not in printed(results_table([own], PUBLISHED["ptb-mos"]))
+
+
+def test_a_text_of_the_user_s_is_not_called_the_corpus():
+    text = printed(results_table([replace(RESULT, split="text mine.txt")]))
+    title = "runs/ptb-mos-1 on text mine.txt, with the vocabulary of penn-treebank"
+    assert text.startswith(title) and "on penn-treebank" not in text
+
+
+def test_characters_are_called_characters():
+    text = printed(results_table([replace(RESULT, unit="perplexity per character")]))
+    assert "bits/character" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({}, "static, 10 columns"),
+        ({"settings": {"columns": 1, "compat": "mos"}}, "static, 1 column, divided as mos does"),
+        (
+            {
+                "method": "dynamic+cache",
+                "settings": {
+                    "columns": 1,
+                    "dynamic": {"lr": 5e-5, "epsilon": 2e-5, "decay": 0.002},
+                    "cache": {"window": 500, "theta": 1.0, "weight": 0.1},
+                },
+            },
+            "dynamic: lr 5e-05, epsilon 2e-05, decay 0.002; cache: window 500, theta 1, weight 0.1",
+        ),
+        (
+            {
+                "method": "cache",
+                "settings": {"cache": {"window": 500, "theta": 1.0, "weight": 0.0}},
+            },
+            "cache: weight 0",
+        ),
+    ],
+)
+def test_the_method_says_its_settings(changes, want):
+    assert method_text(replace(RESULT, **changes)) == want
+
+
+def test_a_search_is_sorted_and_says_when_the_best_is_at_the_edge():
+    settings = [DynamicSettings(lr=lr) for lr in (1e-5, 2.5e-5, 3e-5)]
+    losses = (4.2, float("inf"), 4.1)
+    trials = tuple(Trial(settings=s, nats=n) for s, n in zip(settings, losses, strict=True))
+    text = printed(search_table("dynamic", Search(trials=trials, num_tokens=1234)))
+    assert text.index("3e-05") < text.index("1e-05") < text.index("2.5e-05")
+    assert "60.34" in text and "1,234" in text and "> 1e6" in text
+    assert "The best lr is the highest" in " ".join(text.split())
+
+
+def test_no_cache_is_one_row_without_a_window():
+    settings = CacheGrid(windows=(100, 500), thetas=(0.1, 0.3), weights=(0.0, 0.2)).settings()
+    trials = tuple(Trial(settings=s, nats=4.0 + n) for n, s in enumerate(settings))
+    text = printed(search_table("cache", Search(trials=trials, num_tokens=9)))
+    rows = [line.split() for line in text.splitlines() if re.search(r"\d\.\d\d$", line.rstrip())]
+    assert rows[0] == ["–", "–", "0", "54.60"] and len(rows) == 5
+    assert {row[0] for row in rows[1:]} == {"100", "500"} and "that was tried" not in text
+
+
+def test_a_long_search_shows_the_best():
+    settings = [DynamicSettings(lr=n * 1e-6) for n in range(30)]
+    trials = tuple(Trial(settings=s, nats=abs(n - 15)) for n, s in enumerate(settings))
+    text = printed(search_table("dynamic", Search(trials=trials, num_tokens=9)))
+    assert "18 more" in text and "1.5e-05" in text and "lowest" not in text

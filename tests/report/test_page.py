@@ -1,0 +1,149 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from highrank.report.page import (
+    Code,
+    Column,
+    Figure,
+    Grid,
+    Link,
+    Page,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    render_page,
+    write_page,
+)
+from highrank.report.theme import DARK, LIGHT
+
+EVIL = '<script>alert("1")</script>'
+FIGURE = Figure(svg="<svg><g/></svg>", title="T", caption="C", description="D")
+TABLE = Table(
+    title="T", caption="C", columns=(Column("a", False), Column("b")), rows=(("x", "1"), ("y", "2"))
+)
+
+
+class Tags(HTMLParser):
+    """All start tags of a page, in order, with their attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def named(self, name: str) -> list[dict[str, str | None]]:
+        return [attrs for tag, attrs in self.found if tag == name]
+
+
+def page_of(*blocks, title="Title", lead="Lead", footer="Footer"):
+    return Page(title=title, lead=lead, sections=(Section("Section", blocks),), footer=footer)
+
+
+def test_text_is_escaped_wherever_it_comes_from():
+    table = Table(title=EVIL, caption=EVIL, columns=(Column(EVIL),), rows=((EVIL,),))
+    figure = Figure(svg="<svg/>", title=EVIL, caption=EVIL, description=EVIL)
+    text = Paragraph((EVIL, Strong(EVIL), Code(EVIL), Link(EVIL, 'https://x/"><script>')))
+    page = page_of(text, figure, table, Grid((figure,)), title=EVIL, lead=EVIL, footer=EVIL)
+    assert Tags(render_page(page)).named("script") == []
+
+
+def test_svg_is_taken_as_it_is():
+    assert FIGURE.svg in render_page(page_of(FIGURE))
+
+
+def test_a_link_leads_to_the_web_and_nowhere_else():
+    with pytest.raises(ValueError, match="url must start with https://, got 'javascript:"):
+        Link("text", "javascript:alert(1)")
+
+
+def test_a_row_has_a_cell_for_each_column():
+    with pytest.raises(ValueError, match="rows must have 2 cells"):
+        Table(title="", caption="", columns=(Column("a"), Column("b")), rows=(("1",),))
+
+
+def test_page_says_its_language_title_and_width_and_forbids_the_network():
+    tags = Tags(render_page(page_of()))
+    assert tags.named("html") == [{"lang": "en"}]
+    assert len(tags.named("title")) == 1
+    metas = {meta.get("name") or meta.get("http-equiv"): meta for meta in tags.named("meta")}
+    assert metas["viewport"]["content"] == "width=device-width, initial-scale=1"
+    assert "default-src 'none'" in metas["Content-Security-Policy"]["content"]
+
+
+def test_headings_come_in_order():
+    tags = Tags(render_page(page_of(FIGURE, TABLE)))
+    assert [tag for tag, _ in tags.found if re.fullmatch("h[1-6]", tag)] == ["h1", "h2"]
+
+
+def test_figures_have_a_caption_and_a_description():
+    tags = Tags(render_page(page_of(FIGURE)))
+    assert len(tags.named("figcaption")) == 1
+    assert {"class": "chart", "role": "img", "aria-label": "D"} in tags.named("div")
+
+
+def test_tables_have_headers_with_scope_and_scroll_by_themselves():
+    tags = Tags(render_page(page_of(TABLE)))
+    assert [header["scope"] for header in tags.named("th")] == ["col", "col", "row", "row"]
+    assert [cell["class"] for cell in tags.named("td")] == ["number", "number"]
+    assert any(div.get("class") == "scroll" for div in tags.named("div"))
+
+
+def test_highlighted_rows_are_marked():
+    table = Table(
+        title="", caption="", columns=(Column("a"),), rows=(("1",), ("2",)), highlighted={1}
+    )
+    rows = Tags(render_page(page_of(table))).named("tr")
+    assert [row.get("class") for row in rows] == [None, None, "highlighted"]
+
+
+def test_formulas_stay_on_one_line():
+    html = render_page(page_of(Paragraph(("at d = 16, 1 % less",))))
+    assert "at d\u00a0=\u00a016, 1\u00a0% less" in html
+
+
+def test_light_and_dark_define_the_same_colours():
+    html = render_page(page_of())
+    assert LIGHT.keys() == DARK.keys()
+    for name in LIGHT:
+        assert f"--{name}: {LIGHT[name]};" in html
+        assert f"--{name}: {DARK[name]};" in html
+
+
+def test_every_variable_in_use_is_defined():
+    assert set(re.findall(r"var\(--([\w-]+)\)", render_page(page_of()))) <= LIGHT.keys()
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_what_is_behind_them(palette):
+    for text in ("ink", "muted"):
+        for behind in ("page", "surface", "accent"):
+            assert contrast(palette[text], palette[behind]) >= 4.5
+    for name in palette:
+        if name == "truth" or name.startswith("series"):
+            assert contrast(palette[name], palette["surface"]) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(color: str) -> float:
+    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return sum(share * c for share, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_writing_replaces_the_old_page_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "page.html"
+    write_page(page_of(title="Old"), path)
+    write_page(page_of(title="New"), path)
+    assert path.read_text(encoding="utf-8") == render_page(page_of(title="New"))
+    assert list(path.parent.iterdir()) == [path]

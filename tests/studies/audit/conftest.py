@@ -1,0 +1,202 @@
+"""Results of audits with made-up numbers of a plausible size."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from highrank.analysis.divergence import Divergence
+from highrank.environment import environment
+from highrank.studies.audit.result import (
+    AuditResult,
+    ComponentFacts,
+    EffectiveRank,
+    HeadFacts,
+    MixtureFacts,
+    ModelAudit,
+    PreferredWord,
+    RankAt,
+    RankFacts,
+    ReachabilityFacts,
+    Takeover,
+    TextFacts,
+    UnreachableWord,
+)
+
+WHERE = replace(environment(), commit="0123456789ab")
+EFFECTIVE = tuple(
+    EffectiveRank(epsilon=10.0**-n, rank=rank) for n, rank in ((2, 3), (3, 20), (4, 40), (5, 60))
+)
+
+
+def rank_facts(values, bound=None, num_contexts=2000, num_words=1000, **options):
+    comparable = sum(value > 3e-6 * values[0] for value in values)
+    ceiling = min(num_contexts, num_words, bound or num_words)
+    growth = tuple(
+        RankAt(
+            num_contexts=size,
+            comparable=min(size, comparable),
+            certified=min(size, len(values)),
+            effective=EFFECTIVE,
+        )
+        for size in (num_contexts // 2, num_contexts)
+    )
+    facts = RankFacts(
+        num_contexts=num_contexts,
+        num_words=num_words,
+        method="stable",
+        method_reason="the matrix has 1,000 columns, which fit into memory",
+        comparable=comparable,
+        certified=len(values),
+        unknown="",
+        bound=bound,
+        bound_reason="16 from the context, 1 from the normaliser" if bound else "5 are summed",
+        ceiling=ceiling,
+        ceiling_reason="bound" if bound else "words",
+        effective=EFFECTIVE,
+        stable=1.07,
+        entropy=12.3,
+        largest=values[0],
+        noise_floor=1e-13 * values[0],
+        singular_values=tuple(values),
+        growth=growth,
+    )
+    return replace(facts, **options)
+
+
+def component(k, mean_weight, word="the"):
+    return ComponentFacts(
+        mean_weight=mean_weight,
+        largest_share=mean_weight / 2,
+        is_dead=mean_weight < 0.002,
+        preferred=tuple(PreferredWord(word=f"{word}{n}", prob=0.1, share=0.8) for n in range(10)),
+        takeovers=(Takeover(text=f"as the days go by {k}", next_word=word, weight=0.9),) * 5,
+    )
+
+
+def mixture_facts(*weights, specialisation=0.31):
+    total = len(weights)
+    return MixtureFacts(
+        num_contexts=2000,
+        weight_entropy=0.8,
+        use_entropy=1.2,
+        specialisation=specialisation,
+        pair_divergence=tuple(
+            tuple(0.0 if i == j else 0.1 + 0.01 * abs(i - j) for j in range(total))
+            for i in range(total)
+        ),
+        num_dead=sum(weight < 0.002 for weight in weights),
+        components=tuple(component(k, weight) for k, weight in enumerate(weights)),
+    )
+
+
+def unreachable_word(word, index, **options):
+    facts = UnreachableWord(
+        word=word, index=index, is_exact=True, lead=-1e-9, between=("a", "b", "c")
+    )
+    return replace(facts, **options)
+
+
+def model_audit(name, kind, rank, mixture=None, unreachable=(), **options):
+    audit = ModelAudit(
+        name=name,
+        source="run",
+        architecture="AWD-LSTM",
+        num_parameters=2_345_678,
+        head=HeadFacts(
+            kind=kind,
+            vocab_size=1000,
+            context_size=16,
+            num_components=1 if mixture is None else len(mixture.components),
+            has_bias=False,
+            softcap=None,
+            scale=1.0,
+            dtype="float32",
+            is_tied=True,
+        ),
+        text=TextFacts(
+            name="penn-treebank, test",
+            sha256="ab" * 32,
+            tokens_sha256="cd" * 32,
+            num_tokens=82_430,
+            num_contexts=2000,
+            nats=math.log(88.12),
+            perplexity=88.12,
+        ),
+        rank=rank,
+        divergence=Divergence(nats=4.763, standard_error=0.0123, num_contexts=2000, num_groups=20),
+        reachability=ReachabilityFacts(
+            states="all of them, in a box from −1 to 1 (tanh)",
+            num_reachable=1000 - len(unreachable),
+            num_tied=2,
+            num_unreachable=len(unreachable),
+            num_undecided=0,
+            num_untried=0,
+            unreachable=tuple(unreachable),
+            elapsed=3.2,
+        ),
+        reachability_note="",
+        mixture=mixture,
+        elapsed=61.0,
+    )
+    return replace(audit, **options)
+
+
+def audit_of(*models, **options):
+    made = AuditResult(
+        quick=False, num_contexts=2000, elapsed=130.0, environment=WHERE, models=models
+    )
+    return replace(made, **options)
+
+
+def softmax(**options):
+    values = [900.0, *(60.0 * math.exp(-i / 9) for i in range(16))]
+    options.setdefault("unreachable", (unreachable_word("rare", 17),))
+    return model_audit("runs/softmax-0", "softmax", rank_facts(values, bound=17), **options)
+
+
+def mos(**options):
+    values = [800.0, *(50.0 * math.exp(-i / 80) for i in range(999))]
+    options.setdefault("mixture", mixture_facts(0.5, 0.3, 0.1999, 0.0001))
+    options.setdefault("reachability", None)
+    options.setdefault("reachability_note", "the head is a mixture")
+    return model_audit("runs/mos-0", "mos", rank_facts(values), **options)
+
+
+def with_holes():
+    """A result in which everything is unknown that can be."""
+    rank = rank_facts(
+        [5.0, 1.0], num_contexts=2, comparable=None, certified=None, unknown="it is hidden"
+    )
+    growth = tuple(replace(at, comparable=None, effective=()) for at in rank.growth)
+    rank = replace(rank, effective=(), growth=growth, singular_values=(5.0,))
+    alone = Divergence(nats=1.0, standard_error=None, num_contexts=2, num_groups=1)
+    return audit_of(replace(softmax(), rank=rank, divergence=alone))
+
+
+def hasty():
+    """A quick audit that had no time for 700 words; three others were too close to call."""
+    model = softmax()
+    left = replace(model.reachability, num_reachable=296, num_undecided=3, num_untried=700)
+    return audit_of(replace(model, reachability=left), quick=True)
+
+
+@pytest.fixture(scope="session")
+def make():
+    """The functions above."""
+    return SimpleNamespace(
+        softmax=softmax,
+        mos=mos,
+        result=audit_of,
+        with_holes=with_holes,
+        hasty=hasty,
+        unreachable_word=unreachable_word,
+        mixture_facts=mixture_facts,
+        component=component,
+    )
+
+
+@pytest.fixture(scope="session")
+def result():
+    return audit_of(softmax(), mos())

@@ -1,0 +1,23 @@
+"""One training step: the original head against ours."""
+
+import pytest
+import torch
+
+from highrank.heads import MixtureOfSoftmaxes
+from highrank.studies.bench.step import OriginalMixture, step_of
+
+
+def test_the_original_head_has_our_loss_but_for_its_epsilon():
+    ours = MixtureOfSoftmaxes(6, 50, 3, 4).double()
+    original = OriginalMixture(6, 50, 3, 4).double()
+    original.load_state_dict(ours.state_dict())
+    hidden, target = torch.randn(5, 2, 6).double(), torch.randint(50, (5, 2))
+    want, got = ours(hidden, target), original(hidden, target)
+    shifted = (want.output.exp() + 1e-8).log()
+    torch.testing.assert_close(got.output, shifted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(got.loss, -shifted.mean())
+
+
+@pytest.mark.slow
+def test_steps_of_both_heads_have_the_same_loss():
+    assert step_of("ptb-mos", False, 2)() == pytest.approx(step_of("ptb-mos", True, 2)(), rel=1e-4)

@@ -1,0 +1,58 @@
+"""The text is the language's, the loss of the language is its own, and runs go on."""
+
+import numpy as np
+import pytest
+
+from highrank.data import factorised
+from highrank.studies.demo import learned as learned_language
+from highrank.studies.demo.learned import Variant, language_text, run_learned_language
+from highrank.studies.demo.table import learned_language_table
+
+
+def test_the_floor_is_the_entropy_of_the_language():
+    language = factorised(vocab_size=30, num_contexts=16, rank=6, seed=2)
+    text, loss = language_text(language, {"train": 100, "valid": 100, "test": 200_000})
+    assert loss == pytest.approx(language.entropy, abs=0.02)
+    assert len(text.split("test")) == 200_000 and len(text.vocabulary) == 30
+    # Contexts are the groups of the last two words, whatever came before: the text is one chain.
+    counts = np.bincount(text.split("test"), minlength=30) / 200_000
+    np.testing.assert_allclose(counts, language.stationary @ language.prob, atol=0.01)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    sizes = {"train": 6_000, "valid": 500, "test": 1_000}
+    monkeypatch.setattr(learned_language, "SIZES", sizes)
+    variants = {"softmax": Variant(1), "mos, grown": Variant(2, grow_at=0.5)}
+    monkeypatch.setattr(learned_language, "VARIANTS", variants)
+
+
+@pytest.mark.usefixtures("small")
+def test_networks_are_trained_and_compared(tmp_path):
+    shares = []
+    result = run_learned_language(
+        tmp_path, epochs=1, on_progress=lambda share, _: shares.append(share)
+    )
+    assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0, abs=0.05)
+    assert [head.head for head in result.heads] == ["softmax", "mos, grown"]
+    assert [(head.num_components, head.grow_at) for head in result.heads] == [(1, None), (2, 0.5)]
+    assert result.heads[0].specialisation is None and 0 <= result.heads[1].specialisation < 0.01
+    for head in result.heads:
+        assert head.optimum < head.excess
+    assert result.heads[1].optimum < result.heads[0].optimum
+    again = run_learned_language(tmp_path, epochs=1)
+    # Trained anew, it would not take the same time.
+    assert again.heads == result.heads
+    assert learned_language_table(result).row_count == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_heads_may_be_given_equal_time_instead_of_equal_text(tmp_path):
+    result = run_learned_language(tmp_path, budget=1.0)
+    assert (result.epochs, result.budget) == (None, 1.0)
+    assert all(head.num_tokens > 0 for head in result.heads)
+    # Runs of another length lie beside them.
+    run_learned_language(tmp_path, epochs=1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}-100-{length}-seed0" for name in ("softmax", "mos-grown") for length in ("1e", "1s")
+    }
