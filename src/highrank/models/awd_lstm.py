@@ -113,6 +113,8 @@ class AWDLSTM(nn.Module):
         if not embedding_range > 0:
             raise ValueError(f"embedding_range must be positive, got {embedding_range}")
         self.hidden_size, self.embedding_range = hidden_sizes[-1], embedding_range
+        # tanh times a sigmoid: every number of a hidden state lies within ±1.
+        self.hidden_bound = 1.0
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
         self.embedding = nn.Embedding(vocab_size, embedding_size, device=device, dtype=dtype)

@@ -6,7 +6,6 @@ All pages are made of the blocks below. Text is escaped; only the SVG of a `Figu
 
 import re
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,22 +102,42 @@ class Page:
     footer: str
 
 
-def render_page(page: Page) -> str:
-    """The page as HTML."""
+def render(template: str, *, title: str, answer: str, footer: str, **values: object) -> str:
+    """A study's page as HTML.
+
+    Args:
+        template: extends "report/page.html.j2" and fills its block `main`; its path in the package.
+        answer: the sentence that the page opens with.
+        values: what the template shows. Text is escaped.
+    """
     import jinja2
 
-    template = resources.files("highrank.report").joinpath("page.html.j2").read_text("utf-8")
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["glued"] = _glued
-    return environment.from_string(template).render(page=page, light=LIGHT, dark=DARK)
+    heading = {"title": title, "answer": answer, "footer": footer}
+    found = environment.get_template(template)
+    return found.render(**heading, light=LIGHT, dark=DARK, **values)
+
+
+def write_html(html: str, path: Path) -> None:
+    """A reader never sees half of a page."""
+    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+
+
+def render_page(page: Page) -> str:
+    """The page as HTML."""
+    heading = {"title": page.title, "answer": page.lead, "footer": page.footer}
+    return render("report/sections.html.j2", **heading, page=page)
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page; a reader never sees half of it."""
-    html = render_page(page)
-    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    write_html(render_page(page), path)
 
 
 def _glued(text: str) -> str:
