@@ -114,7 +114,7 @@ HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
 AGAIN = "prepare it again with `highrank data prepare … --force`"
 
 
-class Text(Protocol):
+class Splits(Protocol):
     """What training needs of a corpus."""
 
     @property

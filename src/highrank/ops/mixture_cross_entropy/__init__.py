@@ -14,8 +14,12 @@ from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy import chunked, fused, reference
-from highrank.ops.mixture_cross_entropy.arguments import check_arguments, check_targets
-from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS, Inputs
+from highrank.ops.mixture_cross_entropy.arguments import (
+    check_arguments,
+    check_reduction,
+    check_targets,
+)
+from highrank.ops.mixture_cross_entropy.reference import Inputs
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
 
 # Each takes flat tensors without ignored targets and returns the losses of the tokens and the
@@ -52,8 +56,7 @@ def mixture_loss(
 
     Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
+    check_reduction(reduction)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, chunk_bytes)
     dtype = at_least_float32(context.dtype)

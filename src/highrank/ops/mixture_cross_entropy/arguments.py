@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
+
 
 def check_arguments(
     context: Tensor,
@@ -22,6 +24,11 @@ def check_arguments(
         _check_extra(*extra, target)
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
 
 
 def check_mixture(context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None) -> None:

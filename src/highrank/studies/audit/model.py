@@ -29,6 +29,7 @@ from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.environment import check_device
 from highrank.files import file_sha256
+from highrank.heads import MixtureHead
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.models.language_model import LanguageModel
 from highrank.studies.audit.layer import Layer, head_layer, hugging_face_layer
@@ -95,6 +96,7 @@ def audited_run(
         return hidden.transpose(0, 1)
 
     def open_model() -> OpenModel:
+        assert isinstance(model.head, MixtureHead)
         is_tied = model.head.weight is model.backbone.embedding.weight
         return OpenModel(
             architecture="AWD-LSTM",

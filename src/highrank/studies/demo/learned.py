@@ -117,7 +117,7 @@ def run_learned_language(
         def show(progress: Progress, index: int = index, name: str = name) -> None:
             if on_progress is not None:
                 on_progress(
-                    (index + progress.share) / len(VARIANTS), f"{name}, epoch {progress.epoch}"
+                    (index + progress.fraction) / len(VARIANTS), f"{name}, epoch {progress.epoch}"
                 )
 
         config = run_config(variant, epochs if budget is None else ENDLESS, seed)
