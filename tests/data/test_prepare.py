@@ -180,7 +180,7 @@ def test_a_full_disk_is_a_clear_error_and_nothing_is_left(path, cache, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(encode, "_write_ids", full)
-    with pytest.raises(OSError, match="no room on the disk for .*mine"):
+    with pytest.raises(OSError, match="The disk is full: .*mine was not written"):
         prepare_text(path, cache=cache)
     assert left_behind(cache) == []
 

@@ -175,7 +175,7 @@ def test_a_full_disk_while_unpacking_keeps_the_archive(known, site, tmp_path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(sources, "extract", full)
-    with pytest.raises(OSError, match="no room on the disk for .*tiny: .*--cache DIR"):
+    with pytest.raises(OSError, match="The disk is full: .*tiny was not written.*--cache DIR"):
         prepare_known("tiny", cache=tmp_path)
     monkeypatch.undo()
     known(f"{site.url}/tiny.zip")

@@ -24,7 +24,7 @@ from highrank.data.corpus import (
 from highrank.data.encode import encode_text
 from highrank.data.sources import download_files, own_files, package_files
 from highrank.data.text import Span, split_text, whole
-from highrank.files import clear_leftovers, file_sha256, new_folder, room_for
+from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
 
 Spans = Mapping[str, Sequence[Span]]
 OnProgress = Callable[[float, str], None]
@@ -101,7 +101,7 @@ def prepare_known(
 def _room_while_unpacked(target: Path, unpacked: Path) -> Iterator[None]:
     """Whatever happens, what was unpacked goes away; a full disk is told."""
     try:
-        with room_for(target):
+        with explained_full_disk(target):
             yield
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
