@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.config import RunConfig
-from highrank.data.corpus import Text
+from highrank.data.corpus import CorpusLike
 from highrank.run import prepare_folder
 from highrank.training.budget import Clock
 from highrank.training.check import check_config
@@ -57,7 +57,7 @@ class Run:
     def __init__(
         self,
         config: RunConfig,
-        corpus: Text,
+        corpus: CorpusLike,
         folder: Path,
         *,
         budget: float | None = None,

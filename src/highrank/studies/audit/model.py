@@ -110,7 +110,7 @@ def audited_run(
         text=name,
         text_sha256=sha256,
         window=WINDOW,
-        word=lambda index: vocabulary.words[index],
+        word=lambda index: vocabulary.tokens[index],
         open=open_model,
     )
 
