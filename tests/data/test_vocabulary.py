@@ -20,9 +20,10 @@ def test_decoding_undoes_encoding(tokens):
 
 
 @given(TOKENS)
-def test_json_gives_back_the_same_vocabulary(tokens):
-    vocabulary = Vocabulary(tokens)
-    again = Vocabulary.from_json(vocabulary.to_json())
+def test_a_saved_vocabulary_is_the_same_again(tmp_path_factory, tokens):
+    vocabulary, path = Vocabulary(tokens), tmp_path_factory.mktemp("saved") / "vocabulary.json"
+    vocabulary.save(path)
+    again = Vocabulary.load(path)
     assert again == vocabulary and again.sha256 == vocabulary.sha256
 
 

@@ -95,9 +95,8 @@ class Header:
         content: dict[str, Any] = json.loads(text)
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"its format must be {FORMAT!r}")
-        version = content.pop("version", None)
-        if version != VERSION:
-            raise ValueError(f"its version must be {VERSION}, got {version}")
+        if (found := content.pop("version", None)) != VERSION:
+            raise ValueError(f"its version must be {VERSION}, got {found}")
         if content.get("dtype") not in DTYPES:
             raise ValueError(f"its dtype must be one of {DTYPES}, got {content.get('dtype')}")
         try:

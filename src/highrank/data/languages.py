@@ -224,8 +224,8 @@ def factorised(
     largest = min(vocab_size, num_contexts)
     if not 2 <= rank <= largest:
         raise ValueError(f"rank must be from 2 to {largest} (vocab_size, num_contexts), got {rank}")
-    logits = _gaussian_logits(num_contexts, vocab_size, rank - 1, scale, rng)  # (C, V)
-    return Language(_log_softmax(logits), next_context)
+    log_prob = _gaussian_log_prob(num_contexts, vocab_size, rank - 1, scale, rng)  # (C, V)
+    return Language(log_prob, next_context)
 
 
 def senses(
@@ -259,7 +259,7 @@ def senses(
         raise ValueError(f"senses_per_context must be {limit}, got {senses_per_context}")
     rng = default_rng(seed)
     next_context = _transition(vocab_size, num_contexts, order, rng)
-    sense = np.exp(_log_softmax(_gaussian_logits(num_senses, vocab_size, sense_size, scale, rng)))
+    sense = np.exp(_gaussian_log_prob(num_senses, vocab_size, sense_size, scale, rng))  # (S, V)
     weight = rng.dirichlet(np.ones(senses_per_context), size=num_contexts)  # (C, K)
     blend = np.pad(weight, ((0, 0), (0, num_senses - senses_per_context)))  # (C, S)
     return Language(np.log(rng.permuted(blend, axis=1) @ sense), next_context)
@@ -282,17 +282,13 @@ def _transition(vocab_size: int, num_contexts: int, order: int, rng: Generator) 
     return next_context
 
 
-def _gaussian_logits(
-    num_rows: int, vocab_size: int, inner_size: int, scale: float, rng: Generator
+def _gaussian_log_prob(
+    num_rows: int, vocab_size: int, rank: int, scale: float, rng: Generator
 ) -> Floats:
-    """Rows of logits of rank `inner_size` and standard deviation `scale`, (num_rows, V)."""
-    hidden = rng.standard_normal((num_rows, inner_size))
-    weight = rng.standard_normal((vocab_size, inner_size))
-    logits: Floats = hidden @ weight.T * (scale / np.sqrt(inner_size))
-    return logits
-
-
-def _log_softmax(logits: Floats) -> Floats:
+    """log_softmax of Gaussian logits of this rank and standard deviation, (num_rows, V)."""
+    hidden = rng.standard_normal((num_rows, rank))
+    weight = rng.standard_normal((vocab_size, rank))
+    logits = hidden @ weight.T * (scale / np.sqrt(rank))
     log_prob: Floats = logits - logits.max(axis=1, keepdims=True)
     log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
     return log_prob

@@ -52,17 +52,13 @@ class TextOptions:
             raise ValueError(f"max_vocab must be at least 4, got {self.max_vocab}")
 
 
-def _silent(fraction: float, activity: str) -> None:
-    pass
-
-
 def prepare_known(
     name: str,
     *,
     source: Path | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = _silent,
+    on_progress: OnProgress = lambda fraction, activity: None,
 ) -> Prepared:
     """Prepare a corpus of the catalogue, and check it against the published counts.
 
@@ -100,7 +96,7 @@ def prepare_text(
     options: TextOptions | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = _silent,
+    on_progress: OnProgress = lambda fraction, activity: None,
 ) -> Prepared:
     """Prepare a text file, or a folder of .txt files, of the user's.
 

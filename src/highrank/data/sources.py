@@ -1,7 +1,6 @@
 """The files of a known corpus: the user's own, those of an installed package, or downloaded."""
 
 import hashlib
-import os
 import re
 import shutil
 from http.client import HTTPException, HTTPResponse
@@ -175,10 +174,10 @@ def _missing(name: str, index: Index) -> list[str]:
 def _index(folder: Path) -> Index:
     """The files at any depth, by name."""
     index: Index = {}
-    for root, _, names in os.walk(folder):
-        for name in names:
-            index.setdefault(name, []).append(Path(root, name))
-    return {name: sorted(paths) for name, paths in index.items()}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            index.setdefault(path.name, []).append(path)
+    return index
 
 
 def fetch(
@@ -231,9 +230,13 @@ def _fetch_rest(url: str, part: Path, max_bytes: int, on_progress: OnProgress) -
             _fetch_rest(url, part, max_bytes, on_progress)
         return
     with response:
-        if not _continues(response, done):
+        found = response.headers.get("Content-Range", "")
+        if response.status != 206:
+            # The server sends the whole file.
             done = 0
             _validator_file(part).write_text(_strong_validator(response))
+        elif not found.startswith(f"bytes {done}-"):
+            raise ConnectionError(f"the server must send bytes {done}-, got {found!r}")
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with part.open("ab" if done else "wb") as file:
@@ -246,16 +249,6 @@ def _fetch_rest(url: str, part: Path, max_bytes: int, on_progress: OnProgress) -
                 on_progress(done / total if total else 0.0, f"{done / 1e6:,.1f} MB of {url}")
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke after {done:,} of {total:,} bytes")
-
-
-def _continues(response: HTTPResponse, done: int) -> bool:
-    """Whether the server sends the rest and not, ignoring the range, the whole file."""
-    if response.status != 206:
-        return False
-    found = response.headers.get("Content-Range", "")
-    if not found.startswith(f"bytes {done}-"):
-        raise ConnectionError(f"the server must send bytes {done}-, got {found!r}")
-    return True
 
 
 def _strong_validator(response: HTTPResponse) -> str:

@@ -88,30 +88,21 @@ class Vocabulary:
             tokens.append(self.tokens[index])
         return tokens
 
-    def to_json(self) -> str:
-        content = {"format": FORMAT, "version": VERSION, "words": self.tokens}
-        return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(f"its format must be {FORMAT!r}")
-        if content.get("version") != VERSION:
-            raise ValueError(
-                f"its version must be {VERSION}, got {content.get('version')}: "
-                "another version of highrank wrote it"
-            )
-        if not isinstance(content.get("words"), list):
-            raise ValueError("it must have a list of words")
-        return cls(content["words"])
-
     def save(self, path: Path) -> None:
-        path.write_text(self.to_json(), encoding="utf-8")
+        content = {"format": FORMAT, "version": VERSION, "words": self.tokens}
+        text = json.dumps(content, ensure_ascii=False, indent=0) + "\n"
+        path.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise ValueError(f"its format must be {FORMAT!r}")
+            if (found := content.get("version")) != VERSION:
+                raise ValueError(f"its version must be {VERSION}, got {found}")
+            if not isinstance(content.get("words"), list):
+                raise ValueError("it must have a list of words")
+            return cls(content["words"])
         except ValueError as error:
             raise ValueError(f"{path} must be a vocabulary: {error}") from error
