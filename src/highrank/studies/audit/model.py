@@ -141,7 +141,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         text=title,
         text_sha256=sha256,
         window=min(WINDOW, model.max_window or WINDOW),
-        word=model.word,
+        word=model.token,
         open=open_model,
     )
 
