@@ -50,7 +50,7 @@ def test_a_failure_inside_leaves_nothing(failure, tmp_path):
 
 @pytest.mark.parametrize("step", ["fsync", "rename"])
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_full_disk_leaves_what_was_there_and_says_so(step, replace, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(step, replace, tmp_path, monkeypatch):
     if replace:
         write(tmp_path / "new", "old")
 

@@ -262,7 +262,7 @@ def test_chains_are_equally_long_and_hold_the_tokens_asked_for(num_tokens, shape
         ({"num_contexts": 40_001}, "from 1 to 200 .*, got 40001; nearest: 40000"),
     ],
 )
-def test_families_say_what_their_arguments_must_be(arguments, message):
+def test_bad_arguments_of_a_family_are_refused(arguments, message):
     family = factorised if {"rank", "scale"} & set(arguments) else senses
     with pytest.raises(ValueError, match=message):
         family(**arguments)
@@ -283,12 +283,12 @@ def test_families_say_what_their_arguments_must_be(arguments, message):
         (HALF, SWAP | [[0], [1]], "able to reach context 0 .*, got 1 that are not, such as"),
     ],
 )
-def test_a_language_says_what_its_tables_must_be(log_prob, next_context, message):
+def test_bad_tables_are_refused(log_prob, next_context, message):
     with pytest.raises(ValueError, match=message):
         Language(log_prob, next_context)
 
 
-def test_models_and_samples_say_what_they_must_be():
+def test_bad_models_and_sample_sizes_are_refused():
     coin = Language(HALF, SWAP.astype(np.uint8))
     with pytest.raises(ValueError, match=r"log_prob must be \(2, 2\), got \(1, 2\)"):
         coin.cross_entropy(HALF[:1])

@@ -49,7 +49,7 @@ def test_configurations_come_back_from_json(name):
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
-def test_every_preset_says_what_it_is(name):
+def test_every_preset_has_a_description(name):
     assert presets.PRESETS[name].__doc__
 
 

@@ -206,16 +206,15 @@ class Listing:
 def list_corpora(cache: Path | None = None) -> list[Listing]:
     """The catalogue in its order, then the user's own by name."""
     headers = (cache_folder(cache) / "corpora").glob(f"*/{HEADER_FILE}")
-    prepared = sorted(file.parent.name for file in headers if NAME.fullmatch(file.parent.name))
-    own = [name for name in prepared if name not in CATALOG]
-    return [_listing(name, name in prepared, cache) for name in (*CATALOG, *own)]
+    own = {file.parent.name for file in headers} - CATALOG.keys()
+    return [_listing(name, cache) for name in (*CATALOG, *sorted(filter(NAME.fullmatch, own)))]
 
 
-def _listing(name: str, is_prepared: bool, cache: Path | None) -> Listing:
+def _listing(name: str, cache: Path | None) -> Listing:
     known = CATALOG.get(name)
     folder = corpus_folder(name, cache)
     header = problem = None
-    if is_prepared:
+    if (folder / HEADER_FILE).is_file():
         try:
             header = load_corpus(folder).header
         except (ValueError, OSError) as error:
