@@ -104,13 +104,13 @@ def test_temperature_0_is_greedy(model):
     (sample,) = generate(model, VOCABULARY, PROMPT, num_tokens=12, temperature=0.0)
     words = list(PROMPT)
     for word in sample:
-        assert word == VOCABULARY.words[log_prob(model, words).argmax()]
+        assert word == VOCABULARY.tokens[log_prob(model, words).argmax()]
         words.append(word)
 
 
 def test_an_empty_prompt_starts_a_line(model):
     (sample,) = generate(model, VOCABULARY, num_tokens=1, temperature=0.0)
-    assert sample == [VOCABULARY.words[log_prob(model, []).argmax()]]
+    assert sample == [VOCABULARY.tokens[log_prob(model, []).argmax()]]
 
 
 def test_steps_are_what_generate_returns_and_come_one_by_one(model):

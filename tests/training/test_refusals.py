@@ -27,7 +27,7 @@ def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
     Run(config, corpus, tmp_path / "run").go()
     before = (tmp_path / "run" / "vocabulary.json").read_bytes()
-    words = tuple(corpus.vocabulary.words)
+    words = tuple(corpus.vocabulary.tokens)
     other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
     with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
         Run(config, other, tmp_path / "run")

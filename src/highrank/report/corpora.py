@@ -57,7 +57,7 @@ def corpus_table(corpus: Corpus) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for name in SPLITS:
         split = header.splits[name]
-        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_share:.2%}")
+        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_fraction:.2%}")
         table.add_row(name, *cells)
     return table
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
-from highrank.presets.published import Published
+from highrank.presets import Published
 
 # What a search varies, as it is called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}

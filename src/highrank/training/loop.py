@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from highrank.build import build_model, check_config
 from highrank.config import RunConfig
 from highrank.data.batches import Streams
-from highrank.data.corpus import Splits
+from highrank.data.corpus import CorpusLike
 from highrank.run import CHECKPOINT_FILE, METRICS_FILE, MODEL_FILE, prepare_folder, read_counts
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
@@ -63,7 +63,7 @@ class Run:
     def __init__(
         self,
         config: RunConfig,
-        corpus: Splits,
+        corpus: CorpusLike,
         folder: Path,
         *,
         budget: float | None = None,

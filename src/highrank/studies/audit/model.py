@@ -112,7 +112,7 @@ def audited_run(
         text=name,
         text_sha256=sha256,
         window=WINDOW,
-        word=lambda index: vocabulary.words[index],
+        word=lambda index: vocabulary.tokens[index],
         open=open_model,
     )
 
@@ -143,7 +143,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         text=title,
         text_sha256=sha256,
         window=min(WINDOW, model.max_window or WINDOW),
-        word=model.word,
+        word=model.token,
         open=open_model,
     )
 
