@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from highrank import presets
-from highrank.build import build_model, config_from_json
+from highrank.build import build_model
 from highrank.presets import PUBLISHED, published
+from highrank.run import config_from_json
 
 
 @pytest.mark.parametrize(
