@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.environment import install_hint
+from highrank.environment import install_hint, prepare_bfloat16
 from highrank.integrations.hub import hub_answers
 
 # What configurations call a softcap, a factor and a divisor of the logits.
@@ -73,6 +73,9 @@ class HuggingFaceModel:
         with _quiet(transformers), _explained(name):
             self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
+        # Before any model computes; without a dtype the weights decide, which are not here yet.
+        if getattr(self.config, "dtype", None) != torch.float32:
+            prepare_bfloat16()
         # Models that begin with a token of its own are given it in every window.
         start = self.tokenizer("")["input_ids"][:1]
         self.prefix = [int(i) for i in start if i == self.tokenizer.bos_token_id]

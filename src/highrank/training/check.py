@@ -3,6 +3,7 @@
 import math
 
 from highrank.config import BatchConfig, RunConfig, StageConfig
+from highrank.environment import prepare_bfloat16
 
 
 def check_config(config: RunConfig, num_train: int, num_valid: int | None = None) -> None:
@@ -19,6 +20,8 @@ def check_config(config: RunConfig, num_train: int, num_valid: int | None = None
     if config.finetune is not None:
         _check_stage("finetune", config.finetune)
     _check_growth(config)
+    if config.precision == "bfloat16":
+        prepare_bfloat16()
 
 
 def _check_columns(name: str, value: int, num_tokens: int, num_rows: int, text: str) -> None:
