@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from highrank.config import BatchConfig, HeadConfig, RunConfig, StageConfig
+from highrank.environment import prepare_bfloat16
 from highrank.heads import Head, head_arguments, head_class
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -98,6 +99,8 @@ def check_config(config: RunConfig, num_train: int, num_valid: int) -> None:
         _check_stage("finetune", config.finetune)
     checked_options(config.head)
     _check_growth(config)
+    if config.precision == "bfloat16":
+        prepare_bfloat16()
 
 
 def _check_streams(name: str, value: int, num_tokens: int, num_rows: int, split: str) -> None:

@@ -222,6 +222,16 @@ def test_downloads_are_loaded_without_a_connection(saved, monkeypatch, tmp_path)
     assert found.encode("w0") == [2] and found.load().architecture == "GPT2LMHeadModel"
 
 
+@pytest.mark.parametrize(("dtype", "is_prepared"), [("bfloat16", 1), (None, 1), ("float32", 0)])
+def test_bfloat16_is_prepared_before_any_weights_are_read(saved, monkeypatch, dtype, is_prepared):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
+    calls = []
+    monkeypatch.setattr(huggingface, "prepare_bfloat16", lambda: calls.append(dtype))
+    HuggingFaceModel(str(saved))
+    assert len(calls) == is_prepared
+
+
 def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
     monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
     assert HuggingFaceModel(str(saved)).load().architecture == "GPT2LMHeadModel"

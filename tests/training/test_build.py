@@ -81,3 +81,11 @@ def test_a_refused_configuration_leaves_no_folder(config, corpus, tmp_path):
     with pytest.raises(ValueError, match="valid-batch-size"):
         Run(replace(config, valid_batch_size=0), corpus, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("precision", "calls"), [("float32", []), ("bfloat16", ["prepared"])])
+def test_only_bfloat16_is_tried_on_this_cpu(config, monkeypatch, precision, calls):
+    found = []
+    monkeypatch.setattr("highrank.build.prepare_bfloat16", lambda: found.append("prepared"))
+    check_config(replace(config, precision=precision), 1500, 200)
+    assert found == calls

@@ -69,9 +69,7 @@ def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_pa
     texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
     texts["train"] = texts["train"][::-1].copy()
     other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
-    with pytest.raises(
-        ValueError, match="run began with, got another train split"
-    ):
+    with pytest.raises(ValueError, match="run began with, got another train split"):
         Run(config, other, tmp_path / "run")
 
 

