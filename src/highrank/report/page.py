@@ -142,4 +142,4 @@ def write_page(page: Page, path: Path) -> None:
 
 def _glued(text: str) -> str:
     """Keep "d = 16" and "1 %" on one line, by no-break spaces."""
-    return re.sub(r"(?<=\S) (?=[=+−≤%])|(?<=[=+−≤]) (?=\S)", "\u00a0", text)
+    return re.sub(r"(?<=\S)\s(?=[=+−≤%])|(?<=[=+−≤])\s(?=\S)", "\u00a0", text)
