@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from highrank.report.formats import MAX_CONTEXT, MAX_LENGTH, legible, legible_context
+from highrank.report.formats import (
+    MAX_CONTEXT,
+    MAX_LENGTH,
+    duration,
+    legible,
+    legible_context,
+    listed,
+    nats,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +51,20 @@ def test_of_a_long_context_the_end_is_shown():
     shown = legible_context("one\ntwo  " + "word " * 50 + "last")
     assert shown.startswith("…") and shown.endswith("word last")
     assert legible_context("one\ntwo  three") == "one ⏎ two three"
+
+
+@pytest.mark.parametrize(
+    "value, text", [(0.0, "0"), (0.398, "0.3980"), (0.00641, "0.0064"), (3.14e-7, "3.1e-7")]
+)
+def test_an_excess_is_short_and_never_rounded_to_nothing(value, text):
+    assert nats(value) == text
+
+
+@pytest.mark.parametrize("seconds, text", [(81.4, "81 s"), (119.9, "2 min 0 s")])
+def test_a_duration_is_in_seconds_or_minutes(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("items, text", [([1], "1"), ([1, 2], "1 and 2"), ("abc", "a, b and c")])
+def test_a_list_reads_like_a_sentence(items, text):
+    assert listed(items) == text

@@ -134,6 +134,18 @@ def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
         write_atomically(path, lambda temporary: figure.savefig(temporary, **options))
 
 
+def describe(chart: Chart) -> str:
+    """The chart in words: the points of each series, or its ends where there are many."""
+    sentences = [f"{chart.y.label}, by {chart.x.label}."]
+    for series in chart.series:
+        xs = chart.categories if isinstance(chart, Bars) else [f"{x:,}" for x in series.x]
+        points = [f"{y:.3g} at {x}" for x, y in zip(xs, series.y, strict=True)]
+        if len(points) > MAX_MARKERS:
+            points = [f"{len(points)} points from {points[0]} to {points[-1]}"]
+        sentences.append(f"{series.label}: {', '.join(points)}.")
+    return " ".join(sentences)
+
+
 def _write_labels(axes: "Axes", chart: Chart) -> None:
     axes.set_xlabel(chart.x.label)
     # The name of the vertical axis stands above it, where it takes no width from the data.
