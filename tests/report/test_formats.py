@@ -12,11 +12,12 @@ from highrank.report.formats import (
     legible_context,
     listed,
     nats,
+    power,
 )
 
 
 @pytest.mark.parametrize(
-    "word, source, shown",
+    "token, source, shown",
     [
         ("house", "run", "house"),
         ("<unk>", "run", "<unk>"),
@@ -31,16 +32,16 @@ from highrank.report.formats import (
         ("", "run", "(empty)"),
     ],
 )
-def test_strange_words_can_be_read(word, source, shown):
-    assert legible(word, source) == shown
+def test_strange_tokens_can_be_read(token, source, shown):
+    assert legible(token, source) == shown
 
 
 @settings(deadline=None)
 @given(
     st.text(st.characters(), max_size=50), st.sampled_from(["run", "Hugging Face"]), st.booleans()
 )
-def test_any_word_stays_on_one_line_and_can_be_written(word, source, is_context):
-    shown = legible_context(word) if is_context else legible(word, source)
+def test_any_token_stays_on_one_line_and_can_be_written(token, source, is_context):
+    shown = legible_context(token) if is_context else legible(token, source)
     shown.encode("utf-8")
     assert all(unicodedata.category(sign)[0] != "C" for sign in shown)
     assert len(shown.splitlines()) <= 1
@@ -68,3 +69,10 @@ def test_a_duration_is_in_seconds_or_minutes(seconds, text):
 @pytest.mark.parametrize("items, text", [([1], "1"), ([1, 2], "1 and 2"), ("abc", "a, b and c")])
 def test_a_list_reads_like_a_sentence(items, text):
     assert listed(items) == text
+
+
+@pytest.mark.parametrize(
+    "value, text", [(1e-3, "10⁻³"), (3e-12, "3·10⁻¹²"), (2.1e-5, "3·10⁻⁵"), (9.5e-7, "10⁻⁶")]
+)
+def test_a_power_of_ten_is_rounded_up_to_one_digit(value, text):
+    assert power(value) == text

@@ -1,7 +1,7 @@
-"""The page: a few blocks in, one self-contained HTML file out.
+"""Pages: a study's template in, one self-contained HTML file out.
 
-All pages are made of the blocks below. Text is escaped; only the SVG of a `Figure`, which
-`charts` draws, is taken as it is. The file refers to nothing outside itself and has no scripts.
+Text is escaped; only the SVG of a `Figure`, which `figure` draws, is taken as it is. The file loads
+nothing from outside itself and has no scripts.
 """
 
 import re
@@ -107,7 +107,8 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
     """A study's page as HTML.
 
     Args:
-        template: extends "report/page.html.j2" and fills its block `main`; its path in the package.
+        template: its path in the package. It extends "report/page.html.j2", fills its block `main`,
+            and places figures and tables with the macros of "report/blocks.html.j2".
         answer: the sentence that the page opens with.
         values: what the template shows. Text is escaped.
     """
