@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from highrank.data import factorised
 from highrank.studies.demo import learned
@@ -44,7 +45,11 @@ def test_networks_are_trained_and_compared(tmp_path):
     again = run_learned_language(tmp_path, epochs=1)
     # Trained anew, it would not take the same time.
     assert again.heads == result.heads
-    assert learned_language_table(result).row_count == 2
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(learned_language_table(result))
+    text = captured.get()
+    assert f"{result.heads[1].perplexity:.3f}" in text and "softmax" in text and "…" not in text
 
 
 @pytest.mark.usefixtures("small")

@@ -184,15 +184,15 @@ def learned_language_table(result: LearnedLanguageResult) -> RichTable:
         budget = f"{result.budget:.0f} seconds for each head"
     table = make_table(
         ("head",),
-        ("K", "perplexity", "excess", "optimum", "I(k; token)", "parameters", "tokens", "seconds"),
+        ("K", "test\nppl", "excess", "optimum", "MI,\nnats", "para-\nmeters", "tokens", "s"),
         title="AWD-LSTMs trained on text of an exact language",
         caption=(
-            f"Perplexity on test. The language: V = {result.vocab_size}, {result.num_contexts} "
-            f"contexts, log P* of rank {result.rank}, perplexity {result.floor:.3f} on test. "
-            f"E = {result.context_size}; {result.num_tokens:,} training tokens, {budget}. Excess: "
+            f"The language: V = {result.vocab_size}, {result.num_contexts} contexts, log P* of "
+            f"rank {result.rank}, perplexity (ppl) {result.floor:.3f} on test. E = "
+            f"{result.context_size}; {result.num_tokens:,} training tokens, {budget}. Excess: "
             "perplexity above the language's. Optimum: the same head with a free vector for every "
-            "context, fitted to the language itself. I(k; token): mutual information of component "
-            "and token in nats, at the start of valid. Grown: one component at first, then K."
+            "context, fitted to the language itself. MI: mutual information I(component; token) at "
+            "the start of valid. Grown: one component at first, then K."
         ),
     )
     for head in result.heads:
@@ -204,7 +204,7 @@ def learned_language_table(result: LearnedLanguageResult) -> RichTable:
             f"{math.expm1(head.optimum):+.2%}",
             "–" if head.specialisation is None else f"{head.specialisation:.2f}",
             f"{head.num_parameters:,}",
-            f"{head.num_tokens:,}",
+            f"{head.num_tokens / 1e6:.2f}M",
             f"{head.seconds:.0f}",
         )
     return table
