@@ -1,11 +1,14 @@
-"""Write text with a language model, several samples side by side. T time, B samples."""
+"""Generate text with a language model, several samples side by side. T time, B samples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 
+from highrank.data.corpus import Recipe
+from highrank.data.text import tokenized_lines
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.mixture import MixtureHead, log_responsibility
 from highrank.models.backbone import map_state
@@ -29,6 +32,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_sampling(self.temperature, self.top_k, self.top_p)
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {self.seed}")
 
 
 class Step(NamedTuple):
@@ -64,7 +69,6 @@ def generate(
     return [list(sample) for sample in zip(*(step.tokens for step in steps), strict=True)]
 
 
-@torch.no_grad()
 def stream(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -79,24 +83,40 @@ def stream(
     for name, count in (("num_tokens", num_tokens), ("num_samples", num_samples)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
-    with without_dropout(model):
-        device = next(model.parameters()).device
-        generator = torch.Generator(device).manual_seed(sampling.seed)
-        ids = torch.from_numpy(vocabulary.encode(_line(vocabulary, prompt))).to(device)  # (T,)
-        state = model.initial_state(1)
-        if len(ids) > 1:
-            state = model.read(ids[:-1, None], state).state
-        state = map_state(lambda tensor: tensor.repeat_interleave(num_samples, 1), state)
-        ids = ids[-1:].expand(num_samples)  # (B,)
-        for _ in range(num_tokens):
-            hidden, past, state, _ = model.read(ids[None], state)  # (1, B, D)
-            ids = model.head.sample(
-                hidden, sampling.temperature, sampling.top_k, sampling.top_p, generator, **past
-            )[0]  # (B,)
-            components = None
-            if with_components and isinstance(model.head, MixtureHead):
-                components = log_responsibility(model.head, hidden[0], ids).argmax(-1).tolist()
-            yield Step(vocabulary.decode(ids.tolist()), components)
+    prompt_ids = vocabulary.encode(_line(vocabulary, prompt))
+
+    # Mistakes are found when the stream is asked for, not when its first step is.
+    @torch.no_grad()
+    def steps() -> Iterator[Step]:
+        with without_dropout(model):
+            device = next(model.parameters()).device
+            generator = torch.Generator(device).manual_seed(sampling.seed)
+            ids = torch.from_numpy(prompt_ids).to(device)  # (T,)
+            state = model.initial_state(1)
+            if len(ids) > 1:
+                state = model.read(ids[:-1, None], state).state
+            state = map_state(lambda tensor: tensor.repeat_interleave(num_samples, 1), state)
+            ids = ids[-1:].expand(num_samples)  # (B,)
+            for _ in range(num_tokens):
+                hidden, past, state, _ = model.read(ids[None], state)  # (1, B, D)
+                ids = model.head.sample(
+                    hidden, sampling.temperature, sampling.top_k, sampling.top_p, generator, **past
+                )[0]  # (B,)
+                components = None
+                if with_components and isinstance(model.head, MixtureHead):
+                    components = log_responsibility(model.head, hidden[0], ids).argmax(-1).tolist()
+                yield Step(vocabulary.decode(ids.tolist()), components)
+
+    return steps()
+
+
+def prompt_tokens(prompt: str, recipe: Recipe) -> list[str]:
+    """The tokens of a prompt; its last line has ended only if the prompt ends with a newline."""
+    lines = [list(line) for line in tokenized_lines(prompt, recipe)]
+    # A line without tokens may have no end.
+    if lines and lines[-1] and not prompt.endswith("\n"):
+        lines[-1].pop()
+    return list(chain.from_iterable(lines))
 
 
 def _line(vocabulary: Vocabulary, prompt: Sequence[str]) -> list[str]:

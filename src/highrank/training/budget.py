@@ -1,14 +1,20 @@
-"""A run's time: what was spent, what is left of a budget, and how fast it goes.
-
-Durations as people write them: 90s, 20m, 1.5h.
-"""
+"""A run's time: what was spent, what is left of a budget, and how fast it goes."""
 
 import re
+import time
 from collections import deque
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from highrank.evaluation.static import evaluate
+from highrank.models.language_model import LanguageModel
+
 # Their mean is the speed; a single one says little.
 NUM_TIMED_WINDOWS = 50
+# Of the test split, to find out how long the whole will take.
+NUM_TIMED_TOKENS = 500
 
 
 class Clock:
@@ -95,8 +101,29 @@ SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
 def parse_duration(text: str) -> float:
-    """The duration in parse_duration; a bare number is parse_duration."""
+    """Seconds of a duration as people write it: 90s, 20m, 1.5h; a bare number is in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if match is None or float(match[1]) == 0:
         raise ValueError(f"a duration must be like 90s, 20m or 1.5h, got {text!r}")
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
+
+
+def without_test(budget: float, model: LanguageModel, test: NDArray[np.integer]) -> float:
+    """Seconds of the budget that are left for training when the test at the end has its own.
+
+    Args:
+        model: as the run will train it; a piece of the test is timed on it.
+        test: the test split.
+    """
+    piece = test[:NUM_TIMED_TOKENS]
+    # What is slow the first time is not slow in the test.
+    evaluate(model, piece[:20], batch_size=1)
+    start = time.monotonic()
+    evaluate(model, piece, batch_size=1)
+    test_seconds = (time.monotonic() - start) * len(test) / len(piece)
+    if budget <= test_seconds:
+        raise ValueError(
+            f"budget must be longer than the test, which takes about {test_seconds:.0f} s here, "
+            f"got {budget:g} s"
+        )
+    return budget - test_seconds
