@@ -34,7 +34,7 @@ class HeadConfig:
     """The output layer."""
 
     kind: str = "mos"
-    """Key of `highrank.heads.HEADS`."""
+    """The kind of output layer: a key of `highrank.heads.HEADS`."""
     num_components: int = 15
     """Number of contexts or softmaxes (K). 1 is a softmax over tanh(Linear(hidden))."""
     dropout: float = 0.29

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import tyro
 
 from highrank.build import build_head, build_model, check_config
+from highrank.cli.head_options import plain_config, with_head_options
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import HEADS, Softmax, head_arguments, head_class
 
@@ -18,7 +20,9 @@ CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(kind="scaled", dr
 class Scaled(Softmax):
     """A head of the test's own: logits times a scale, biased by how often a token occurs."""
 
-    def __init__(self, hidden_size, vocab_size, *, scale=2.0, token_counts=None, dropout=0.0):
+    def __init__(
+        self, hidden_size, vocab_size, *, scale: float = 2.0, token_counts=None, dropout=0.0
+    ):
         super().__init__(hidden_size, vocab_size, dropout=dropout)
         self.scale, self.token_counts = scale, token_counts
 
@@ -64,3 +68,14 @@ def test_an_option_that_the_head_does_not_have_is_named():
     message = r"head.options must be arguments of scaled \(scale, dropout\), got sclae"
     with pytest.raises(ValueError, match=message):
         check_config(config, num_train=1000, num_valid=1000)
+
+
+def test_its_options_are_options_of_the_command():
+    """As `highrank train --head.kind scaled --head.scale 3` parses them."""
+    config = replace(CONFIG, head=HeadConfig(kind="mos", dropout=0.0))
+    arguments = ["--head.kind", "scaled", "--head.scale", "3"]
+    default = with_head_options(config, arguments)
+    parsed = tyro.cli(RunConfig, default=default, args=arguments)
+    want = HeadConfig(kind="scaled", dropout=0.0, options={"scale": 3.0})
+    assert plain_config(parsed).head == want
+    assert plain_config(with_head_options(replace(config, head=want), [])).head == want

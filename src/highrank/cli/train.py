@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from highrank.cli.console import (
     training_progress,
     unless_given,
 )
+from highrank.cli.head_options import plain_config, with_head_options
 from highrank.config import RunConfig
 
 if TYPE_CHECKING:
@@ -53,15 +54,17 @@ def run_train(arguments: list[str]) -> None:
     """The command itself. The preset comes first, `small` if there is none."""
     named = bool(arguments) and not arguments[0].startswith("-")
     preset = arguments[0] if named else "small"
+    config = with_head_options(_default_config(preset, arguments), arguments)
     options = tyro.cli(
         Options,
         prog=f"highrank train {preset}",
         description=f"Train a language model, starting from the preset {preset}.\n\n"
         "Another preset comes first: highrank train ptb-mos; see highrank presets",
-        default=Options(config=_default_config(preset, arguments)),
+        default=Options(config=config),
         args=arguments[named:],
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
     )
+    options = replace(options, config=plain_config(options.config))
     if named and options.resume is not None:
         raise ValueError(f"--resume must come without a preset, got {preset}")
     _train(options, preset)

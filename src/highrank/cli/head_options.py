@@ -1,0 +1,74 @@
+"""The options of a head on the command line: its constructor's arguments, as --head.<argument>."""
+
+import dataclasses
+import inspect
+import re
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from highrank.config import HeadConfig, RunConfig
+
+
+def with_head_options(config: RunConfig, arguments: list[str]) -> RunConfig:
+    """The configuration with the chosen head's own options as fields, for the parser.
+
+    Args:
+        arguments: of the command; --head.kind among them decides whose options there are.
+    """
+    from highrank.heads import HEADS, head_class
+
+    kind = _kind_in(arguments) or config.head.kind
+    known = kind if kind in HEADS else config.head.kind
+    documented = dict(_documented(inspect.getdoc(head_class(known)) or ""))
+    keys = Literal[tuple(HEADS)]  # type: ignore[valid-type]
+    fields: list[Any] = [
+        ("kind", keys, known),
+        ("options", tyro.conf.Suppress[dict[str, Any]], dataclasses.field(default_factory=dict)),
+    ]
+    for name, argument in own_arguments(known).items():
+        default = config.head.options.get(name, argument.default)
+        text = tyro.conf.arg(help=documented.get(name, ""))
+        fields.append((name, Annotated[argument.annotation, text], default))
+    Head = dataclasses.make_dataclass("HeadConfig", fields, bases=(HeadConfig,), frozen=True)
+    Head.__doc__ = HeadConfig.__doc__
+    values = {f.name: getattr(config.head, f.name) for f in dataclasses.fields(HeadConfig)}
+    # The parser takes the type of a field from its default.
+    return dataclasses.replace(config, head=Head(**(values | {"kind": known, "options": {}})))
+
+
+def plain_config(parsed: RunConfig) -> RunConfig:
+    """The configuration that the parser filled in, with what differs from defaults as options."""
+    values = {f.name: getattr(parsed.head, f.name) for f in dataclasses.fields(HeadConfig)}
+    own = own_arguments(parsed.head.kind)
+    found = {name: getattr(parsed.head, name, own[name].default) for name in own}
+    values["options"] = {name: found[name] for name in own if found[name] != own[name].default}
+    return dataclasses.replace(parsed, head=HeadConfig(**values))
+
+
+def own_arguments(kind: str) -> dict[str, inspect.Parameter]:
+    """The arguments of a head that every run may choose and no other field gives."""
+    from highrank.build import GIVEN
+    from highrank.heads import head_arguments
+
+    taken = {*GIVEN, *(field.name for field in dataclasses.fields(HeadConfig))}
+    return {
+        name: argument
+        for name, argument in head_arguments(kind).items()
+        if name not in taken and argument.default is not inspect.Parameter.empty
+    }
+
+
+def _kind_in(arguments: list[str]) -> str | None:
+    for index, argument in enumerate(arguments):
+        if argument.startswith("--head.kind="):
+            return argument.removeprefix("--head.kind=")
+        if argument == "--head.kind" and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+def _documented(docstring: str) -> list[tuple[str, str]]:
+    """Each argument of a docstring and its text."""
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", docstring, flags=re.MULTILINE)
+    return [(name, " ".join(text.split())) for name, text in found]
