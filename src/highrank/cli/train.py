@@ -160,10 +160,10 @@ def evaluate_run(run: "Run", corpus: "Corpus", outcome: "Outcome") -> Found:
 
 def _parting(nats: float, run: "Run") -> str:
     """Whether the components have parted, and what to do if not."""
-    from highrank.analysis.components import PARTED
+    from highrank.analysis.components import SPECIALISED
 
     text = f"Which component speaks tells {nats:.3f} nats about the next word (start of valid)."
-    if nats >= PARTED:
+    if nats >= SPECIALISED:
         return f"{text} More: highrank audit {_quoted(run)}"
     earlier = "grows earlier (--head.grow-at), " if run.trainer.config.head.grow_at else ""
     return (

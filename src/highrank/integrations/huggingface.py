@@ -238,7 +238,7 @@ def _transformers(name: str) -> Any:
         there = "" if Path(name).exists() else " (it is no folder here)"
         raise ValueError(
             f"transformers must be installed to read {name}{there} as a Hugging Face model: "
-            "run `pip install 'highrank[hf]'`"
+            "run `pip install '.[hf]'` in the checkout of highrank"
         )
     import transformers
 

@@ -2,12 +2,14 @@
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from highrank.analysis.rank import MEASURES
 from highrank.studies.audit.page import audit_picture
-from highrank.studies.audit.table import audit_table
+from highrank.studies.audit.table import audit_table, power, short_names
 
 
 def printed(result, width=80):
@@ -43,5 +45,24 @@ def test_names_are_no_markup(make):
     assert "[b]x" in printed(make.result(replace(make.softmax(), name="[b]x")))
 
 
-def test_words_for_which_there_was_no_time_are_undecided(make):
+def test_tokens_for_which_there_was_no_time_are_undecided(make):
     assert ["undecided", "703"] in [line.split() for line in printed(make.hasty()).splitlines()]
+
+
+def test_every_measure_of_rank_has_a_row_and_a_definition(make):
+    text = " ".join(printed(make.result(make.softmax())).split())
+    for measure in MEASURES:
+        assert f"{measure.label} ".replace("\u00a0", " ") in text
+        assert measure.definition in text
+    assert "stable rank 1.07" in text and "entropy rank 12.3" in text
+
+
+def test_names_are_short_and_tell_models_apart():
+    named = [SimpleNamespace(name=n) for n in ("a/x", "b/y/", "c/y", "c/y", "org/" + "long" * 20)]
+    assert short_names([SimpleNamespace(name="runs/_old")]) == ("…/_old",)
+    assert short_names(named) == ("x", "b/y/", "c/y", "c/y (2)", "longlonglongl…nglonglonglong")
+
+
+@pytest.mark.parametrize("value, text", [(1e-3, "10⁻³"), (2.1e-12, "3·10⁻¹²"), (9.5e-4, "10⁻³")])
+def test_small_numbers_are_powers_rounded_up(value, text):
+    assert power(value) == text

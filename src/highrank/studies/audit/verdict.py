@@ -1,128 +1,140 @@
-"""What an audit found, in plain words: read from the numbers, so that the words stay true."""
+"""What an audit found, in sentences that are read off the numbers."""
 
 import math
 from collections.abc import Sequence
 
-from highrank.analysis.components import ALIKE
+from highrank.analysis.components import COLLAPSED, ComponentReport
 from highrank.report.formats import listed
 from highrank.report.theme import HEAD_NAMES
-from highrank.studies.audit.result import MixtureFacts, ModelAudit, RankFacts
+from highrank.studies.audit.result import ModelAudit, RankFacts
 from highrank.studies.audit.table import count, divergence
 
-# The share of the sum of squares that the words speak of.
-EPSILON = 1e-3
-# A rank this close to the highest that could be seen says more about the measurement.
+# The effective rank that sentences and charts show.
+EFFECTIVE, EPSILON = "effective_rank_1e-3", 1e-3
+# A rank this close to the ceiling may be limited by the measurement.
 NEAR = 0.9
-CEILINGS = {"contexts": "the number of contexts", "words": "the number of words in the matrix"}
+CEILINGS = {"contexts": "the number of contexts", "tokens": "the number of tokens in the matrix"}
+
+
+def answer(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
+    """The sentence that the page opens with."""
+    if len(models) > 1:
+        return _ranks_beside(names, models) or "No two of these output layers have a known rank."
+    (name,), (model,) = names, models
+    rank = "unknown"
+    if model.rank.numerical_rank is not None:
+        bound = model.rank.bound
+        of = "with no known bound" if bound is None else f"of at most {count(bound)}"
+        rank = f"{count(model.rank.numerical_rank)}, {of}"
+    return f"The log-probabilities of {name} have a numerical rank that is {rank}."
 
 
 def model_verdict(model: ModelAudit) -> str:
-    """Rank, reachable words and mixture of one model, a sentence or two for each."""
+    """Rank, unargmaxable tokens and mixture of one model, a sentence or two for each."""
     head = model.head
-    kind = HEAD_NAMES.get(head.kind, head.kind)
     size = f"d = {head.context_size}" + (f", K = {head.num_components}" if model.mixture else "")
     parts = [
-        f"{kind} with {size} over {head.vocab_size:,} words.",
+        f"{HEAD_NAMES.get(head.kind, head.kind)} with {size} over {head.vocab_size:,} tokens.",
         rank_verdict(model.rank, head.vocab_size),
+        effective_verdict(model.rank),
+        unargmaxable_verdict(model),
+        "" if model.mixture is None else mixture_verdict(model.mixture),
     ]
-    parts += [effective_verdict(model.rank), reachability_verdict(model)]
-    if model.mixture is not None:
-        parts.append(mixture_verdict(model.mixture))
     return " ".join(filter(None, parts))
 
 
 def rank_verdict(rank: RankFacts, vocab_size: int) -> str:
-    """The comparable rank, beside the highest that it could have been."""
-    if rank.comparable is None:
-        return f"Its rank is unknown: {rank.unknown}."
-    value = count(rank.comparable)
-    if rank.bound is not None and rank.comparable > rank.bound:
+    """The numerical rank, beside the highest that it could have been."""
+    found = rank.numerical_rank
+    if found is None:
+        return f"Its numerical rank is unknown: {rank.unknown}."
+    if rank.bound is not None and found > rank.bound:
         return (
-            f"Its rank reads {value}, above the {count(rank.bound)} that its form allows. That "
-            "cannot be: do not trust this measurement."
+            f"Its numerical rank reads {count(found)}, above the {count(rank.bound)} that its form "
+            "allows. That cannot be: do not trust this measurement."
         )
+    text = f"Its numerical rank is {count(found)}"
     if rank.ceiling_reason == "bound":
-        if rank.comparable == rank.bound:
-            return f"Its rank is {value}, the highest that its form allows ({rank.bound_reason})."
-        return f"Its rank is {value}; its form allows {count(rank.bound)} ({rank.bound_reason})."
+        if found == rank.bound:
+            return f"{text}, the highest that its form allows ({rank.bound_reason})."
+        return f"{text}; its form allows {count(rank.bound)} ({rank.bound_reason})."
+    text += f"; {CEILINGS[rank.ceiling_reason]} allows {count(rank.ceiling)} here."
     known = "No bound on it is known" if rank.bound is None else f"Its form allows {rank.bound:,}"
-    text = (
-        f"Its rank is {value}; {CEILINGS[rank.ceiling_reason]} allows {count(rank.ceiling)} here. "
-    )
-    has_all_words = rank.ceiling_reason == "words" and rank.num_words == vocab_size
-    if rank.comparable >= NEAR * rank.ceiling and not has_all_words:
-        return f"{text}{known}: with more {rank.ceiling_reason} it may be higher."
-    return f"{text}{known}."
+    has_all_tokens = rank.ceiling_reason == "tokens" and rank.num_tokens == vocab_size
+    if found >= NEAR * rank.ceiling and not has_all_tokens:
+        return f"{text} {known}: with more {rank.ceiling_reason} it may be higher."
+    return f"{text} {known}."
 
 
 def effective_verdict(rank: RankFacts) -> str:
     """How few directions carry nearly everything."""
-    found = {e.epsilon: e.rank for e in rank.effective}.get(EPSILON)
+    found = rank.measures[EFFECTIVE]
     if found is None:
         return ""
     verb = "direction carries" if found == 1 else "directions carry"
     return f"{count(found)} {verb} all but {EPSILON:.1%} of the sum of squares."
 
 
-def reachability_verdict(model: ModelAudit) -> str:
-    """How many words can never be the most likely, and of how many it is not known."""
-    facts = model.reachability
+def unargmaxable_verdict(model: ModelAudit) -> str:
+    """How many tokens can never be the most likely, and of how many it is not known."""
+    facts = model.unargmaxable
     if facts is None:
         return ""
-    if facts.num_unreachable:
-        can = "word can" if facts.num_unreachable == 1 else "words can"
-        share = f"{facts.num_unreachable / model.head.vocab_size:.2%} of all"
-        if facts.num_undecided or facts.num_untried:
-            share = f"at least {share}"
-        text = f"{count(facts.num_unreachable)} {can} never be the most likely one ({share})"
-    else:
-        text = "No word was found that can never be the most likely one"
+    is_open = facts.num_undecided or facts.num_untried
+    if not facts.num_unargmaxable and not is_open:
+        return "Every token can be the most likely one."
+    text = "No token was found that can never be the most likely one"
+    if facts.num_unargmaxable:
+        can = "token can" if facts.num_unargmaxable == 1 else "tokens can"
+        least = "at least " if is_open else ""
+        fraction = f"{least}{facts.num_unargmaxable / model.head.vocab_size:.2%} of all"
+        text = f"{count(facts.num_unargmaxable)} {can} never be the most likely one ({fraction})"
     if facts.num_undecided:
         text += f"; too close to call: {count(facts.num_undecided)}"
     if facts.num_untried:
         text += f"; left for lack of time: {count(facts.num_untried)}"
-    if facts.num_unreachable or facts.num_undecided or facts.num_untried:
-        return f"{text}."
-    return "Every word can be the most likely one."
+    return f"{text}."
 
 
-def mixture_verdict(mixture: MixtureFacts) -> str:
+def mixture_verdict(mixture: ComponentReport) -> str:
     """Whether the components are used, and whether they differ."""
     dead = [k for k, component in enumerate(mixture.components, 1) if component.is_dead]
     total = len(mixture.components)
+    text = f"All {total} components are used."
     if dead:
         text = f"{len(dead)} of its {total} components {'is' if len(dead) == 1 else 'are'} dead: "
         text += f"{listed(dead)}."
-    else:
-        text = f"All {total} components are used."
-    text += f" In a typical context about {math.exp(mixture.weight_entropy):.1f} of them speak."
-    if mixture.specialisation < ALIKE:
-        return f"{text} They say nearly the same: the mixture is close to one softmax."
-    return f"{text} Which one speaks tells {mixture.specialisation:.2f} nats about the word."
+    used = f"{math.exp(mixture.weight_entropy):.1f}"
+    text += f" In a typical context the weight is spread over about {used} of them."
+    if mixture.specialisation < COLLAPSED:
+        return f"{text} They have collapsed: the mixture is close to one softmax."
+    return (
+        f"{text} The mutual information I(component; token) is {mixture.specialisation:.2f} nats."
+    )
 
 
 def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     """What two or more models have in common and what not; empty for one."""
     if len(models) < 2:
         return ""
-    apart = [f"{name} {divergence(model)}" for name, model in zip(names, models, strict=True)]
-    sentences = [_ranks_beside(names, models)]
-    if len({(m.rank.num_contexts, m.rank.num_words) for m in models}) > 1:
-        sentences.append("These ranks are of matrices of different sizes.")
-    sentences.append(f"Divergence, in nats: {listed(apart)}.")
-    texts = {(m.text.tokens_sha256, m.text.num_contexts, m.head.vocab_size) for m in models}
-    if len(texts) == 1:
-        said = [
-            f"{name} {model.text.perplexity:,.2f} ({millions(model.num_parameters)} parameters)"
-            for name, model in zip(names, models, strict=True)
-        ]
-        sentences.append(f"Perplexity after the same contexts: {listed(said)}.")
-    else:
+    pairs = list(zip(names, models, strict=True))
+    sentences = []
+    if len({(m.rank.num_contexts, m.rank.num_tokens) for m in models}) > 1:
+        sentences.append("The ranks are of matrices of different sizes.")
+    apart = listed(f"{name} {divergence(model)}" for name, model in pairs)
+    sentences.append(f"Divergence, in nats: {apart}.")
+    if len({(m.text.tokens_sha256, m.text.num_contexts, m.head.vocab_size) for m in models}) > 1:
         sentences.append(
             "Their texts or vocabularies differ, so that perplexities cannot be compared, and "
             "ranks only with care."
         )
-    return " ".join(filter(None, sentences))
+    else:
+        found = listed(
+            f"{name} {model.text.perplexity:,.2f} ({millions(model.num_parameters)} parameters)"
+            for name, model in pairs
+        )
+        sentences.append(f"Perplexity after the same contexts: {found}.")
+    return " ".join(sentences)
 
 
 def millions(number: int) -> str:
@@ -131,9 +143,9 @@ def millions(number: int) -> str:
 
 def _ranks_beside(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     known = [
-        (model.rank.comparable, name)
+        (model.rank.numerical_rank, name)
         for name, model in zip(names, models, strict=True)
-        if model.rank.comparable
+        if model.rank.numerical_rank
     ]
     if len(known) < 2:
         return ""
@@ -141,6 +153,6 @@ def _ranks_beside(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     first = [name for rank, name in known if rank == most]
     others = [f"{most / rank:.3g} × that of {name}" for rank, name in known if rank < most]
     if not others:
-        return f"All have the rank {count(most)}."
+        return f"All have the numerical rank {count(most)}."
     verb = "has" if len(first) == 1 else "have"
-    return f"{listed(first)} {verb} the highest rank: {listed(others)}."
+    return f"{listed(first)} {verb} the highest numerical rank, {count(most)}: {listed(others)}."
