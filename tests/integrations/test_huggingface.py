@@ -229,5 +229,5 @@ def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*highrank\[hf\]"):
+    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*'\.\[hf\]'"):
         HuggingFaceModel("nowhere")

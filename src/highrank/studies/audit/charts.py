@@ -54,7 +54,16 @@ def draw_spectra(
     for level in on_axis:
         axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
     if on_axis:
-        _note(axes, "round-off of float32", min(on_axis))
+        axes.annotate(
+            "round-off of float32",
+            (0, min(on_axis)),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(4, -3),
+            textcoords="offset points",
+            verticalalignment="top",
+            color=LIGHT["muted"],
+            fontsize=NOTE_SIZE,
+        )
     return figure
 
 
@@ -250,16 +259,3 @@ def _mark_bounds(axes: Any, models: Sequence[ModelAudit]) -> None:
             color=LIGHT["muted"],
             fontsize=NOTE_SIZE,
         )
-
-
-def _note(axes: Any, text: str, level: float) -> None:
-    axes.annotate(
-        text,
-        (0, level),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(4, -3),
-        textcoords="offset points",
-        verticalalignment="top",
-        color=LIGHT["muted"],
-        fontsize=NOTE_SIZE,
-    )

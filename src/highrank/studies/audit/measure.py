@@ -7,7 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +22,13 @@ from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
 from highrank.environment import environment
 from highrank.studies.audit.layer import Layer, OnProgress, Vectors, audit_rank, plan_spectrum
-from highrank.studies.audit.model import AuditedModel, Contexts, choose_windows, read_contexts
+from highrank.studies.audit.model import (
+    AuditedModel,
+    Contexts,
+    LoadedModel,
+    choose_windows,
+    read_contexts,
+)
 from highrank.studies.audit.result import (
     AuditResult,
     ModelAudit,
@@ -46,16 +52,6 @@ QUICK_MULTIPLIES = 2e10
 QUICK_SAMPLE, QUICK_SECONDS = 500, 15.0
 # Tokens of a proof that are named.
 NUM_BETWEEN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Forwarded:
-    """A model after its forward pass over the contexts: only its output layer is still held."""
-
-    architecture: str
-    num_parameters: int
-    layer: Layer
-    contexts: Contexts
 
 
 def run_audit(
@@ -98,11 +94,17 @@ def audit_model(
     model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress
 ) -> ModelAudit:
     start, parts = time.monotonic(), _parts(on_progress)
-    forwarded = _forward(model, num_contexts, parts["contexts"])
-    layer, hidden, budget = forwarded.layer, forwarded.contexts.hidden, memory_budget()
+    on_progress(0.0, "loading")
+    loaded = model.load()
+    layer, architecture = loaded.layer, loaded.architecture
+    num_parameters = loaded.num_parameters
+    contexts = _contexts(model, loaded, num_contexts, parts["contexts"])
+    # Only the output layer is needed from here on.
+    del loaded
+    hidden, budget = contexts.hidden, memory_budget()
     plan = plan_spectrum(layer, len(hidden), quick, budget)
     rank = audit_rank(layer, hidden, plan, parts["rank"])
-    target = torch.tensor([int(model.tokens[p + 1]) for p in forwarded.contexts.positions])
+    target = torch.tensor([int(model.tokens[p + 1]) for p in contexts.positions])
     divergence, nats = _predictions(layer, hidden, target, parts["divergence"])
     unargmaxable, note = audit_unargmaxable(
         layer.vectors, model.token, quick, budget, parts["unargmaxable"]
@@ -113,25 +115,17 @@ def audit_model(
             layer.mixture,
             hidden,
             token=model.token,
-            context=lambda row: _written(model, int(forwarded.contexts.positions[row])),
+            context=lambda row: _written(model, int(contexts.positions[row])),
             on_progress=parts["mixture"],
         )
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
         source=model.source,
-        architecture=forwarded.architecture,
-        num_parameters=forwarded.num_parameters,
+        architecture=architecture,
+        num_parameters=num_parameters,
         head=layer.facts,
-        text=TextFacts(
-            name=model.text,
-            sha256=model.text_sha256,
-            tokens_sha256=_tokens_sha256(model),
-            num_tokens=len(model.tokens),
-            num_contexts=len(hidden),
-            nats=nats,
-            perplexity=math.exp(min(nats, 700.0)),
-        ),
+        text=_text(model, len(hidden), nats),
         rank=rank,
         divergence=divergence,
         unargmaxable=unargmaxable,
@@ -223,9 +217,9 @@ def memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int:
         return MAX_BYTES
 
 
-def _forward(model: AuditedModel, num_contexts: int, on_progress: OnProgress) -> _Forwarded:
-    on_progress(0.0, "loading")
-    loaded = model.load()
+def _contexts(
+    model: AuditedModel, loaded: LoadedModel, num_contexts: int, on_progress: OnProgress
+) -> Contexts:
     largest, V = int(max(model.tokens)), loaded.layer.facts.vocab_size
     if largest >= V:
         raise ValueError(
@@ -240,12 +234,7 @@ def _forward(model: AuditedModel, num_contexts: int, on_progress: OnProgress) ->
     )
     if not contexts.hidden.isfinite().all():
         raise ValueError(f"the hidden states of {model.name} must be finite, got others")
-    return _Forwarded(
-        architecture=loaded.architecture,
-        num_parameters=loaded.num_parameters,
-        layer=loaded.layer,
-        contexts=contexts,
-    )
+    return contexts
 
 
 def _predictions(
@@ -274,13 +263,21 @@ def _written(model: AuditedModel, position: int) -> tuple[str, str]:
     return " ".join(context), following
 
 
-def _tokens_sha256(model: AuditedModel) -> str:
+def _text(model: AuditedModel, num_contexts: int, nats: float) -> TextFacts:
     tokens = np.asarray(model.tokens)
     written = {int(token): model.token(int(token)) for token in np.unique(tokens)}
     digest = hashlib.sha256()
     for token in tokens.tolist():
         digest.update(written[token].encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
+    return TextFacts(
+        name=model.text,
+        sha256=model.text_sha256,
+        tokens_sha256=digest.hexdigest(),
+        num_tokens=len(tokens),
+        num_contexts=num_contexts,
+        nats=nats,
+        perplexity=math.exp(min(nats, 700.0)),
+    )
 
 
 def _parts(on_progress: OnProgress) -> dict[str, OnProgress]:
