@@ -120,9 +120,7 @@ def component_report(
             on_progress(min(1.0, (start + size) / T), f"{min(start + size, T):,} contexts")
     num_pairs = len(range(0, T, spacing))
     weight = torch.cat(totals.weights)  # (T, K)
-    components = tuple(
-        _component(weight, totals.joint, k, token=token, context=context) for k in range(K)
-    )
+    components = tuple(_component(weight, totals.joint, k, token, context) for k in range(K))
     return ComponentReport(
         num_contexts=T,
         weight_entropy=entropy(weight).mean().item(),
@@ -175,7 +173,6 @@ def _component(
     weight: Tensor,
     joint: Tensor,
     k: int,
-    *,
     token: Callable[[int], str],
     context: Callable[[int], tuple[str, str]],
 ) -> Component:
