@@ -19,20 +19,18 @@ from highrank.studies.audit.charts import (
 from highrank.studies.audit.result import AuditResult, ModelAudit, UnargmaxableToken
 from highrank.studies.audit.table import (
     DEFINITIONS,
-    count,
-    divergence,
-    key_rows,
-    power,
-    short_names,
-)
-from highrank.studies.audit.verdict import (
     EFFECTIVE,
     EPSILON,
     answer,
     comparison,
+    count,
+    divergence,
+    key_rows,
     millions,
     mixture_verdict,
     model_verdict,
+    power,
+    short_names,
 )
 
 # Unargmaxable tokens with a row of their own; the others follow as a list.
