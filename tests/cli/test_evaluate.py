@@ -203,7 +203,7 @@ def test_independent_lines_start_afresh(results, tmp_path):
         (["--text", "tale.txt", "--per-token", "out.txt"], "the words' file must end in .csv or"),
         (["--text", "tale.txt", "--per-token", "no/out.csv"], "the output's folder must exist"),
         (["--text", "nowhere.txt"], "the text must be a file, got nowhere.txt"),
-        (["--text", "foreign.txt"], "the text foreign.txt must have a word of the run's vocab"),
+        (["--text", "foreign.txt"], "the text foreign.txt must have a token of the run's vocab"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(arguments, message, highrank, trained):

@@ -136,7 +136,7 @@ def test_samples_are_printed_alike_wherever_they_come_from(highrank, trained):
         (["--device", "abacus"], "device must be one that torch has here, got "),
         (
             ["--prompt", "newt axolotl"],
-            "the prompt must have a word of the run's vocabulary, got newt axolotl",
+            "the prompt must have a token of the run's vocabulary, got newt axolotl",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from highrank.environment import environment
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import CacheGrid, Search, Trial
-from highrank.presets.published import PUBLISHED
+from highrank.presets import PUBLISHED
 from highrank.report.evaluation import method_text, results_table, search_table
 
 RESULT = Result(

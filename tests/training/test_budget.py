@@ -18,15 +18,15 @@ def test_the_speed_is_of_the_last_windows_without_the_first_of_a_sitting():
 def test_without_a_budget_time_is_never_over():
     clock = Clock(None, num_valid=100)
     clock.add_window(1, 1e9)
-    assert clock.share(1) == 0 and not clock.is_over(1)
+    assert clock.progress(1) == 0 and not clock.is_over(1)
 
 
 def test_time_is_over_when_only_the_last_validation_fits_in():
     clock = Clock(10.0, num_valid=100)
     clock.add_validation(3.0, num_components=1)
-    assert clock.share(1) == pytest.approx(3 / 7) and not clock.is_over(1)
+    assert clock.progress(1) == pytest.approx(3 / 7) and not clock.is_over(1)
     clock.add_window(10, 4.0)
-    assert clock.share(1) == 1 and clock.is_over(1)
+    assert clock.progress(1) == 1 and clock.is_over(1)
 
 
 def test_before_a_validation_a_token_takes_as_long_as_in_training():

@@ -159,7 +159,7 @@ def language(
         json: Print the numbers as JSON instead of a table.
     """
     from highrank.studies.demo.learned import run_learned_language
-    from highrank.studies.demo.table import learned_language_table
+    from highrank.studies.demo.page import learned_language_table
     from highrank.training.trainer import Diverged
 
     set_threads(threads)

@@ -249,7 +249,7 @@ def as_result(
 
 
 def as_json(loaded: LoadedRun, results: "Mapping[Path, Result]") -> dict[str, Any]:
-    from highrank.presets.published import published
+    from highrank.presets import published
 
     rows = published(loaded.config, loaded.corpus.name)
     return {
@@ -269,7 +269,7 @@ def tell_searches(searches: "Mapping[str, Search[Any]]", on_stderr: bool) -> Non
 
 def tell(loaded: LoadedRun, results: "Mapping[Path, Result]") -> None:
     """A table of the results beside the paper's rows."""
-    from highrank.presets.published import published
+    from highrank.presets import published
     from highrank.report.evaluation import results_table
 
     console = Console(highlight=False, markup=False)

@@ -110,7 +110,7 @@ def _steps(loaded: LoadedRun, prompt: list[str], options: Options) -> "Iterator[
         loaded.vocabulary,
         prompt,
         options.sampling(),
-        num_words=options.words,
+        num_tokens=options.words,
         num_samples=options.samples,
         with_components=options.show_components,
     )
@@ -154,7 +154,7 @@ def _as_json(
     from highrank.data.tokenizer import readable
 
     samples = []
-    for index, words in enumerate(zip(*(step.words for step in written), strict=True)):
+    for index, words in enumerate(zip(*(step.tokens for step in written), strict=True)):
         sample: dict[str, Any] = {
             "text": readable([*prompt, *words], loaded.corpus.level),
             "words": words,

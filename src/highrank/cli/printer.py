@@ -67,7 +67,7 @@ def print_samples(
             if index == 0:
                 written.append(step)
             component = None if step.components is None else step.components[index]
-            pen.write(step.words[index], component)
+            pen.write(step.tokens[index], component)
         pen.end()
 
 

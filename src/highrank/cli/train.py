@@ -73,9 +73,8 @@ def checked(options: Options) -> tuple["Corpus", float | None]:
     """Find mistakes before a folder is made. Returns the corpus and the seconds to train for."""
     import torch
 
-    from highrank.build import build_model
+    from highrank.build import build_model, check_config
     from highrank.environment import check_device
-    from highrank.training.check import check_config
     from highrank.training.log import check_tensorboard
 
     budget = None if options.budget is None else parse_duration(options.budget)
@@ -220,7 +219,7 @@ def tell(run: "Run", corpus: "Corpus", outcome: "Outcome", found: Found) -> None
         vocabulary,
         (),
         Sampling(temperature=TEMPERATURE),
-        num_words=60,
+        num_tokens=60,
         num_samples=NUM_SAMPLES,
     )
     print_samples(console, corpus.level, steps, NUM_SAMPLES)
@@ -256,7 +255,7 @@ def training_bar() -> Iterator[Callable[["Progress"], None]]:
                 bar.reset(task, stage=progress.stage, numbers="")
             bar.update(
                 task,
-                completed=progress.share,
+                completed=progress.fraction,
                 description=f"{progress.stage} epoch {progress.epoch} step {progress.step}",
                 numbers=_numbers(progress),
             )
@@ -274,8 +273,8 @@ def _lines(console: Console) -> Callable[["Progress"], None]:
             return
         last, valid = now, progress.valid_loss
         console.print(
-            f"{progress.share:4.0%} {progress.stage} epoch {progress.epoch} step {progress.step}: "
-            f"{_numbers(progress)}",
+            f"{progress.fraction:4.0%} {progress.stage} epoch {progress.epoch} step "
+            f"{progress.step}: {_numbers(progress)}",
             highlight=False,
             soft_wrap=True,
         )

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.heads import Head
-from highrank.heads.mixture import log_responsibility
+from highrank.heads.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 
@@ -71,14 +70,15 @@ def surprisals(
         ids = torch.from_numpy(vocabulary.encode([EOS, *words])).to(device)  # (T + 1,)
         state = model.initial_state(1)
         for start, length in windows(len(ids), window):
-            hidden, _, state = model.backbone(ids[start : start + length, None], state)
+            hidden, past, state, _ = model.read(ids[start : start + length, None], state)
             target = ids[start + 1 : start + 1 + length]  # (T,)
             met = words[start : start + length]
+            assert isinstance(model.head, MixtureHead) and not past
             yield from _surprisals(model.head, hidden[:, 0], target, met, vocabulary)
 
 
 def _surprisals(
-    head: Head, hidden: Tensor, target: Tensor, words: Sequence[str], vocabulary: Vocabulary
+    head: MixtureHead, hidden: Tensor, target: Tensor, words: Sequence[str], vocabulary: Vocabulary
 ) -> Iterator[Surprisal]:
     log_prob = head.log_prob(hidden)  # (T, V)
     log_p = log_prob.gather(-1, target[:, None])  # (T, 1)

@@ -3,30 +3,24 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.table import Table
 
 from highrank.data.catalog import Listing
 from highrank.data.corpus import SPLITS, Corpus
+from highrank.report.table import make_table
 
 
 def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
     """All corpora, known and prepared, 80 columns wide at most."""
-    table = Table(
+    table = make_table(
+        ("corpus", "text", "licence"),
+        ("tokens", "words"),
         caption=(
             f"Prepared corpora are in {cache / 'corpora'}. tokens: of the training text. Downloads "
             "are checked by hash and by the published counts; whether an address still answers is "
             "found out when it is used. Addresses: --json."
         ),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption_justify="left",
     )
-    table.add_column("corpus", no_wrap=True)
-    table.add_column("text", overflow="fold")
-    table.add_column("licence", overflow="fold")
-    for name in ("tokens", "words"):
-        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("ready", no_wrap=True)
     for listing in listings:
         tokens = None if listing.num_tokens is None else listing.num_tokens.get("train")
@@ -46,18 +40,11 @@ def corpus_table(corpus: Corpus) -> Table:
     """What each split of a prepared corpus holds."""
     header = corpus.header
     kind = "characters" if header.level == "char" else "words"
-    table = Table(
-        title=f"{corpus.name}: {header.vocab_size:,} {kind}",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-    )
-    table.add_column("split")
-    for name in ("tokens", "<unk>", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title = f"{corpus.name}: {header.vocab_size:,} {kind}"
+    table = make_table(("split",), ("tokens", "<unk>", "share"), title=title)
     for name in SPLITS:
         split = header.splits[name]
-        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_share:.2%}")
+        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_fraction:.2%}")
         table.add_row(name, *cells)
     return table
 

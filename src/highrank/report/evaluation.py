@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
-from highrank.presets.published import Published
+from highrank.presets import Published
+from highrank.report.table import make_table
 
 # What a search varies, as it is called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
@@ -25,18 +25,8 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     if first.method != "static" and first.split in ("valid", "test"):
         note += f" {first.method} reads a text as one column: compare with static --columns 1."
     per = first.unit.removeprefix("perplexity per ")
-    table = Table(
-        title=_title(first),
-        caption=note,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("method", overflow="fold")
-    table.add_column("text", overflow="fold")
-    for name in ("perplexity", "nats", f"bits/{per}", "tokens"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("perplexity", "nats", f"bits/{per}", "tokens")
+    table = make_table(("method", "text"), numbers, title=_title(first), caption=note)
     for result in results:
         table.add_row(
             method_text(result),
@@ -125,16 +115,12 @@ def search_table(name: str, search: Search[Any]) -> Table:
         if len(tried) > 1 and best in (tried[0], tried[-1]) and best > 0:
             end = "lowest" if best == tried[0] else "highest"
             notes.append(f"The best {key} is the {end} that was tried.")
-    table = Table(
+    table = make_table(
+        (),
+        (*SEARCHED[name], "perplexity"),
         title=f"{name}: tried on {search.num_tokens:,} tokens of valid",
         caption=" ".join(notes) or None,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
     )
-    for column in (*SEARCHED[name], "perplexity"):
-        table.add_column(column, justify="right", no_wrap=True)
     for trial, each in zip(trials[:MOST_ROWS], values, strict=False):
         cells = (f"{each[key]:g}" if key in each else "–" for key in SEARCHED[name])
         table.add_row(*cells, _perplexity(trial.nats))

@@ -12,7 +12,7 @@ NUM_TIMED_WINDOWS = 50
 
 
 class Clock:
-    """Seconds of training and validation over all sittings, and the budget of them.
+    """Seconds of training and validation over all sessions, and the budget of them.
 
     Args:
         budget: seconds; None for no limit.
@@ -37,7 +37,7 @@ class Clock:
 
     def add_window(self, tokens: int, seconds: float) -> None:
         self.seconds += seconds
-        # The first of a sitting takes longer than any other.
+        # The first of a session takes longer than any other.
         if self.is_warm:
             self.windows.append((tokens, seconds))
         self.is_warm = True
@@ -60,8 +60,8 @@ class Clock:
             return self.validation_seconds
         return max(self.validation_seconds, self.num_valid / self.speed)
 
-    def share(self, num_components: int) -> float:
-        """Of the time before the last validation; 0 without a budget."""
+    def progress(self, num_components: int) -> float:
+        """The fraction of the time before the last validation that is spent; 0 without a budget."""
         if self.budget is None:
             return 0.0
         return min(1.0, self.seconds / max(1e-9, self.budget - self.reserve(num_components)))
@@ -83,7 +83,7 @@ class Clock:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on; the old budget holds unless a new one was given."""
+        """Resume; the old budget holds unless a new one was given."""
         new_budget = self.budget
         for name, value in state.items():
             setattr(self, name, value)

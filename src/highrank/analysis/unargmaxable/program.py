@@ -28,6 +28,7 @@ from highrank.analysis.unargmaxable.certificate import (
     margins,
 )
 from highrank.analysis.unargmaxable.problem import NEVER, Deadline, OutOfTime, Problem
+from highrank.environment import install_hint
 
 MAX_ROUNDS = 300
 # Rivals that enter the program at once.
@@ -55,9 +56,7 @@ class Optimum(NamedTuple):
 
 def check_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise ValueError(
-            "Linear programs need scipy: run `pip install '.[audit]'` in the checkout of highrank."
-        )
+        raise ValueError(f"scipy must be installed for linear programs: {install_hint('audit')}")
 
 
 def decide_token(

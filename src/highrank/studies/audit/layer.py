@@ -27,13 +27,13 @@ from highrank.analysis.svd import (
     singular_values,
 )
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
-from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import HEADS, MixtureHead
 from highrank.integrations.huggingface import OutputLayer
 from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 
 OnProgress = Callable[[float, str], None]
 
-KINDS = {Softmax: "softmax", MixtureOfContexts: "moc", MixtureOfSoftmaxes: "mos"}
+KINDS = {path.split(":")[1]: kind for kind, path in HEADS.items()}
 # Rows of a block at least: the vocabulary's weights should not be read for a handful of contexts.
 MIN_ROWS = 64
 # Copies of the output embedding, in float64, that the linear method makes.
@@ -66,7 +66,7 @@ class Layer:
     """As `head_singular_values` with the head filled in; None if log p is not linear."""
     vectors: Vectors | None
     """None for a mixture of softmaxes, where the greatest logit decides nothing."""
-    mixture: Head | None
+    mixture: MixtureHead | None
     """The head itself if it has several components."""
 
 
@@ -79,7 +79,7 @@ class Plan:
     reason: str
 
 
-def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Layer:
+def head_layer(head: MixtureHead, *, is_tied: bool, hidden_bound: float | None) -> Layer:
     """A head of ours.
 
     Args:
@@ -91,7 +91,7 @@ def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Laye
         hidden_bound = 1.0 if head.activation == "tanh" else None
     return Layer(
         facts=HeadFacts(
-            kind=KINDS[type(head)],
+            kind=KINDS[type(head).__name__],
             vocab_size=head.vocab_size,
             context_size=head.embedding_size,
             num_components=head.num_components,

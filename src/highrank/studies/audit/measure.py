@@ -20,7 +20,7 @@ from highrank.analysis.divergence import Divergence, expected_divergence
 from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
 from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
-from highrank.environment import environment
+from highrank.environment import environment, install_hint
 from highrank.studies.audit.layer import Layer, OnProgress, Vectors, audit_rank, plan_spectrum
 from highrank.studies.audit.model import (
     AuditedModel,
@@ -151,8 +151,7 @@ def audit_unargmaxable(
     if vectors is None:
         return None, "not decided, as no single logit decides which token is the most likely"
     if find_spec("scipy") is None:
-        install = "run `pip install '.[audit]'` in the checkout of highrank"
-        return None, f"not decided, as linear programs need scipy: {install}"
+        return None, f"not decided, as linear programs need scipy: {install_hint('audit')}"
     V, E = vectors.weight.shape
     if (needed := 8 * COPIES * V * E) > budget:
         return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"

