@@ -93,7 +93,6 @@ def test_studies_do_not_import_each_other():
     forbid(found for found in others if found.target[1:2] != found.path.parts[1:2])
 
 
-@pytest.mark.xfail(reason="audit/sections, audit/text and the verdicts still show", strict=True)
 def test_what_measures_does_not_import_what_shows():
     measuring = (found for found in OF_STUDIES if found.path.stem not in SHOWING)
     forbid(f for f in measuring if f.target[0] == "report" or set(f.target[2:3]) & set(SHOWING))

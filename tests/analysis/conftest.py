@@ -1,28 +1,27 @@
-"""How tests of reachability ask for verdicts."""
+"""How tests of unargmaxable tokens ask for verdicts."""
 
 import pytest
 
-from highrank.analysis.unargmaxable import decide_words
-from highrank.analysis.unargmaxable.result import Verdict
+from highrank.analysis.unargmaxable import Verdict, decide_tokens
 
 
 @pytest.fixture(scope="session")
 def verdicts():
-    """The verdict of each word, in the order of the vocabulary."""
+    """The verdict of each token, in the order of the vocabulary."""
 
     def read(*args):
-        return [word.verdict.value for word in decide_words(*args).words]
+        return [token.verdict.value for token in decide_tokens(*args)]
 
     return read
 
 
 @pytest.fixture(scope="session")
-def reachable():
-    """The set of reachable words, where every word must be decided."""
+def argmaxable():
+    """The set of argmaxable tokens, where every token must be decided."""
 
     def read(*args):
-        found = decide_words(*args)
-        assert not found.having(Verdict.UNDECIDED)
-        return {word.word for word in found.having(Verdict.REACHABLE)}
+        found = decide_tokens(*args)
+        assert all(token.verdict is not Verdict.UNDECIDED for token in found)
+        return {token.token for token in found if token.verdict is Verdict.ARGMAXABLE}
 
     return read

@@ -1,6 +1,7 @@
-"""What components do, against loops and scipy, and on mixtures made by hand."""
+"""Use, differences and preferences of components, against loops, scipy and known mixtures."""
 
 import json
+import math
 from dataclasses import asdict
 
 import numpy as np
@@ -11,10 +12,13 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
 from highrank.analysis import components as module
-from highrank.analysis.components import component_report, pair_divergences
+from highrank.analysis.components import component_report, pair_divergences, specialisation
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.models.awd_lstm import AWDLSTM
+from highrank.models.language_model import LanguageModel
 
 T, D, K, E, V = 31, 5, 3, 4, 12
+TOKENS = np.arange(40, dtype=np.uint16) % 8
 
 
 @pytest.fixture(autouse=True)
@@ -69,30 +73,31 @@ def test_pairs_diverge_as_scipy_says_at_evenly_spaced_contexts(head, hidden, tab
     assert report.num_pair_contexts == len(chosen) <= limit
 
 
-def test_use_and_takeovers_are_read_off_the_weights(head, hidden, tables):
+def test_use_and_top_contexts_are_read_off_the_weights(head, hidden, tables):
     weight, _ = tables
-    report = component_report(head, hidden, num_takeovers=4)
+    report = component_report(head, hidden, context=lambda row: (f"context {row}", f"next {row}"))
     for k, component in enumerate(report.components):
         assert component.mean_weight == pytest.approx(weight[:, k].mean())
-        assert component.largest_share == pytest.approx((weight.argmax(1) == k).mean())
-        top = np.argsort(-weight[:, k])[:4]
-        assert [takeover.context for takeover in component.takeovers] == top.tolist()
-        found = [takeover.weight for takeover in component.takeovers]
+        assert component.largest_fraction == pytest.approx((weight.argmax(1) == k).mean())
+        top = np.argsort(-weight[:, k])[:5]
+        assert [at.text for at in component.top_contexts] == [f"context {row}" for row in top]
+        assert [at.next_token for at in component.top_contexts] == [f"next {row}" for row in top]
+        found = [at.weight for at in component.top_contexts]
         assert found == pytest.approx(weight[top, k].tolist())
 
 
-def test_preferred_words_add_most_to_the_divergence_from_all_components(head, hidden, tables):
+def test_preferred_tokens_add_most_to_the_divergence_from_all_components(head, hidden, tables):
     weight, prob = tables
     joint = np.einsum("tk,tkv->kv", weight, prob) / T
-    for k, component in enumerate(component_report(head, hidden, num_words=5).components):
+    for k, component in enumerate(component_report(head, hidden).components):
         given = joint[k] / joint[k].sum()
         gain = given * np.log(given / joint.sum(0))
-        words = [preferred.word for preferred in component.preferred]
-        assert words == np.argsort(-gain)[:5].tolist()
-        for preferred in component.preferred:
-            assert preferred.prob == pytest.approx(given[preferred.word])
-            share = joint[k, preferred.word] / joint[:, preferred.word].sum()
-            assert preferred.share == pytest.approx(share)
+        tokens = [int(preferred.token) for preferred in component.preferred]
+        assert tokens == np.argsort(-gain)[:10].tolist()
+        for token, preferred in zip(tokens, component.preferred, strict=True):
+            assert preferred.prob == pytest.approx(given[token])
+            responsibility = joint[k, token] / joint[:, token].sum()
+            assert preferred.responsibility == pytest.approx(responsibility)
 
 
 def test_a_component_without_weight_is_dead_and_the_others_are_not(head):
@@ -101,11 +106,11 @@ def test_a_component_without_weight_is_dead_and_the_others_are_not(head):
         head.prior.weight.zero_()
         head.prior.weight[1] = -50.0
     report = component_report(head, hidden)
-    assert report.dead == (1,)
+    assert report.num_dead == 1
     assert [component.is_dead for component in report.components] == [False, True, False]
 
 
-def test_components_that_say_the_same_have_no_divergence(head, hidden):
+def test_equal_components_have_no_divergence(head, hidden):
     with torch.no_grad():
         for parameter in (head.latent.weight, head.latent.bias):
             parameter.copy_(parameter[:E].repeat(K, *[1] * (parameter.dim() - 1)))
@@ -125,7 +130,8 @@ def test_a_component_whose_weight_underflows_prefers_nothing(head, hidden):
         head.prior.weight.zero_()
         head.prior.weight[2] = -1e5
     report = component_report(head, hidden.abs())
-    assert (report.dead, report.components[2].preferred) == ((2,), ())
+    assert [component.is_dead for component in report.components] == [False, False, True]
+    assert report.components[2].preferred == ()
     json.dumps(asdict(report), allow_nan=False)
 
 
@@ -157,3 +163,40 @@ def test_progress_ends_at_one(head, hidden):
 def test_mistakes_are_named(make, rows, options, message):
     with pytest.raises(ValueError, match=message):
         component_report(make(), torch.randn(rows), **options)
+
+
+def model_with(head):
+    return LanguageModel(AWDLSTM(8, 4, (6,)), head, tied=False).eval()
+
+
+def test_components_with_a_token_each_share_all_its_information():
+    head = MixtureOfSoftmaxes(6, 8, 2, 2)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.latent.bias.copy_(
+            torch.tensor([20.0, -20.0, -20.0, 20.0])
+        )  # contexts (1, -1), (-1, 1)
+        head.weight[0, 0] = head.weight[1, 1] = 50.0
+    assert specialisation(model_with(head), TOKENS) == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_equal_components_share_no_information_with_the_token():
+    head = MixtureOfSoftmaxes(6, 8, 3, 4)
+    with torch.no_grad():
+        head.latent.weight.copy_(head.latent.weight[:4].repeat(3, 1))
+        head.latent.bias.copy_(head.latent.bias[:4].repeat(3))
+    assert specialisation(model_with(head), TOKENS) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "head", [Softmax(6, 8), MixtureOfSoftmaxes(6, 8, 1, 4), MixtureOfContexts(6, 8, 3, 4)]
+)
+def test_what_is_no_mixture_of_softmaxes_has_no_specialisation(head):
+    assert specialisation(model_with(head), TOKENS) is None
+
+
+def test_as_many_contexts_are_read_as_asked_for():
+    model = model_with(MixtureOfSoftmaxes(6, 8, 3, 4))
+    assert specialisation(model, TOKENS, 5) == specialisation(model, TOKENS[:5])
+    assert specialisation(model, TOKENS, 5) != specialisation(model, TOKENS, 6)

@@ -1,7 +1,6 @@
 """Numerical ranks of matrices whose rank is known."""
 
 import json
-from dataclasses import asdict
 from fractions import Fraction
 
 import numpy as np
@@ -13,16 +12,19 @@ from hypothesis import strategies as st
 
 from highrank.analysis.log_probs import head_log_probs, matrix_log_probs
 from highrank.analysis.rank import (
-    certified_rank,
-    comparable_rank,
+    MEASURES,
     effective_rank,
     entropy_rank,
     log_prob_rank,
+    measure_ranks,
+    noise_floor,
     numerical_rank,
+    numerical_rank_float32,
+    numerical_rank_float64,
     press_threshold,
     rank_bound,
-    rank_report,
     stable_rank,
+    unknown_reason,
 )
 from highrank.analysis.svd import head_singular_values, singular_values
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
@@ -94,19 +96,19 @@ def head_of(kind, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 10, 50, 100, 150, 199, 200])
-def test_known_ranks_are_certified(rank):
+def test_known_ranks_are_found_with_both_tolerances(rank):
     spectrum = spectrum_of(of_rank(rank, 260, 220))
-    assert certified_rank(spectrum) == rank == comparable_rank(spectrum)
+    assert numerical_rank_float64(spectrum) == rank == numerical_rank_float32(spectrum)
 
 
 @pytest.mark.parametrize("rank", [1, 20, 50])
-def test_the_trap_of_the_wrong_epsilon_is_avoided_when_numbers_say_how_they_were_made(rank):
+def test_the_trap_of_the_wrong_epsilon_is_avoided_when_the_precision_is_known(rank):
     matrix = of_rank(rank).float()
     spectrum = spectrum_of(matrix)
     assert numerical_rank(spectrum.values, (90, 60), torch.finfo(torch.float64).eps) == 60
-    assert comparable_rank(spectrum) == rank
-    assert certified_rank(spectrum) is None
-    assert comparable_rank(spectrum_of(matrix.double(), precision=torch.float32)) == rank
+    assert numerical_rank_float32(spectrum) == rank
+    assert numerical_rank_float64(spectrum) is None
+    assert numerical_rank_float32(spectrum_of(matrix.double(), precision=torch.float32)) == rank
 
 
 @pytest.mark.parametrize("kind", ["softmax", "moc", "mos"])
@@ -115,62 +117,73 @@ def test_heads_recomputed_in_float64_have_the_rank_of_the_theory(kind, dtype):
     head, hidden = head_of(kind, dtype), torch.randn(150, 20).to(dtype)
     (spectrum,) = singular_values(head_log_probs(head, hidden))
     if kind == "mos":
-        assert certified_rank(spectrum) == 100 and comparable_rank(spectrum) > 50
+        assert numerical_rank_float64(spectrum) == 100 and numerical_rank_float32(spectrum) > 50
     else:
         (linear,) = head_singular_values(head, hidden)
-        assert certified_rank(spectrum) == certified_rank(linear) == 12 == head.rank_bound
-        assert comparable_rank(spectrum) == comparable_rank(linear) == 12
+        assert (
+            numerical_rank_float64(spectrum)
+            == numerical_rank_float64(linear)
+            == 12
+            == head.rank_bound
+        )
+        assert numerical_rank_float32(spectrum) == numerical_rank_float32(linear) == 12
 
 
 @pytest.mark.parametrize("kind", ["softmax", "moc", "mos"])
-def test_the_comparable_rank_is_the_same_from_float32_and_from_float64(kind):
+def test_the_numerical_rank_is_the_same_from_float32_and_from_float64(kind):
     head, hidden = head_of(kind), torch.randn(150, 20)
     sources = [head_log_probs(head, hidden, dtype) for dtype in (torch.float32, torch.float64)]
-    made = [comparable_rank(singular_values(source)[0]) for source in sources]
-    assert abs(made[0] - made[1]) <= 1
+    found = [numerical_rank_float32(singular_values(source)[0]) for source in sources]
+    assert abs(found[0] - found[1]) <= 1
 
 
-def test_numbers_made_in_bfloat16_have_a_noise_floor_and_no_rank():
+def test_numbers_computed_in_bfloat16_have_a_noise_floor_and_no_rank():
     head, hidden = head_of("softmax", torch.bfloat16), torch.randn(150, 20).bfloat16()
     log_prob = head.log_prob(hidden).detach()
     assert log_prob.dtype == torch.float32
     spectrum = spectrum_of(log_prob, precision=torch.bfloat16)
-    report = rank_report(spectrum, rank_bound(10, has_bias=True))
-    assert (report.comparable, report.certified, report.precision) == (None, None, "bfloat16")
-    assert report.noise_floor == pytest.approx(0.5 * 251**0.5 * report.largest * 2**-7)
-    assert "were made in bfloat16" in report.unknown
+    assert numerical_rank_float32(spectrum) is numerical_rank_float64(spectrum) is None
+    largest = spectrum.values[0].item()
+    assert noise_floor(spectrum) == pytest.approx(0.5 * 251**0.5 * largest * 2**-7)
+    assert "were computed in bfloat16" in unknown_reason(spectrum)
     # What it would be taken for: the noise of the logits has full rank.
     assert numerical_rank(spectrum.values, (150, 100), torch.finfo(torch.float32).eps) == 100
 
 
-def test_the_fast_way_knows_the_comparable_rank_and_says_that_it_knows_no_other():
+def test_the_fast_method_knows_the_rank_of_float32_only():
     head, hidden = head_of("moc"), torch.randn(150, 20)
-    report = rank_report(
-        singular_values(head_log_probs(head, hidden), "fast")[-1], rank_bound(10, has_bias=True)
-    )
-    assert (report.comparable, report.certified, report.bound.value) == (12, None, 12)
-    assert report.unknown == "the fast method hides what is below its own round-off"
+    spectrum = singular_values(head_log_probs(head, hidden), "fast")[-1]
+    assert numerical_rank_float32(spectrum) == rank_bound(10, has_bias=True).value == 12
+    assert numerical_rank_float64(spectrum) is None
+    assert unknown_reason(spectrum) == "the fast method hides what is below its own round-off"
 
 
 def test_a_bias_of_zeros_adds_no_rank():
     head = head_of("softmax")
     torch.nn.init.zeros_(head.bias)
     (linear,) = head_singular_values(head, torch.randn(150, 20))
-    assert certified_rank(linear) == 11
+    assert numerical_rank_float64(linear) == 11
 
 
-def test_a_complete_report_leaves_nothing_unknown():
-    report = rank_report(spectrum_of(of_rank(7)), rank_bound(6, has_bias=False))
-    assert (report.comparable, report.certified, report.unknown) == (7, 7, "")
-    assert (report.num_contexts, report.vocab_size, report.precision) == (90, 60, "float64")
-    assert (report.method, report.bound.value) == ("stable", 7)
-    json.dumps(asdict(report))
+def test_measures_of_a_float64_matrix_are_all_known():
+    spectrum = spectrum_of(of_rank(7))
+    found = measure_ranks(spectrum)
+    assert list(found) == [measure.key for measure in MEASURES]
+    assert found["numerical_rank_float32"] == found["numerical_rank_float64"] == 7
+    assert found["effective_rank_1e-3"] == effective_rank(spectrum.values, 1e-3)
+    assert found["stable_rank"] == stable_rank(spectrum.values)
+    assert found["entropy_rank"] == entropy_rank(spectrum.values)
+    assert unknown_reason(spectrum) == ""
+    assert (spectrum.shape, spectrum.precision) == ((90, 60), torch.float64)
+    assert spectrum.method == "stable"
+    json.dumps(found)
 
 
-def test_float32_numbers_lack_only_the_certificate():
-    report = rank_report(spectrum_of(of_rank(7).float()), rank_bound(6, has_bias=False))
-    assert (report.comparable, report.certified) == (7, None)
-    assert report.unknown == "a certified rank needs the head recomputed in float64"
+def test_float32_numbers_lack_only_the_rank_of_float64():
+    spectrum = spectrum_of(of_rank(7).float())
+    assert (numerical_rank_float32(spectrum), numerical_rank_float64(spectrum)) == (7, None)
+    want = "the numerical rank of float64 needs the head recomputed in float64"
+    assert unknown_reason(spectrum) == want
 
 
 values = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(
@@ -211,6 +224,6 @@ def test_bounds_are_those_of_the_heads_and_say_why_there_is_none():
 
 def test_soft_capped_logits_do_exceed_the_bound_of_linear_ones():
     logits = 30 * torch.randn(90, 4).double() @ torch.randn(4, 60).double()
-    assert certified_rank(spectrum_of(logits.log_softmax(-1))) == 5
+    assert numerical_rank_float64(spectrum_of(logits.log_softmax(-1))) == 5
     capped = 30 * torch.tanh(logits / 30)
-    assert certified_rank(spectrum_of(capped.log_softmax(-1))) == 60
+    assert numerical_rank_float64(spectrum_of(capped.log_softmax(-1))) == 60

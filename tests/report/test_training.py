@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from highrank.analysis.components import ALIKE, PARTED
+from highrank.analysis.components import COLLAPSED, SPECIALISED
 from highrank.config import HeadConfig, RunConfig
 from highrank.evaluation.static import Evaluation
 from highrank.report.training import learning_chart, learning_curve, training_summary
@@ -83,15 +83,18 @@ def test_the_summary_has_perplexities_with_their_batch_size_and_the_files():
 @pytest.mark.parametrize(
     ("nats", "want"),
     [
-        (PARTED, "the components have specialised. More: highrank audit 'runs/my run'"),
-        (0.99 * PARTED, "the components have hardly specialised, and the model is close to one"),
-        (0.99 * ALIKE, "the components have collapsed, and the model is close to one softmax"),
+        (SPECIALISED, "the components have specialised. More: highrank audit 'runs/my run'"),
+        (
+            0.99 * SPECIALISED,
+            "the components have hardly specialised, and the model is close to one",
+        ),
+        (0.99 * COLLAPSED, "the components have collapsed, and the model is close to one softmax"),
     ],
 )
 def test_the_summary_tells_whether_components_have_specialised(nats, want):
     text = summary(nats)
     assert f"I(component; token) = {nats:.3f} nats at the start of valid: {want}" in text
-    assert ("--head.grow-at" in summary(nats, grow_at=0.5)) == (nats < PARTED)
+    assert ("--head.grow-at" in summary(nats, grow_at=0.5)) == (nats < SPECIALISED)
     assert "--head.grow-at" not in text
 
 

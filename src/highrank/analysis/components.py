@@ -1,9 +1,7 @@
-"""What the components of a mixture do: how they are used, how they differ, what they say.
+"""The components of a mixture: how much each is used, how they differ, what each predicts.
 
-T contexts, K components, V words, D hidden size, n rows of a block. p(k|c) are the weights of a
+T contexts, K components, V tokens, D hidden size, n rows of a block. p(k|c) are the weights of a
 context c, p(v|k,c) is the softmax of component k.
-
-Have the components of a trained mixture parted, or do they all say the same?
 """
 
 import copy
@@ -20,60 +18,65 @@ from highrank.analysis.log_probs import BLOCK_BYTES
 from highrank.heads import MixtureHead, MixtureOfSoftmaxes
 from highrank.models.language_model import LanguageModel
 
-# A component is dead if its mean weight is below this share of 1/K.
-DEAD_SHARE = 0.01
+# A component is dead if its mean weight is below this fraction of 1/K.
+DEAD_FRACTION = 0.01
+# Mutual information I(component; token) in nats: components with less have collapsed, those with
+# more have specialised. Growing a mixture by noise alone gives about 0.03.
+COLLAPSED, SPECIALISED = 0.01, 0.1
+# Of each component.
+NUM_PREFERRED, NUM_CONTEXTS = 10, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferredWord:
-    word: int
+class PreferredToken:
+    token: str
     prob: float
-    """p(v|k), over all contexts in which the component had a say."""
-    share: float
-    """p(k|v): how much of this word's probability is the component's."""
+    """p(v|k), over all contexts by the component's weight in them."""
+    responsibility: float
+    """p(k|v): the component's fraction of this token's probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Takeover:
-    context: int
-    """Row of the hidden states."""
+class TopContext:
+    text: str
+    """The end of the context."""
+    next_token: str
+    """What follows it."""
     weight: float
+    """The component's, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
     mean_weight: float
     """p(k)."""
-    largest_share: float
-    """Share of the contexts in which it has the largest weight."""
+    largest_fraction: float
+    """Fraction of the contexts in which it has the largest weight."""
     is_dead: bool
     """Its mean weight is below a hundredth of 1/K."""
-    preferred: tuple[PreferredWord, ...]
-    """By p(v|k) log(p(v|k) / p(v)), what a word adds to the component's divergence from all."""
-    takeovers: tuple[Takeover, ...]
-    """The contexts in which it has its largest weights."""
+    preferred: tuple[PreferredToken, ...]
+    """By p(v|k) log(p(v|k) / p(v)), what a token adds to the component's divergence from all."""
+    top_contexts: tuple[TopContext, ...]
+    """The contexts in which its weight is largest, the largest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
     num_contexts: int
     weight_entropy: float
-    """Mean over contexts of the entropy of the weights, in nats."""
+    """Mean over contexts of the entropy of the weights, in nats: 0 if one component has all the
+    weight, log K if all have the same."""
     use_entropy: float
-    """Entropy of the mean weights: log K if all are used alike."""
+    """Entropy of the mean weights, in nats: log K if all are used alike."""
     specialisation: float
-    """Mutual information of component and word, given the context, in nats: the mean over contexts
-    of Σ_k p(k|c) KL(p(·|k,c) ‖ p(·|c)). Zero for components that all say the same."""
+    """Mutual information I(component; token) given the context, in nats: the mean over contexts of
+    Σ_k p(k|c) KL(p(·|k,c) ‖ p(·|c)). 0 if all components predict the same."""
     pair_divergence: tuple[tuple[float, ...], ...]
     """(K, K): mean Jensen-Shannon divergence of two components, in nats, at most log 2."""
     num_pair_contexts: int
     """From how many contexts, evenly spaced, that mean is."""
+    num_dead: int
     components: tuple[Component, ...]
-
-    @property
-    def dead(self) -> tuple[int, ...]:
-        """The components that are dead."""
-        return tuple(k for k, component in enumerate(self.components) if component.is_dead)
 
 
 @torch.no_grad()
@@ -81,20 +84,20 @@ def component_report(
     head: MixtureHead,
     hidden: Tensor,
     *,
-    num_words: int = 10,
-    num_takeovers: int = 5,
+    token: Callable[[int], str] = str,
+    context: Callable[[int], tuple[str, str]] = lambda row: (str(row), ""),
     num_pair_contexts: int = 500,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> ComponentReport:
     """Everything about the components of a mixture, in one pass over the contexts.
 
-    Of a mixture of contexts it is what each context would say alone.
+    Of a mixture of contexts it is what each context would predict alone.
 
     Args:
-        head: with at least two components; as in evaluation, without dropout.
+        head: with at least two components; evaluated without dropout.
         hidden: (T, D).
-        num_words: how many preferred words of each component.
-        num_takeovers: how many contexts of each component.
+        token: the text of a token.
+        context: the end of the context with this row of `hidden`, and the token that follows.
         num_pair_contexts: at most so many enter the divergences of pairs, which cost K² · V each.
     """
     K, V, T = head.num_components, head.vocab_size, len(hidden)
@@ -109,14 +112,15 @@ def component_report(
     spacing, size = -(-T // num_pair_contexts), max(1, BLOCK_BYTES // (8 * K * V))
     twin = copy.deepcopy(head).eval()
     for start in range(0, T, size):
-        log_weight, context = twin.mixture(hidden[start : start + size])
-        prob = F.linear(context, twin.weight, twin.bias).double().softmax(-1)  # (n, K, V)
+        log_weight, contexts = twin.mixture(hidden[start : start + size])
+        prob = F.linear(contexts, twin.weight, twin.bias).double().softmax(-1)  # (n, K, V)
         pairs += pair_divergences(prob[-start % spacing :: spacing]).sum(0)
         totals.add(log_weight.double().exp(), prob)
         if on_progress is not None:
             on_progress(min(1.0, (start + size) / T), f"{min(start + size, T):,} contexts")
     num_pairs = len(range(0, T, spacing))
     weight = torch.cat(totals.weights)  # (T, K)
+    components = tuple(_component(weight, totals.joint, k, token, context) for k in range(K))
     return ComponentReport(
         num_contexts=T,
         weight_entropy=entropy(weight).mean().item(),
@@ -124,7 +128,8 @@ def component_report(
         specialisation=max(0.0, totals.specialisation / T),
         pair_divergence=tuple(tuple(row) for row in (pairs / num_pairs).tolist()),
         num_pair_contexts=num_pairs,
-        components=_components(weight, totals.joint, num_words, num_takeovers),
+        num_dead=sum(component.is_dead for component in components),
+        components=components,
     )
 
 
@@ -158,70 +163,64 @@ class _Totals:
     def add(self, weight: Tensor, prob: Tensor) -> None:
         """Contexts with weights (n, K) and softmaxes (n, K, V), which are overwritten."""
         inside = (weight * entropy(prob)).sum(1)  # (n,)
-        said = prob.mul_(weight[..., None])  # (n, K, V)
-        self.specialisation += (entropy(said.sum(1)) - inside).sum().item()
-        self.joint += said.sum(0)
+        joint = prob.mul_(weight[..., None])  # (n, K, V)
+        self.specialisation += (entropy(joint.sum(1)) - inside).sum().item()
+        self.joint += joint.sum(0)
         self.weights.append(weight)
 
 
-def _components(
-    weight: Tensor, joint: Tensor, num_words: int, num_takeovers: int
-) -> tuple[Component, ...]:
-    T, K = weight.shape
-    use = weight.mean(0).tolist()
-    largest = torch.bincount(weight.argmax(1), minlength=K).tolist()
-    return tuple(
-        Component(
-            mean_weight=use[k],
-            largest_share=largest[k] / T,
-            is_dead=use[k] < DEAD_SHARE / K,
-            preferred=_preferred(joint, k, num_words),
-            takeovers=_takeovers(weight[:, k], num_takeovers),
-        )
-        for k in range(K)
+def _component(
+    weight: Tensor,
+    joint: Tensor,
+    k: int,
+    token: Callable[[int], str],
+    context: Callable[[int], tuple[str, str]],
+) -> Component:
+    """Component k by the weights (T, K) and the joint probabilities (K, V)."""
+    mean_weight = weight.mean(0)[k].item()
+    top = weight[:, k].topk(min(NUM_CONTEXTS, len(weight)))
+    return Component(
+        mean_weight=mean_weight,
+        largest_fraction=int((weight.argmax(1) == k).sum()) / len(weight),
+        is_dead=mean_weight < DEAD_FRACTION / len(joint),
+        preferred=_preferred(joint, k, token),
+        top_contexts=tuple(
+            TopContext(text=text, next_token=following, weight=value)
+            for value, (text, following) in zip(
+                top.values.tolist(), map(context, top.indices.tolist()), strict=True
+            )
+        ),
     )
 
 
-def _preferred(joint: Tensor, k: int, count: int) -> tuple[PreferredWord, ...]:
+def _preferred(joint: Tensor, k: int, token: Callable[[int], str]) -> tuple[PreferredToken, ...]:
     total = joint.sum(0)  # (V,)
     prob, prior = joint[k] / joint[k].sum(), total / total.sum()  # p(v|k), p(v)
     gain = torch.where(prob > 0, prob * (prob / prior).log(), 0.0)
     return tuple(
-        PreferredWord(word=v, prob=prob[v].item(), share=(joint[k, v] / total[v]).item())
-        for v in gain.topk(min(count, len(gain))).indices.tolist()
+        PreferredToken(
+            token=token(v), prob=prob[v].item(), responsibility=(joint[k, v] / total[v]).item()
+        )
+        for v in gain.topk(min(NUM_PREFERRED, len(gain))).indices.tolist()
         if prob[v] > 0
     )
 
 
-def _takeovers(weight: Tensor, count: int) -> tuple[Takeover, ...]:
-    top = weight.topk(min(count, len(weight)))
-    return tuple(
-        Takeover(context=context, weight=value)
-        for value, context in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-    )
-
-
-# Components that tell less about the word, in nats, say nearly the same.
-ALIKE = 0.01
-# What the noise of growth gives by itself is about 0.03.
-PARTED = 0.1
-
-
 @torch.no_grad()
 def specialisation(
-    model: LanguageModel, words: NDArray[np.integer], num_contexts: int = 500
+    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
 ) -> float | None:
-    """What the speaking component tells about the next word, in nats: `ComponentReport` has more.
+    """Mutual information I(component; next token), in nats, as `ComponentReport` has it.
 
     None for a head that is no mixture of softmaxes.
 
     Args:
         model: in evaluation mode.
-        words: (T,), a text; its first words are read.
+        tokens: (T,), of a split; the first `num_contexts` of them are read.
     """
     if not isinstance(model.head, MixtureOfSoftmaxes) or model.head.num_components == 1:
         return None
-    tokens = torch.from_numpy(words[:num_contexts].astype(np.int64))[:, None]  # (T, 1)
-    tokens = tokens.to(model.head.weight.device)
-    hidden = model.backbone(tokens, model.initial_state(1)).hidden  # (T, 1, D)
+    first = torch.from_numpy(tokens[:num_contexts].astype(np.int64))[:, None]  # (T, 1)
+    first = first.to(model.head.weight.device)
+    hidden = model.backbone(first, model.initial_state(1)).hidden  # (T, 1, D)
     return component_report(model.head, hidden[:, 0], num_pair_contexts=1).specialisation

@@ -1,7 +1,7 @@
-"""How far apart the predictions of two contexts are: the expected KL divergence of the paper.
+"""The expected KL divergence between the predictions of two contexts, as the paper measures it.
 
 Yang et al. (2018), arXiv 1711.03953, report it for Penn Treebank: 4.869 (softmax), 4.955 (MoC) and
-5.400 (MoS) nats. T contexts, V words, n rows of a block, G groups of contexts.
+5.400 (MoS) nats. T contexts, V tokens, n rows of a block, G groups of contexts.
 """
 
 import math
@@ -34,7 +34,7 @@ def expected_divergence(
 ) -> Divergence:
     """The mean over contexts of Σ p log p, minus (mean p)·(mean log p), times T/(T-1).
 
-    Exact, in one pass, with 2·G numbers for each word. The factor leaves out the T pairs of a
+    Exact, in one pass, with 2·G numbers for each token. The factor leaves out the T pairs of a
     context with itself, which are zero.
 
     Args:
@@ -70,7 +70,7 @@ def expected_divergence(
 
 
 class _Sums:
-    """What a divergence is made of, summed over each group of contexts.
+    """Sums over each group of contexts, of which the divergence is made.
 
     log p is taken relative to a reference, that of the first context. It drops out of the
     divergence, and takes with it the digits that would cancel.

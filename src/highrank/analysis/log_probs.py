@@ -1,11 +1,11 @@
-"""Where log-probabilities come from: blocks of rows, made again for every pass over them.
+"""Log-probabilities as blocks of rows, computed again for every pass over them.
 
-T contexts, V words, n rows of a block, D hidden size.
+T contexts, V tokens, n rows of a block, D hidden size.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,20 +17,20 @@ BLOCK_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class LogProbs:
-    """A T×V matrix of log-probabilities that nobody holds."""
+    """A T×V matrix of log-probabilities that is never held as a whole."""
 
     num_contexts: int
     """T."""
     vocab_size: int
     """V."""
     precision: torch.dtype
-    """In which the numbers were made. Their own dtype says nothing: bfloat16 logits stay coarse
-    when they are turned into float32."""
+    """In which the numbers were computed. It may be coarser than their dtype: bfloat16 logits stay
+    coarse when they are converted to float32."""
     make_blocks: Callable[[], Iterable[Tensor]]
     """Starts a pass over the rows, in order: tensors (n, V), of any n."""
 
     def blocks(self) -> Iterator[Tensor]:
-        """The rows (n, V), checked: as many as promised, and finite."""
+        """The rows (n, V), checked: T in all, and finite."""
         row = 0
         for block in self.make_blocks():
             if block.dim() != 2 or block.shape[1] != self.vocab_size:
@@ -50,10 +50,10 @@ class LogProbs:
 
 
 def matrix_log_probs(matrix: Tensor, precision: torch.dtype | None = None) -> LogProbs:
-    """The rows of a matrix (T, V) that is at hand.
+    """The rows of a matrix (T, V) in memory.
 
     Args:
-        precision: in which it was made; that of its dtype if None.
+        precision: in which it was computed; its dtype if None.
     """
     if matrix.dim() != 2 or matrix.numel() == 0:
         raise ValueError(f"matrix must be (T, V) and not empty, got {tuple(matrix.shape)}")
@@ -67,13 +67,13 @@ def matrix_log_probs(matrix: Tensor, precision: torch.dtype | None = None) -> Lo
 
 
 def head_log_probs(head: Head, hidden: Tensor, precision: torch.dtype = torch.float64) -> LogProbs:
-    """log p of every word, recomputed by a copy of the head in this precision.
+    """log p of every token, recomputed by a copy of the head in this precision.
 
-    Parameters and hidden states are taken as they are: going up from bfloat16 is exact.
+    Parameters and hidden states are converted to it, which is exact from bfloat16.
 
     Args:
         hidden: (T, D).
-        precision: float64 for a certified rank, float32 for what others have measured.
+        precision: float64 for the numerical rank of float64, or float32.
     """
     if hidden.dim() != 2 or hidden.numel() == 0:
         raise ValueError(f"hidden must be (T, D) and not empty, got {tuple(hidden.shape)}")
@@ -94,47 +94,23 @@ def head_log_probs(head: Head, hidden: Tensor, precision: torch.dtype = torch.fl
     )
 
 
-def sampled(
-    source: LogProbs,
-    *,
-    num_contexts: int | None = None,
-    num_words: int | None = None,
-    seed: int = 0,
-) -> LogProbs:
-    """Some rows and columns, drawn without replacement; their rank is at most that of the whole.
+def sampled(source: LogProbs, num_tokens: int, seed: int = 0) -> LogProbs:
+    """Some columns, drawn without replacement: their rank is at most that of the whole.
 
-    Args:
-        num_contexts: how many rows; all if None.
-        num_words: how many columns; all if None. The rows then no longer sum to one.
+    The rows no longer sum to one.
     """
+    if not 1 <= num_tokens <= source.vocab_size:
+        raise ValueError(f"num_tokens must be from 1 to {source.vocab_size}, got {num_tokens}")
     random = torch.Generator().manual_seed(seed)
-    rows = _drawn("num_contexts", num_contexts, source.num_contexts, random)
-    words = _drawn("num_words", num_words, source.vocab_size, random)
+    tokens = torch.randperm(source.vocab_size, generator=random)[:num_tokens].sort().values
 
     def make_blocks() -> Iterator[Tensor]:
-        start = 0
         for block in source.blocks():
-            here = rows[(rows >= start) & (rows < start + len(block))] - start
-            start += len(block)
-            if len(here):
-                yield block[here.to(block.device)][:, words.to(block.device)]
+            yield block[:, tokens.to(block.device)]
 
-    return LogProbs(
-        num_contexts=len(rows),
-        vocab_size=len(words),
-        precision=source.precision,
-        make_blocks=make_blocks,
-    )
-
-
-def _drawn(name: str, count: int | None, total: int, random: torch.Generator) -> Tensor:
-    """So many of 0 … total-1, in order."""
-    if count is None:
-        return torch.arange(total)
-    if not 1 <= count <= total:
-        raise ValueError(f"{name} must be from 1 to {total}, got {count}")
-    return torch.randperm(total, generator=random)[:count].sort().values
+    return replace(source, vocab_size=num_tokens, make_blocks=make_blocks)
 
 
 def block_rows(vocab_size: int) -> int:
+    """How many rows a block has."""
     return max(1, BLOCK_BYTES // (8 * vocab_size))

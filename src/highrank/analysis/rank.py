@@ -1,17 +1,15 @@
-"""Singular values, and the measures of rank that need no threshold of round-off.
+"""Measures of rank of a matrix of log-probabilities, read off its singular values.
 
-Numerical rank of a matrix of log-probabilities.
-
-A rank read off floating-point numbers is a count of singular values above their round-off. The
-epsilon must be that of the precision in which the numbers were *made*: float32 numbers judged with
-float64's epsilon look like a matrix of full rank. So there are two ranks, and they have names:
-
-- *comparable*: above the round-off of float32, as the literature counts;
-- *certified*: above the round-off of float64, for a matrix that was made in float64.
+A numerical rank counts the singular values above their round-off. The epsilon must be that of the
+precision in which the matrix was *computed*: float32 numbers judged with float64's epsilon look
+like a matrix of full rank. So there are two numerical ranks, one with the tolerance of float32, as
+the literature counts, and one with that of float64. T contexts, V tokens.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,13 +22,66 @@ class Spectrum:
     values: Tensor
     """float64, descending: at most min(T, V); those that are left out are zero by construction."""
     shape: tuple[int, int]
-    """T contexts, V words."""
+    """(T, V)."""
     precision: torch.dtype
-    """In which the matrix was made."""
+    """In which the matrix was computed."""
     method: str
     """"stable", "fast" or "linear"."""
     floor: float
-    """What the method itself cannot tell from zero: values at or below are unknown."""
+    """Round-off of the method: values at or below it are unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBound:
+    """The highest rank that a head allows, whatever its parameters."""
+
+    value: int | None
+    """None where no bound is known."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A measure of rank, as `MEASURES` lists them for tables, pages and JSON."""
+
+    key: str
+    """In JSON."""
+    label: str
+    definition: str
+    """A clause; measures that differ in ε alone share it."""
+    compute: Callable[[Spectrum], float | None]
+    """None where it cannot be known."""
+    decimals: int = 0
+    """Digits that are shown after the point."""
+
+
+def press_threshold(largest: float, shape: tuple[int, int], eps: float) -> float:
+    """½ √(m + n + 1) · σ_max · ε: round-off of singular values, Press et al. (2007)."""
+    return 0.5 * math.sqrt(sum(shape) + 1) * largest * eps
+
+
+def numerical_rank(values: Tensor, shape: tuple[int, int], eps: float) -> int:
+    """How many singular values of a matrix of this shape are above their round-off.
+
+    Args:
+        values: in descending order.
+        eps: machine epsilon of the precision in which the matrix was computed.
+    """
+    return int((values > press_threshold(values[0].item(), shape, eps)).sum())
+
+
+def numerical_rank_float32(spectrum: Spectrum) -> int | None:
+    """Singular values above float32's Press threshold, as the literature counts.
+
+    The round-off of float32 numbers is far below that threshold, so that a matrix computed in
+    float64 has the same count but for values that lie on it. None for coarser numbers.
+    """
+    return _known_rank(spectrum, torch.float32)
+
+
+def numerical_rank_float64(spectrum: Spectrum) -> int | None:
+    """Singular values above float64's Press threshold; None for a matrix computed in less."""
+    return _known_rank(spectrum, torch.float64)
 
 
 def effective_rank(values: Tensor, epsilon: float) -> int:
@@ -51,74 +102,57 @@ def entropy_rank(values: Tensor) -> float:
     """exp of the entropy of σ / Σ σ: the effective rank of Roy and Vetterli (2007)."""
     if not values[0] > 0:
         return 0.0
-    share = values / values.sum()
-    return float(torch.special.entr(share).sum().exp())
+    return float(torch.special.entr(values / values.sum()).sum().exp())
 
 
-EPSILONS = (1e-2, 1e-3, 1e-4, 1e-5)
+def _effective(spectrum: Spectrum, epsilon: float) -> int:
+    return effective_rank(spectrum.values, epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankBound:
-    """The highest rank that a head allows, whatever its parameters."""
-
-    value: int | None
-    """None where no bound is known."""
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankReport:
-    """All that is said of a matrix's rank; a rank that cannot be known is None."""
-
-    num_contexts: int
-    vocab_size: int
-    precision: str
-    """In which the matrix was made, as "float64"."""
-    method: str
-    comparable: int | None
-    """Singular values above float32's round-off."""
-    certified: int | None
-    """Singular values above float64's round-off."""
-    unknown: str
-    """Why a rank is missing; empty if none is."""
-    largest: float
-    """σ_max."""
-    noise_floor: float
-    """Singular values at or below it say nothing: round-off of the matrix, or of the method."""
-    effective: dict[float, int]
-    """By ε: how many singular values carry all but ε of the sum of squares."""
-    stable: float
-    entropy: float
-    bound: RankBound
-
-
-def press_threshold(largest: float, shape: tuple[int, int], eps: float) -> float:
-    """½ √(m + n + 1) · σ_max · ε: round-off of singular values, Press et al. (2007)."""
-    return 0.5 * math.sqrt(sum(shape) + 1) * largest * eps
-
-
-def numerical_rank(singular_values: Tensor, shape: tuple[int, int], eps: float) -> int:
-    """How many singular values of a matrix of this shape stand above their round-off.
-
-    Args:
-        singular_values: in descending order.
-        eps: machine epsilon of the precision in which the matrix was computed.
-    """
-    threshold = press_threshold(singular_values[0].item(), shape, eps)
-    return int((singular_values > threshold).sum())
+# The last three are of the values as they are: of numbers computed in bfloat16 they measure the
+# noise, too.
+MEASURES = (
+    Measure(
+        key="numerical_rank_float32",
+        label="numerical rank, float32",
+        definition="singular values above float32's round-off, as the literature counts",
+        compute=numerical_rank_float32,
+    ),
+    Measure(
+        key="numerical_rank_float64",
+        label="numerical rank, float64",
+        definition="singular values above float64's round-off",
+        compute=numerical_rank_float64,
+    ),
+    *(
+        Measure(
+            key=f"effective_rank_{epsilon:.0e}".replace("e-0", "e-"),
+            label=f"effective rank, ε\u00a0=\u00a0{power}",
+            definition="singular values that carry all but ε of the sum of squares",
+            compute=partial(_effective, epsilon=epsilon),
+        )
+        for power, epsilon in {"10⁻²": 1e-2, "10⁻³": 1e-3, "10⁻⁴": 1e-4, "10⁻⁵": 1e-5}.items()
+    ),
+    Measure(
+        key="stable_rank",
+        label="stable rank",
+        definition="Σσ² ÷ the largest σ²",
+        compute=lambda spectrum: stable_rank(spectrum.values),
+        decimals=2,
+    ),
+    Measure(
+        key="entropy_rank",
+        label="entropy rank",
+        definition="exp of the entropy of σ ÷ Σσ",
+        compute=lambda spectrum: entropy_rank(spectrum.values),
+        decimals=1,
+    ),
+)
 
 
-def log_prob_rank(log_prob: Tensor) -> tuple[int, Tensor]:
-    """Numerical rank and singular values (descending) of log-probabilities computed in float64."""
-    if log_prob.dtype != torch.float64:
-        raise ValueError(f"log_prob must be float64, got {log_prob.dtype}")
-    if log_prob.dim() != 2 or log_prob.numel() == 0 or not log_prob.isfinite().all():
-        raise ValueError(f"log_prob must be a finite matrix, got {tuple(log_prob.shape)}")
-    singular_values = torch.linalg.svdvals(log_prob)
-    rows, columns = log_prob.shape
-    eps = torch.finfo(torch.float64).eps
-    return numerical_rank(singular_values, (rows, columns), eps), singular_values
+def measure_ranks(spectrum: Spectrum) -> dict[str, float | None]:
+    """Every measure of `MEASURES`, by its key."""
+    return {measure.key: measure.compute(spectrum) for measure in MEASURES}
 
 
 def noise_floor(spectrum: Spectrum) -> float:
@@ -127,18 +161,29 @@ def noise_floor(spectrum: Spectrum) -> float:
     return max(press_threshold(spectrum.values[0].item(), spectrum.shape, eps), spectrum.floor)
 
 
-def comparable_rank(spectrum: Spectrum) -> int | None:
-    """Singular values above float32's Press threshold, as the literature counts.
+def unknown_reason(spectrum: Spectrum) -> str:
+    """Why a numerical rank is unknown; empty if both are known."""
+    if torch.finfo(spectrum.precision).eps > torch.finfo(torch.float32).eps:
+        name = str(spectrum.precision).removeprefix("torch.")
+        return f"the log-probabilities were computed in {name}: the noise floor hides the rank"
+    is_double = spectrum.precision == torch.float64
+    rank = numerical_rank_float64 if is_double else numerical_rank_float32
+    reasons = []
+    if rank(spectrum) is None:
+        reasons.append(f"the {spectrum.method} method hides what is below its own round-off")
+    if not is_double:
+        reasons.append("the numerical rank of float64 needs the head recomputed in float64")
+    return "; ".join(reasons)
 
-    The round-off of float32 numbers is far below that threshold, so that a matrix made in float64
-    has the same count but for values that lie on it. None for coarser numbers.
-    """
-    return _known_rank(spectrum, torch.float32)
 
-
-def certified_rank(spectrum: Spectrum) -> int | None:
-    """Singular values above float64's Press threshold; None for a matrix made in less."""
-    return _known_rank(spectrum, torch.float64)
+def log_prob_rank(log_prob: Tensor) -> tuple[int, Tensor]:
+    """Numerical rank and singular values (descending) of log-probabilities computed in float64."""
+    if log_prob.dtype != torch.float64:
+        raise ValueError(f"log_prob must be float64, got {log_prob.dtype}")
+    if log_prob.dim() != 2 or log_prob.numel() == 0 or not log_prob.isfinite().all():
+        raise ValueError(f"log_prob must be a finite matrix, got {tuple(log_prob.shape)}")
+    values, (rows, columns) = torch.linalg.svdvals(log_prob), log_prob.shape
+    return numerical_rank(values, (rows, columns), torch.finfo(torch.float64).eps), values
 
 
 def rank_bound(
@@ -151,7 +196,7 @@ def rank_bound(
     """What follows from the form of a head alone.
 
     Args:
-        embedding_size: of the context that meets the output embedding.
+        embedding_size: of the context that is multiplied with the output embedding.
         num_softmaxes: that are mixed after they are normalised.
         softcap: c, where logits are c · tanh(logits / c).
     """
@@ -173,30 +218,6 @@ def rank_bound(
     return RankBound(value=embedding_size + 2, reason=f"{parts}, 1 from the bias")
 
 
-def rank_report(spectrum: Spectrum, bound: RankBound) -> RankReport:
-    """Every measure of rank of one matrix.
-
-    The threshold-free ones are of the values as they are: of numbers made in bfloat16 they measure
-    the noise, too.
-    """
-    values = spectrum.values
-    return RankReport(
-        num_contexts=spectrum.shape[0],
-        vocab_size=spectrum.shape[1],
-        precision=str(spectrum.precision).removeprefix("torch."),
-        method=spectrum.method,
-        comparable=comparable_rank(spectrum),
-        certified=certified_rank(spectrum),
-        unknown=_unknown(spectrum),
-        largest=values[0].item(),
-        noise_floor=noise_floor(spectrum),
-        effective={epsilon: effective_rank(values, epsilon) for epsilon in EPSILONS},
-        stable=stable_rank(values),
-        entropy=entropy_rank(values),
-        bound=bound,
-    )
-
-
 def _known_rank(spectrum: Spectrum, judge: torch.dtype) -> int | None:
     """The rank at this precision's threshold, unless the numbers are coarser than that."""
     eps = torch.finfo(judge).eps
@@ -205,18 +226,4 @@ def _known_rank(spectrum: Spectrum, judge: torch.dtype) -> int | None:
     threshold = press_threshold(spectrum.values[0].item(), spectrum.shape, eps)
     if threshold < spectrum.floor and (spectrum.values <= spectrum.floor).any():
         return None
-    return int((spectrum.values > threshold).sum())
-
-
-def _unknown(spectrum: Spectrum) -> str:
-    name = str(spectrum.precision).removeprefix("torch.")
-    if torch.finfo(spectrum.precision).eps > torch.finfo(torch.float32).eps:
-        return f"the log-probabilities were made in {name}: the noise floor hides the rank"
-    reasons = []
-    if comparable_rank(spectrum) is None or (
-        certified_rank(spectrum) is None and spectrum.precision == torch.float64
-    ):
-        reasons.append(f"the {spectrum.method} method hides what is below its own round-off")
-    if spectrum.precision != torch.float64:
-        reasons.append("a certified rank needs the head recomputed in float64")
-    return "; ".join(reasons)
+    return numerical_rank(spectrum.values, spectrum.shape, eps)

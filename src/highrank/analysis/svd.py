@@ -1,29 +1,30 @@
 """Singular values of a T×V matrix of log-probabilities, without holding it.
 
-Rows come in blocks and are folded into one V×V matrix that has the same singular values:
+`singular_values` takes rows in blocks and folds them into one V×V matrix that has the same singular
+values, by one of two methods:
 
 - *stable*: the triangular factor R of QR, updated with Householder reflections. The error is that
   of an SVD of the whole matrix, some ε·σ_max with float64's ε = 2.2e-16.
 - *fast*: the Gram matrix AᵀA, whose eigenvalues are the σ². Squaring costs half of the digits:
   a σ has an error of up to T·ε·σ_max² / 2σ, and below √(T·ε)·σ_max nothing is known.
 
-Both need memory for two V×V matrices of float64 and a block; with fewer rows than words, for two
-T×V matrices. T contexts, V words, n rows of a block, p columns of a panel.
+Both need memory for two V×V matrices of float64 and a block; with fewer rows than tokens, for two
+T×V matrices.
 
-Singular values of a linear head's log-probabilities, for any number of contexts and words.
+`linear_singular_values` takes the factors of a linear head, for any T and V: as
 
     log P = [H, 1, -log Z] [W, b, 1]ᵀ
 
-is a product of thin factors, so QR of both leaves a matrix of size E+2: O((T + V) E²) once the
-normalisers log Z are there. T contexts, V words, E size of a context, n rows of a block, c = E+2
-columns of a factor, or E+1 without a bias.
+is a product of thin matrices, QR of both leaves a matrix of size E+2, which costs O((T + V) E²)
+once the normalisers log Z are computed.
+
+T contexts, V tokens, E embedding size, n rows of a block, p columns of a panel, c = E+2 columns of
+a factor, or E+1 without a bias.
 """
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
-from threading import Thread
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +40,8 @@ EPS = torch.finfo(torch.float64).eps
 PANEL, GRAM_PANEL = 64, 256
 # Rows that are folded in at once: enough for multiplies to run at full speed.
 FOLD_ROWS = 1024
-# The last step, in rows that can be read in its time, for each of min(T, V).
-LAST_STEP = 4.0
-SECONDS_BETWEEN_TICKS = 1.0
+# About how long an SVD takes, in rows that are folded in meanwhile, for each of min(T, V).
+SVD_ROWS = 4.0
 
 
 class TriangularFactor:
@@ -54,17 +54,17 @@ class TriangularFactor:
 
     def add(self, block: Tensor) -> None:
         """Fold rows (n, V) in; the block is overwritten."""
-        room = max(0, len(self._matrix) - self.num_rows)
-        self._matrix[self.num_rows : self.num_rows + room][: len(block)] = block[:room]
+        free = max(0, len(self._matrix) - self.num_rows)
+        self._matrix[self.num_rows : self.num_rows + free][: len(block)] = block[:free]
         self.num_rows += len(block)
-        if len(block) > room:
+        if len(block) > free:
             if not self._is_triangular:
                 self._matrix = torch.geqrf(self._matrix)[0].triu_()  # (V, V)
                 self._is_triangular = True
-            eliminate(self._matrix, block[room:])
+            eliminate(self._matrix, block[free:])
 
     def singular_values(self) -> tuple[Tensor, float]:
-        """In descending order, and what cannot be told from zero."""
+        """In descending order, and the round-off below which they are unknown."""
         values = torch.linalg.svdvals(self._matrix[: self.num_rows])
         shape = (self.num_rows, self._matrix.shape[1])
         return values, press_threshold(values[0].item(), shape, EPS)
@@ -91,7 +91,7 @@ class GramMatrix:
         self.num_rows += len(block)
 
     def singular_values(self) -> tuple[Tensor, float]:
-        """In descending order, and what cannot be told from zero."""
+        """In descending order, and the round-off below which they are unknown."""
         gram = self._matrix
         if not self._is_squared:
             gram = gram[: self.num_rows] @ gram[: self.num_rows].T  # (T, T)
@@ -121,34 +121,41 @@ def singular_values(
     Args:
         method: "stable" or "fast".
         counts: numbers of rows, at most T, for rank against the number of contexts.
-        on_progress: called with the share of the work done and what is being done. An SVD cannot
-            be looked into: meanwhile the share follows the clock.
+        on_progress: called with the fraction of the work done and what is being done.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {list(METHODS)}, got {method!r}")
     T, V = source.num_contexts, source.vocab_size
     stops = stopping_points(counts, T)
-    folded, spectra = METHODS[method](T, V), []
-    clock = _Clock(T, [min(stop, V) for stop in stops], on_progress)
+    folded = METHODS[method](T, V)
+    spectra: list[Spectrum] = []
+    total = T + SVD_ROWS * sum(min(stop, V) for stop in stops)
+
+    def show(text: str) -> None:
+        done = folded.num_rows + SVD_ROWS * sum(len(spectrum.values) for spectrum in spectra)
+        if on_progress is not None:
+            on_progress(done / total, text)
+
     for rows in _folds(source, stops):
         folded.add(rows)
-        clock.show_rows(folded.num_rows)
+        show(f"{folded.num_rows:,} of {T:,} contexts")
         if folded.num_rows in stops:
-            values, floor = clock.run(folded.singular_values, min(folded.num_rows, V))
-            spectra.append(
-                Spectrum(
-                    values=values,
-                    shape=(folded.num_rows, V),
-                    precision=source.precision,
-                    method=method,
-                    floor=floor,
-                )
+            show(f"singular values of {min(folded.num_rows, V):,}")
+            values, floor = folded.singular_values()
+            spectrum = Spectrum(
+                values=values,
+                shape=(folded.num_rows, V),
+                precision=source.precision,
+                method=method,
+                floor=floor,
             )
+            spectra.append(spectrum)
+    show("done")
     return tuple(spectra)
 
 
 def peak_bytes(num_contexts: int, vocab_size: int) -> int:
-    """About what `singular_values` needs: two matrices, the rows to be folded in, some blocks."""
+    """About what `singular_values` needs: two matrices, the rows to fold in, some blocks."""
     rows = 2 * min(num_contexts, vocab_size) + min(FOLD_ROWS, num_contexts)
     return 8 * rows * vocab_size + 6 * BLOCK_BYTES
 
@@ -193,66 +200,12 @@ def eliminate(triangle: Tensor, block: Tensor) -> None:
         lower = reflections[len(corner) :]  # (n, p)
         corner.copy_(reflections[: len(corner)].triu())
         inverse = (lower.T @ lower).triu_(1)  # (p, p)
-        # τ is 0 for a column that is zero already: then 1/τ = inf, and its share below is 0.
+        # τ is 0 for a column that is zero already: then 1/τ = inf, and its part below is 0.
         inverse.diagonal().copy_(1 / tau)
-        share = torch.addmm(triangle[here, right], lower.T, block[:, right])  # (p, V - …)
-        share = torch.linalg.solve_triangular(inverse.T, share, upper=False)
-        triangle[here, right] -= share
-        block[:, right].addmm_(lower, share, alpha=-1)
-
-
-class _Clock:
-    """Shares of the work: rows by their number, a last step by the time that rows have taken."""
-
-    def __init__(
-        self, num_rows: int, last_steps: Sequence[int], on_progress: OnProgress | None
-    ) -> None:
-        self.on_progress = on_progress
-        self.num_rows, self.rows_done = num_rows, 0
-        self.total = num_rows + LAST_STEP * sum(last_steps)
-        self.done, self.elapsed, self.start = 0.0, 0.0, time.monotonic()
-
-    def show_rows(self, count: int) -> None:
-        now = time.monotonic()
-        self.elapsed += now - self.start
-        self.start = now
-        self.done += count - self.rows_done
-        self.rows_done = count
-        self._show(self.done, f"{count:,} of {self.num_rows:,} contexts")
-
-    def run(self, work: Callable[[], tuple[Tensor, float]], size: int) -> tuple[Tensor, float]:
-        """Do the work, in a thread so that its progress can be guessed."""
-        if self.on_progress is None:
-            return work()
-        results: list[tuple[Tensor, float] | BaseException] = []
-        thread = Thread(target=_keep, args=(work, results), daemon=True)
-        expected = LAST_STEP * size * self.elapsed / self.rows_done
-        begin = time.monotonic()
-        thread.start()
-        while thread.is_alive():
-            thread.join(SECONDS_BETWEEN_TICKS)
-            # It slows down when the guess was too low, and never arrives before the work does.
-            guessed = 1 - math.exp(-(time.monotonic() - begin) / max(expected, 1e-9))
-            self._show(self.done + guessed * LAST_STEP * size, f"singular values of {size:,}")
-        self.done += LAST_STEP * size
-        self.start = time.monotonic()
-        self._show(self.done, f"singular values of {size:,}")
-        if isinstance(results[0], BaseException):
-            raise results[0]
-        return results[0]
-
-    def _show(self, done: float, text: str) -> None:
-        if self.on_progress is not None:
-            self.on_progress(min(1.0, done / self.total), text)
-
-
-def _keep(
-    work: Callable[[], tuple[Tensor, float]], results: list[tuple[Tensor, float] | BaseException]
-) -> None:
-    try:
-        results.append(work())
-    except BaseException as error:
-        results.append(error)
+        part = torch.addmm(triangle[here, right], lower.T, block[:, right])  # (p, V - …)
+        part = torch.linalg.solve_triangular(inverse.T, part, upper=False)
+        triangle[here, right] -= part
+        block[:, right].addmm_(lower, part, alpha=-1)
 
 
 @torch.no_grad()
@@ -262,7 +215,7 @@ def linear_singular_values(
     bias: Tensor | None = None,
     *,
     counts: Sequence[int] = (),
-    on_progress: Callable[[float, str], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Spectrum, ...]:
     """The spectrum of log softmax(W context + b), computed in float64.
 
@@ -300,7 +253,7 @@ def head_singular_values(
     hidden: Tensor,
     *,
     counts: Sequence[int] = (),
-    on_progress: Callable[[float, str], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Spectrum, ...]:
     """`linear_singular_values` of a head with one softmax, recomputed in float64.
 
@@ -323,7 +276,7 @@ def _log_normalisers(
     context: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    on_progress: Callable[[float, str], None] | None,
+    on_progress: OnProgress | None,
 ) -> Tensor:
     """log Σ exp(W context + b), (T, 1)."""
     log_z = context.new_empty(len(context), 1)

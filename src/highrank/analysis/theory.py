@@ -4,7 +4,7 @@ After Yang, Dai, Salakhutdinov and Cohen (2018), arXiv 1711.03953. Matrices are 
 tensors, where whatever is below `TOLERANCE` of the largest counts as zero, or arrays of fractions
 from `rational`, where nothing is rounded and nothing is tolerated.
 
-C contexts, V words, K components, d size of a context; A is log P* of a language, (C, V).
+C contexts, V tokens, K components, d size of a context; A is log P* of a language, (C, V).
 """
 
 from fractions import Fraction
@@ -34,7 +34,7 @@ class MinimumRank(NamedTuple, Generic[Matrix]):
 
 
 class SoftmaxLayer(NamedTuple, Generic[Matrix]):
-    """What a softmax says in C contexts: softmax(hidden weightᵀ + bias)."""
+    """A softmax in C contexts: softmax(hidden weightᵀ + bias)."""
 
     hidden: Matrix
     """(C, d)."""
@@ -112,7 +112,7 @@ def minimum_rank_over_shifts(matrix: Matrix) -> MinimumRank[Matrix]:
     """min over λ of rank(A + λ1ᵀ), and the λ that attains it: minus the mean of each row.
 
     It is rank(A) - 1 if 1ᵀ is in the row space of A, and rank(A) otherwise. A softmax without bias
-    can say P* if and only if its d is at least this.
+    can express P* if and only if its d is at least this.
     """
     _check(matrix)
     shift = -(matrix.sum(1) / matrix.shape[1])  # (C,)
@@ -124,7 +124,7 @@ def minimum_rank_over_shifts_and_biases(matrix: Matrix) -> MinimumRank[Matrix]:
     """min over λ and b of rank(A + λ1ᵀ - 1bᵀ), and the λ and b that attain it.
 
     b is the mean of the rows that `minimum_rank_over_shifts` has centred. The minimum is rank(A) or
-    up to two less; a softmax with bias b can say P* if and only if its d is at least this.
+    up to two less; a softmax with bias b can express P* if and only if its d is at least this.
     """
     _, shift, _, centred = minimum_rank_over_shifts(matrix)
     bias = centred.sum(0) / len(centred)  # (V,)
@@ -140,9 +140,9 @@ def smallest_exact_softmax(log_prob: Matrix, *, bias: bool) -> SoftmaxLayer[Matr
         bias: whether the layer may have one; zeros otherwise.
     """
     minimum = minimum_rank_over_shifts_and_biases if bias else minimum_rank_over_shifts
-    size, _, word_bias, centred = minimum(log_prob)
+    size, _, token_bias, centred = minimum(log_prob)
     hidden, weight = _factors(centred, size)
-    return SoftmaxLayer(hidden, weight, word_bias)
+    return SoftmaxLayer(hidden, weight, token_bias)
 
 
 def nearby_softmax(log_prob: Tensor, size: int) -> tuple[SoftmaxLayer[Tensor], float]:
@@ -171,23 +171,23 @@ def mixed_context(prior: Matrix, context: Matrix) -> Matrix:
 
 
 def symmetric_mixture(embedding: Tensor) -> MixtureOfSoftmaxes:
-    """Two softmaxes of size 1 whose mixture has log-probabilities of any rank, given enough words.
+    """Two softmaxes of size 1 whose mixture has log-probabilities of any rank, given enough tokens.
 
-    Its words are w and -w for each number w of `embedding`; hidden state t has the contexts t and
+    Its tokens are w and -w for each number w of `embedding`; hidden state t has the contexts t and
     -t, each with weight ½, so that P(v | t) = cosh(t w_v) / Σ_u cosh(t w_u).
 
     Args:
         embedding: (V / 2,), float64, positive and distinct.
     """
-    words = torch.cat([embedding, -embedding])  # (V,)
+    tokens = torch.cat([embedding, -embedding])  # (V,)
     head = MixtureOfSoftmaxes(
-        1, len(words), 2, 1, activation="identity", bias=False, dtype=embedding.dtype
+        1, len(tokens), 2, 1, activation="identity", bias=False, dtype=embedding.dtype
     )
     state = {
-        "weight": words[:, None],
-        "prior.weight": words.new_zeros(2, 1),
-        "latent.weight": words.new_tensor([[1], [-1]]),
-        "latent.bias": words.new_zeros(2),
+        "weight": tokens[:, None],
+        "prior.weight": tokens.new_zeros(2, 1),
+        "latent.weight": tokens.new_tensor([[1], [-1]]),
+        "latent.bias": tokens.new_zeros(2),
     }
     head.load_state_dict(state)
     return head

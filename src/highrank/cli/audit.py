@@ -1,88 +1,20 @@
-"""Which model a name stands for: a run, a folder of transformers, a name on the hub.
+"""`highrank audit …`: the output layers of models, examined on a text."""
 
-`highrank audit …`: the output layers of models, examined on a text.
-"""
-
-import json
 import shlex
 import sys
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
 from highrank.cli.console import progress, unless_given
 from highrank.files import check_writable, write_atomically
-from highrank.integrations.hub import HubError, is_hub_name
-from highrank.run import load_run
-
-if TYPE_CHECKING:
-    from highrank.studies.audit.model import AuditedModel
 
 if TYPE_CHECKING:
     from highrank.studies.audit.result import AuditResult
-
-
-CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
-RUNS = Path("runs")
-
-
-def check_name(name: str) -> None:
-    """Raise if it can be neither a folder's name nor one on the hub; nothing is asked yet."""
-    folder = Path(name)
-    if folder.is_dir():
-        _is_run(folder)
-    elif folder.exists():
-        raise ValueError(f"{CONTRACT}, got the file {name}")
-    elif not is_hub_name(name):
-        raise ValueError(f"{CONTRACT}, got {name}: there is no such folder")
-
-
-def find_model(name: str, text: Path | None, device: str) -> "AuditedModel":
-    """The model's files, by a name that was checked, before any work is done."""
-    from highrank.studies.audit.model import audited_hugging_face, audited_run
-
-    folder = Path(name)
-    if folder.is_dir() and _is_run(folder):
-        run = load_run(folder, device)
-        return audited_run(run.folder, run.model, run.vocabulary, run.corpus, text)
-    try:
-        return audited_hugging_face(name, text, device)
-    except HubError as error:
-        raise ValueError(f"{CONTRACT}, got {name}: {_hint(name, error)}") from None
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether it is a run or else a Hugging Face model; raise if it is neither."""
-    file = folder / "config.json"
-    config: Any = {}
-    if file.is_file():
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            raise ValueError(f"{file} must be JSON, got something else") from None
-    known = {"corpus", "model_type"} & set(config if isinstance(config, dict) else ())
-    if not known:
-        raise ValueError(
-            f"a run must be a folder that `highrank train` made, got {folder}, which is no "
-            "Hugging Face model either: a run has config.json with a corpus, vocabulary.json and "
-            "model.safetensors; a model has config.json with a model_type, a tokenizer and "
-            "*.safetensors"
-        )
-    return "corpus" in known
-
-
-def _hint(name: str, error: HubError) -> str:
-    """What was looked for in vain, and what to do."""
-    if (RUNS / name).is_dir():
-        return f"the run of this name is {RUNS / name}"
-    return (
-        f"there is no such folder here, no such run in ./{RUNS}, and {error}; see `ls {RUNS}`, "
-        "or connect once, or give the model's folder"
-    )
 
 
 def audit(
@@ -106,7 +38,7 @@ def audit(
     """Audit the output layer of one model, or of several side by side.
 
     - rank and spectrum against the bound, divergence of predictions
-    - words that can never be the most likely, health of a mixture
+    - unargmaxable tokens, which can never be the most likely; health of a mixture
 
     Prints a table, and writes a page and a JSON file beside it.
 
@@ -114,17 +46,24 @@ def audit(
         models: Runs that `highrank train` made; folders of Hugging Face models; names on the hub.
         text: The text to read.
         contexts: How many, spread evenly over the text. The rank of a mixture is at most this.
-        quick: About a minute: fewer contexts, and a sample of the words where all take long.
-        device: Where hidden states are made, as torch names it: cpu, cuda, mps.
+        quick: About a minute: fewer contexts, and a sample of the tokens where all take long.
+        device: Where hidden states are computed, as torch names it: cpu, cuda, mps.
         json: Print the numbers as JSON instead of a table.
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the spectrum as a picture, PNG.
     """
-    _check(models, contexts, text, out, picture)
+    if not models:
+        raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
+    if contexts is not None and contexts < 2:
+        raise ValueError(f"contexts must be at least 2, got {contexts}")
+    _check_outputs(text, out, picture)
+    from highrank.studies.audit import model
     from highrank.studies.audit.measure import run_audit
     from highrank.studies.audit.table import audit_table
 
-    found = [find_model(model, text, device) for model in models]
+    for name in models:
+        model.check_name(name)
+    found = [model.find_model(name, text, device) for name in models]
     with progress("Auditing") as on_progress:
         result = run_audit(
             found,
@@ -134,7 +73,7 @@ def audit(
             # What is finished survives whatever happens to the next model.
             on_model=lambda so_far: _write_numbers(so_far, out),
         )
-    _write(result, out, picture)
+    _write_page(result, out, picture)
     if json:
         print(dumps(asdict(result)))
         return
@@ -143,20 +82,8 @@ def audit(
     console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
 
 
-def _check(
-    models: tuple[str, ...],
-    contexts: int | None,
-    text: Path | None,
-    out: Path,
-    picture: Path | None,
-) -> None:
+def _check_outputs(text: Path | None, out: Path, picture: Path | None) -> None:
     """Find mistakes before anything is loaded."""
-    if not models:
-        raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
-    for model in models:
-        check_name(model)
-    if contexts is not None and contexts < 2:
-        raise ValueError(f"contexts must be at least 2, got {contexts}")
     check_writable(out)
     if out.suffix == ".json":
         raise ValueError(f"out must be a page and not end in .json, got {out}")
@@ -173,13 +100,11 @@ def _check(
         raise ValueError(f"{numbers} must be the numbers of an audit, got another file: --out")
 
 
-def _write(result: "AuditResult", out: Path, picture: Path | None) -> None:
-    """The page, the numbers beside it, and the picture."""
-    from highrank.report.page import write_page
+def _write_page(result: "AuditResult", out: Path, picture: Path | None) -> None:
+    from highrank.report.page import write_html
     from highrank.studies.audit.page import audit_page, audit_picture
 
-    _write_numbers(result, out)
-    write_page(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
+    write_html(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
     if picture is not None:
         audit_picture(result, picture)
 

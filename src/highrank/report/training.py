@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from highrank.analysis.components import ALIKE, PARTED
+from highrank.analysis.components import COLLAPSED, SPECIALISED
 from highrank.config import RunConfig
 from highrank.report.figure import Axis, Lines, Mark, Series, draw, save_png
 from highrank.report.theme import Style
@@ -46,9 +46,9 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
 def _specialisation(nats: float, run: str, has_grown: bool) -> str:
     """Whether the components have specialised, and what to do if not."""
     text = f"I(component; token) = {nats:.3f} nats at the start of valid: the components have"
-    if nats >= PARTED:
+    if nats >= SPECIALISED:
         return f"{text} specialised. More: highrank audit {shlex.quote(run)}"
-    found = "collapsed" if nats < ALIKE else "hardly specialised"
+    found = "collapsed" if nats < COLLAPSED else "hardly specialised"
     earlier = "grows earlier (--head.grow-at), " if has_grown else ""
     return (
         f"{text} {found}, and the model is close to one softmax. They may specialise if the "

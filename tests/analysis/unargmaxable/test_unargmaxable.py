@@ -1,7 +1,8 @@
-"""Every verdict against convex hulls and linear programmes that we did not write."""
+"""Every verdict against convex hulls and linear programs of scipy."""
 
 import importlib.util
 import math
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 
-from highrank.analysis.unargmaxable import decide_words
-from highrank.analysis.unargmaxable.result import State, Verdict
-from highrank.analysis.unargmaxable.states import Box
+from highrank.analysis.unargmaxable import Verdict, decide_tokens
+from highrank.analysis.unargmaxable.certificate import State
+from highrank.analysis.unargmaxable.problem import Box
 
 
 def gaussian(*shape, seed=0):
@@ -23,21 +24,21 @@ def gaussian(*shape, seed=0):
 
 
 def like_trained(vocab_size, size, seed=0):
-    """Rare words are short, and all lean one way."""
+    """Rare tokens are short, and all lean one way."""
     frequency = 1 / torch.arange(1, vocab_size + 1, dtype=torch.float64)
     length = 0.1 + frequency.sqrt()
     vectors = gaussian(vocab_size, size, seed=seed) * length[:, None] + gaussian(size, seed=1)
     return vectors, frequency.log() / 3
 
 
-def exact_lead(weight, bias, word, hidden):
-    """Lead of a word over each other, in rational numbers."""
+def exact_lead(weight, bias, token, hidden):
+    """Lead of a token over each other, in rational numbers."""
     state = [Fraction(x) for x in hidden.tolist()]
     logits = [
         sum((Fraction(w) * h for w, h in zip(row, state, strict=True)), Fraction(b))
         for row, b in zip(weight.tolist(), bias.tolist(), strict=True)
     ]
-    return [logits[word] - other for other in logits]
+    return [logits[token] - other for other in logits]
 
 
 def solved(matrix, right):
@@ -53,150 +54,153 @@ def solved(matrix, right):
     return [row[-1] for row in rows]
 
 
-def assert_certified(weight, bias, word):
+def assert_certified(weight, bias, token):
     """Check one certificate with rational numbers."""
-    found, index = word.certificate, word.word
+    found, index = token.certificate, token.token
     if isinstance(found, State):
         lead = exact_lead(weight, bias, index, found.hidden)
-        outside = [x for other, x in enumerate(lead) if other not in word.group]
+        outside = [x for other, x in enumerate(lead) if other not in token.group]
         assert min(outside) >= Fraction(found.margin) > 0
         return
     assert found.is_exact
-    num_extra = len(found.words) - weight.size(1)
+    num_extra = len(found.tokens) - weight.size(1)
     if num_extra in (1, 2):
-        # With one word more the mean of the biases is met, too.
+        # With one token more the mean of the biases is met, too.
         columns = torch.cat([weight, torch.ones(len(weight), 1), bias[:, None]], dim=1)
-        columns = columns[:, : len(found.words)]
-        weights = solved(columns[found.words].T.tolist(), columns[index].tolist())
+        columns = columns[:, : len(found.tokens)]
+        weights = solved(columns[found.tokens].T.tolist(), columns[index].tolist())
         assert min(weights) > 0
         mean = sum(
-            x * Fraction(b) for x, b in zip(weights, bias[found.words].tolist(), strict=True)
+            x * Fraction(b) for x, b in zip(weights, bias[found.tokens].tolist(), strict=True)
         )
         assert mean >= Fraction(bias[index].item())
 
 
-def best_lead(weight, bias, word, bounds):
-    """By one programme over the whole vocabulary; at most 1."""
-    others = [j for j in range(len(weight)) if j != word]
-    above = np.c_[weight[others] - weight[word], np.ones(len(others))]
+def best_lead(weight, bias, token, bounds):
+    """By one program over the whole vocabulary; at most 1."""
+    others = [j for j in range(len(weight)) if j != token]
+    above = np.c_[weight[others] - weight[token], np.ones(len(others))]
     cost = [0.0] * weight.shape[1] + [-1.0]
     every = [*[bounds] * weight.shape[1], (None, 1.0)]
-    return -linprog(cost, A_ub=above, b_ub=bias[word] - bias[others], bounds=every).fun
+    return -linprog(cost, A_ub=above, b_ub=bias[token] - bias[others], bounds=every).fun
 
 
-def test_the_reachable_words_of_the_plane_are_the_corners_of_the_hull(reachable):
+def counts(found):
+    return Counter(token.verdict for token in found)
+
+
+def test_the_argmaxable_tokens_of_the_plane_are_the_corners_of_the_hull(argmaxable):
     weight = gaussian(300, 2)
-    assert reachable(weight) == set(ConvexHull(weight.numpy()).vertices.tolist())
+    assert argmaxable(weight) == set(ConvexHull(weight.numpy()).vertices.tolist())
 
 
-def test_with_a_bias_they_are_the_corners_of_the_hull_seen_from_above(reachable):
+def test_with_a_bias_they_are_the_corners_of_the_hull_seen_from_above(argmaxable):
     weight, bias = gaussian(300, 2), gaussian(300, seed=1)
     hull = ConvexHull(torch.cat([weight, bias[:, None]], dim=1).numpy())
     above = hull.simplices[hull.equations[:, 2] > 0]
-    assert reachable(weight, bias) == set(above.flatten().tolist())
+    assert argmaxable(weight, bias) == set(above.flatten().tolist())
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_certificates_hold_in_rational_arithmetic(has_bias):
     weight, bias = gaussian(60, 3), gaussian(60, seed=1) * has_bias
-    found = decide_words(weight, bias)
-    assert min(found.counts[Verdict.REACHABLE], found.counts[Verdict.UNREACHABLE]) > 5
-    for word in found.words:
-        assert_certified(weight, bias, word)
+    found = decide_tokens(weight, bias)
+    assert min(counts(found)[Verdict.ARGMAXABLE], counts(found)[Verdict.UNARGMAXABLE]) > 5
+    for token in found:
+        assert_certified(weight, bias, token)
 
 
-def test_on_a_line_only_the_ends_are_reachable(verdicts):
+def test_on_a_line_only_the_ends_are_argmaxable(verdicts):
     weight = torch.tensor([[0.5], [-2.0], [3.0], [0.0], [2.9]])
-    want = ["unreachable", "reachable", "reachable", "unreachable", "unreachable"]
+    want = ["unargmaxable", "argmaxable", "argmaxable", "unargmaxable", "unargmaxable"]
     assert verdicts(weight) == want
     # A bias lifts the middle above the line between the ends.
     assert verdicts(weight, torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0])) == [
-        "unreachable",
-        "reachable",
-        "reachable",
-        "reachable",
-        "unreachable",
+        "unargmaxable",
+        "argmaxable",
+        "argmaxable",
+        "argmaxable",
+        "unargmaxable",
     ]
 
 
-def test_words_with_one_vector_and_bias_lead_together_or_not_at_all(verdicts):
+def test_tokens_with_one_vector_and_bias_lead_together_or_not_at_all(verdicts):
     corners = torch.tensor([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
     weight = torch.cat([corners, corners[:1], torch.zeros(2, 2)])
-    found = decide_words(weight)
-    names = [word.verdict.value for word in found.words]
-    assert names == ["tied", "reachable", "reachable", "tied", "unreachable", "unreachable"]
-    assert found.words[3].group == (0, 3)
-    assert found.words[5].group == (4, 5)
-    # A larger bias parts the twins.
+    found = decide_tokens(weight)
+    names = [token.verdict.value for token in found]
+    assert names == ["tied", "argmaxable", "argmaxable", "tied", "unargmaxable", "unargmaxable"]
+    assert found[3].group == (0, 3)
+    assert found[5].group == (4, 5)
+    # A larger bias separates the twins.
     apart = verdicts(weight, torch.tensor([0.0, 0.0, 0.0, 0.1, 0.0, 0.0]))
-    assert apart[0] == "unreachable" and apart[3] == "reachable"
+    assert apart[0] == "unargmaxable" and apart[3] == "argmaxable"
 
 
 def test_positive_and_negative_zero_are_one_number(verdicts):
-    assert verdicts(torch.tensor([[0.0], [-0.0], [1.0]])) == ["tied", "tied", "reachable"]
+    assert verdicts(torch.tensor([[0.0], [-0.0], [1.0]])) == ["tied", "tied", "argmaxable"]
 
 
-def test_a_zero_vector_among_vectors_on_all_sides_is_unreachable():
+def test_a_zero_vector_among_vectors_on_all_sides_is_unargmaxable():
     weight = torch.cat([gaussian(40, 4), torch.zeros(1, 4)])
-    word = decide_words(weight).words[-1]
-    assert word.verdict is Verdict.UNREACHABLE
-    assert_certified(weight, torch.zeros(41), word)
+    token = decide_tokens(weight)[-1]
+    assert token.verdict is Verdict.UNARGMAXABLE
+    assert_certified(weight, torch.zeros(41), token)
 
 
-def test_a_bias_of_minus_infinity_forbids_a_word_and_frees_those_behind_it():
+def test_a_bias_of_minus_infinity_forbids_a_token_and_frees_those_behind_it():
     weight = torch.tensor([[0.0], [1.0], [2.0]])
-    found = decide_words(weight, torch.tensor([0.0, 0.0, -math.inf]))
-    assert [w.verdict.value for w in found.words] == ["reachable", "reachable", "unreachable"]
-    assert found.words[2].certificate.lead == -math.inf
+    found = decide_tokens(weight, torch.tensor([0.0, 0.0, -math.inf]))
+    assert [t.verdict.value for t in found] == ["argmaxable", "argmaxable", "unargmaxable"]
+    assert found[2].certificate.lead == -math.inf
 
 
-@pytest.mark.parametrize("num_words", [1, 3])
-def test_one_vector_leads_alone_or_with_its_copies(num_words, verdicts):
-    want = "reachable" if num_words == 1 else "tied"
-    assert verdicts(torch.ones(num_words, 2)) == [want] * num_words
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_one_vector_leads_alone_or_with_its_copies(num_tokens, verdicts):
+    want = "argmaxable" if num_tokens == 1 else "tied"
+    assert verdicts(torch.ones(num_tokens, 2)) == [want] * num_tokens
 
 
 @settings(max_examples=40)
-@given(st.data(), st.integers(1, 3), st.integers(2, 8), st.sampled_from([None, Box(-1, 1)]))
-def test_small_heads_agree_with_one_programme_over_all_words(data, size, vocab_size, states):
+@given(st.data(), st.integers(1, 3), st.integers(2, 8), st.sampled_from([None, Box(1.0)]))
+def test_small_heads_agree_with_one_program_over_all_tokens(data, size, vocab_size, states):
     numbers = st.lists(st.integers(-2, 2), min_size=vocab_size, max_size=vocab_size)
     weight = torch.tensor([data.draw(numbers) for _ in range(size)], dtype=torch.float64).T
     bias = torch.tensor(data.draw(numbers), dtype=torch.float64)
     bounds = (None, None) if states is None else (-1, 1)
-    for word in decide_words(weight, bias, states).words:
-        lead = best_lead(weight.numpy(), bias.numpy(), word.word, bounds)
-        assert (word.verdict is Verdict.REACHABLE) == (lead > 1e-7)
-        assert word.verdict is not Verdict.UNDECIDED
+    for token in decide_tokens(weight, bias, states):
+        lead = best_lead(weight.numpy(), bias.numpy(), token.token, bounds)
+        assert (token.verdict is Verdict.ARGMAXABLE) == (lead > 1e-7)
+        assert token.verdict is not Verdict.UNDECIDED
 
 
-def test_every_word_of_a_head_like_a_trained_one_is_decided():
+def test_every_token_of_a_head_like_a_trained_one_is_decided():
     weight, bias = like_trained(400, 12)
-    found = decide_words(weight.float(), bias.float())
+    found = decide_tokens(weight.float(), bias.float())
     weight, bias = weight.float().double(), bias.float().double()
-    assert found.counts[Verdict.UNDECIDED] == 0
-    assert min(found.counts[Verdict.REACHABLE], found.counts[Verdict.UNREACHABLE]) > 20
-    assert found.num_searched + found.num_inside + found.num_programmes == 400
-    for word in found.words:
-        if isinstance(word.certificate, State):
-            assert (weight @ word.certificate.hidden + bias).argmax() == word.word
+    assert counts(found)[Verdict.UNDECIDED] == 0
+    assert min(counts(found)[Verdict.ARGMAXABLE], counts(found)[Verdict.UNARGMAXABLE]) > 20
+    for token in found:
+        proof = token.certificate
+        if isinstance(proof, State):
+            assert (weight @ proof.hidden + bias).argmax() == token.token
         else:
-            mean = word.certificate.weights @ weight[word.certificate.words]
-            torch.testing.assert_close(mean, weight[word.word], atol=1e-12, rtol=0)
-            assert word.certificate.is_exact
-            lift = word.certificate.weights @ bias[word.certificate.words] - bias[word.word]
-            assert lift >= -1e-12
+            mean = proof.weights @ weight[proof.tokens]
+            torch.testing.assert_close(mean, weight[token.token], atol=1e-12, rtol=0)
+            assert proof.is_exact
+            assert proof.weights @ bias[proof.tokens] - bias[token.token] >= -1e-12
 
 
 def test_progress_grows_to_one():
     shares = []
-    decide_words(gaussian(100, 2), on_progress=lambda share, _: shares.append(share))
+    decide_tokens(gaussian(100, 2), on_progress=lambda share, _: shares.append(share))
     assert shares == sorted(shares) and shares[-1] == 1
 
 
 def test_a_missing_solver_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install '\.\[audit\]'"):
-        decide_words(torch.eye(2))
+        decide_tokens(torch.eye(2))
 
 
 @pytest.mark.parametrize(
@@ -206,9 +210,22 @@ def test_a_missing_solver_is_named_with_the_command_that_installs_it(monkeypatch
         (torch.full((2, 2), math.nan), None, "weight must be a finite matrix"),
         (torch.eye(2), torch.zeros(3), r"bias must have shape \(2,\), got \(3,\)"),
         (torch.eye(2), torch.tensor([0.0, math.inf]), "bias must be finite or −inf"),
-        (torch.eye(2), torch.full((2,), -math.inf), "at least one word"),
+        (torch.eye(2), torch.full((2,), -math.inf), "at least one token"),
     ],
 )
 def test_what_is_no_head_is_refused(weight, bias, message):
     with pytest.raises(ValueError, match=message):
-        decide_words(weight, bias)
+        decide_tokens(weight, bias)
+
+
+def test_a_sample_has_the_verdicts_of_the_whole_and_leaves_the_others_untried():
+    weight, bias = like_trained(60, 4)
+    whole, sample = decide_tokens(weight, bias), decide_tokens(weight, bias, num_sampled=25)
+    tried = [token for token in sample if not token.is_untried]
+    assert len(tried) == 25 and len(counts(tried)) == 2
+    assert all(token.verdict is whole[token.token].verdict for token in tried)
+    assert all(token.certificate is None for token in sample if token.is_untried)
+
+
+def test_a_sample_of_one_vector_is_decided():
+    assert counts(decide_tokens(torch.ones(3, 2), num_sampled=2)) == {Verdict.TIED: 3}

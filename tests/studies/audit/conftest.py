@@ -6,57 +6,49 @@ from types import SimpleNamespace
 
 import pytest
 
+from highrank.analysis.components import Component, ComponentReport, PreferredToken, TopContext
 from highrank.analysis.divergence import Divergence
+from highrank.analysis.rank import MEASURES
 from highrank.environment import environment
 from highrank.studies.audit.result import (
     AuditResult,
-    ComponentFacts,
-    EffectiveRank,
     HeadFacts,
-    MixtureFacts,
     ModelAudit,
-    PreferredWord,
     RankAt,
     RankFacts,
-    ReachabilityFacts,
-    Takeover,
     TextFacts,
-    UnreachableWord,
+    UnargmaxableFacts,
+    UnargmaxableToken,
 )
 
 WHERE = replace(environment(), commit="0123456789ab")
-EFFECTIVE = tuple(
-    EffectiveRank(epsilon=10.0**-n, rank=rank) for n, rank in ((2, 3), (3, 20), (4, 40), (5, 60))
-)
 
 
-def rank_facts(values, bound=None, num_contexts=2000, num_words=1000, **options):
-    comparable = sum(value > 3e-6 * values[0] for value in values)
-    ceiling = min(num_contexts, num_words, bound or num_words)
+def measures(float32, float64):
+    effective = {f"effective_rank_1e-{n}": rank for n, rank in ((2, 3), (3, 20), (4, 40), (5, 60))}
+    numerical = {"numerical_rank_float32": float32, "numerical_rank_float64": float64}
+    found = {**numerical, **effective, "stable_rank": 1.07, "entropy_rank": 12.3}
+    assert list(found) == [measure.key for measure in MEASURES]
+    return found
+
+
+def rank_facts(values, bound=None, num_contexts=2000, num_tokens=1000, **options):
+    rank = sum(value > 3e-6 * values[0] for value in values)
     growth = tuple(
-        RankAt(
-            num_contexts=size,
-            comparable=min(size, comparable),
-            certified=min(size, len(values)),
-            effective=EFFECTIVE,
-        )
+        RankAt(num_contexts=size, measures=measures(min(size, rank), min(size, len(values))))
         for size in (num_contexts // 2, num_contexts)
     )
     facts = RankFacts(
         num_contexts=num_contexts,
-        num_words=num_words,
+        num_tokens=num_tokens,
         method="stable",
         method_reason="the matrix has 1,000 columns, which fit into memory",
-        comparable=comparable,
-        certified=len(values),
+        measures=measures(rank, len(values)),
         unknown="",
         bound=bound,
         bound_reason="16 from the context, 1 from the normaliser" if bound else "5 are summed",
-        ceiling=ceiling,
-        ceiling_reason="bound" if bound else "words",
-        effective=EFFECTIVE,
-        stable=1.07,
-        entropy=12.3,
+        ceiling=min(num_contexts, num_tokens, bound or num_tokens),
+        ceiling_reason="bound" if bound else "tokens",
         largest=values[0],
         noise_floor=1e-13 * values[0],
         singular_values=tuple(values),
@@ -65,19 +57,21 @@ def rank_facts(values, bound=None, num_contexts=2000, num_words=1000, **options)
     return replace(facts, **options)
 
 
-def component(k, mean_weight, word="the"):
-    return ComponentFacts(
+def component(k, mean_weight, token="the"):
+    return Component(
         mean_weight=mean_weight,
-        largest_share=mean_weight / 2,
+        largest_fraction=mean_weight / 2,
         is_dead=mean_weight < 0.002,
-        preferred=tuple(PreferredWord(word=f"{word}{n}", prob=0.1, share=0.8) for n in range(10)),
-        takeovers=(Takeover(text=f"as the days go by {k}", next_word=word, weight=0.9),) * 5,
+        preferred=tuple(
+            PreferredToken(token=f"{token}{n}", prob=0.1, responsibility=0.8) for n in range(10)
+        ),
+        top_contexts=(TopContext(text=f"as the days go by {k}", next_token=token, weight=0.9),) * 5,
     )
 
 
-def mixture_facts(*weights, specialisation=0.31):
+def mixture_report(*weights, specialisation=0.31):
     total = len(weights)
-    return MixtureFacts(
+    return ComponentReport(
         num_contexts=2000,
         weight_entropy=0.8,
         use_entropy=1.2,
@@ -86,19 +80,20 @@ def mixture_facts(*weights, specialisation=0.31):
             tuple(0.0 if i == j else 0.1 + 0.01 * abs(i - j) for j in range(total))
             for i in range(total)
         ),
+        num_pair_contexts=500,
         num_dead=sum(weight < 0.002 for weight in weights),
         components=tuple(component(k, weight) for k, weight in enumerate(weights)),
     )
 
 
-def unreachable_word(word, index, **options):
-    facts = UnreachableWord(
-        word=word, index=index, is_exact=True, lead=-1e-9, between=("a", "b", "c")
+def unargmaxable_token(token, index, **options):
+    facts = UnargmaxableToken(
+        token=token, index=index, is_exact=True, lead=-1e-9, between=("a", "b", "c")
     )
     return replace(facts, **options)
 
 
-def model_audit(name, kind, rank, mixture=None, unreachable=(), **options):
+def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
         source="run",
@@ -126,17 +121,17 @@ def model_audit(name, kind, rank, mixture=None, unreachable=(), **options):
         ),
         rank=rank,
         divergence=Divergence(nats=4.763, standard_error=0.0123, num_contexts=2000, num_groups=20),
-        reachability=ReachabilityFacts(
+        unargmaxable=UnargmaxableFacts(
             states="all of them, in a box from −1 to 1 (tanh)",
-            num_reachable=1000 - len(unreachable),
+            num_argmaxable=1000 - len(tokens),
             num_tied=2,
-            num_unreachable=len(unreachable),
+            num_unargmaxable=len(tokens),
             num_undecided=0,
             num_untried=0,
-            unreachable=tuple(unreachable),
+            unargmaxable=tuple(tokens),
             elapsed=3.2,
         ),
-        reachability_note="",
+        unargmaxable_note="",
         mixture=mixture,
         elapsed=61.0,
     )
@@ -152,34 +147,33 @@ def audit_of(*models, **options):
 
 def softmax(**options):
     values = [900.0, *(60.0 * math.exp(-i / 9) for i in range(16))]
-    options.setdefault("unreachable", (unreachable_word("rare", 17),))
+    options.setdefault("tokens", (unargmaxable_token("rare", 17),))
     return model_audit("runs/softmax-0", "softmax", rank_facts(values, bound=17), **options)
 
 
 def mos(**options):
     values = [800.0, *(50.0 * math.exp(-i / 80) for i in range(999))]
-    options.setdefault("mixture", mixture_facts(0.5, 0.3, 0.1999, 0.0001))
-    options.setdefault("reachability", None)
-    options.setdefault("reachability_note", "the head is a mixture")
+    options.setdefault("mixture", mixture_report(0.5, 0.3, 0.1999, 0.0001))
+    options.setdefault("unargmaxable", None)
+    options.setdefault("unargmaxable_note", "the head is a mixture")
     return model_audit("runs/mos-0", "mos", rank_facts(values), **options)
 
 
 def with_holes():
     """A result in which everything is unknown that can be."""
-    rank = rank_facts(
-        [5.0, 1.0], num_contexts=2, comparable=None, certified=None, unknown="it is hidden"
-    )
-    growth = tuple(replace(at, comparable=None, effective=()) for at in rank.growth)
-    rank = replace(rank, effective=(), growth=growth, singular_values=(5.0,))
+    nothing = dict.fromkeys(measures(1, 1))
+    rank = rank_facts([5.0, 1.0], num_contexts=2, measures=nothing, unknown="it is hidden")
+    growth = tuple(replace(at, measures=nothing) for at in rank.growth)
+    rank = replace(rank, growth=growth, singular_values=(5.0,))
     alone = Divergence(nats=1.0, standard_error=None, num_contexts=2, num_groups=1)
     return audit_of(replace(softmax(), rank=rank, divergence=alone))
 
 
 def hasty():
-    """A quick audit that had no time for 700 words; three others were too close to call."""
+    """A quick audit that had no time for 700 tokens; three others were too close to call."""
     model = softmax()
-    left = replace(model.reachability, num_reachable=296, num_undecided=3, num_untried=700)
-    return audit_of(replace(model, reachability=left), quick=True)
+    left = replace(model.unargmaxable, num_argmaxable=296, num_undecided=3, num_untried=700)
+    return audit_of(replace(model, unargmaxable=left), quick=True)
 
 
 @pytest.fixture(scope="session")
@@ -191,8 +185,10 @@ def make():
         result=audit_of,
         with_holes=with_holes,
         hasty=hasty,
-        unreachable_word=unreachable_word,
-        mixture_facts=mixture_facts,
+        rank_facts=rank_facts,
+        measures=measures,
+        unargmaxable_token=unargmaxable_token,
+        mixture_report=mixture_report,
         component=component,
     )
 

@@ -15,13 +15,13 @@ from highrank.studies.audit.charts import (
 )
 
 
-def model(values, num_contexts=50, num_words=40, noise_floor=0.0, **options):
+def model(values, num_contexts=50, num_tokens=40, noise_floor=0.0, **options):
     rank = SimpleNamespace(
         singular_values=tuple(values),
         largest=values[0],
         noise_floor=noise_floor,
         num_contexts=num_contexts,
-        num_words=num_words,
+        num_tokens=num_tokens,
         **options,
     )
     return SimpleNamespace(rank=rank)
@@ -39,8 +39,8 @@ def test_what_is_left_is_the_error_of_the_best_approximation():
 
 def test_values_that_are_zero_by_construction_or_noise_are_drawn_as_zero():
     assert relative_values(model([4.0, 2.0])) == [1.0, 0.5, 0.0]
-    assert relative_values(model([4.0, 2.0], num_words=2)) == [1.0, 0.5]
-    assert relative_values(model([4.0, 2.0, 0.1], num_words=3, noise_floor=0.2)) == [1.0, 0.5, 0.0]
+    assert relative_values(model([4.0, 2.0], num_tokens=2)) == [1.0, 0.5]
+    assert relative_values(model([4.0, 2.0, 0.1], num_tokens=3, noise_floor=0.2)) == [1.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("length", [1, 2, 131, 10_000])
@@ -54,15 +54,16 @@ def test_a_curve_keeps_its_ends_and_few_points(length):
 
 def test_ranks_that_are_unknown_leave_no_line():
     at = [
-        SimpleNamespace(num_contexts=n, comparable=r) for n, r in ((10, None), (40, 30), (80, 60))
+        SimpleNamespace(num_contexts=n, measures={"rank": rank})
+        for n, rank in ((10, None), (40, 30), (80, 60))
     ]
     models = [model([1.0], growth=at), model([1.0], growth=at[:1])]
-    figure = draw_growth(("a", "b"), models, lambda at: at.comparable)
+    figure = draw_growth(("a", "b"), models, "rank")
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["one per context", "a"]
     line = dict(zip(labels, figure.axes[0].lines, strict=True))["a"]
     assert list(line.get_xdata()) == [40, 80] and list(line.get_ydata()) == [30, 60]
-    assert draw_growth(("b",), models[1:], lambda at: at.comparable) is None
+    assert draw_growth(("b",), models[1:], "rank") is None
 
 
 @pytest.mark.parametrize("values", [[4.0], [4.0, 2.0], [4.0, 3.0, 2.0, 1.0]])

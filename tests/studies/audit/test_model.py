@@ -1,11 +1,20 @@
-"""Contexts of a text: in order, each once, each with a history."""
+"""Contexts of a text: in order, each once, each with a history; and the bound of states."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank.studies.audit.model import choose_windows, read_contexts
+from highrank.analysis.unargmaxable.problem import Box, Everywhere
+from highrank.heads import MixtureOfSoftmaxes, Softmax
+from highrank.models.awd_lstm import AWDLSTM
+from highrank.models.language_model import LanguageModel
+from highrank.studies.audit.model import (
+    choose_windows,
+    loaded_language_model,
+    read_contexts,
+)
 
 
 @given(st.integers(3, 400), st.integers(2, 300), st.integers(2, 50))
@@ -40,6 +49,28 @@ def test_states_belong_to_their_positions(num_tokens, wanted):
         (9, 5, 1, "window must be at least 2, got 1"),
     ],
 )
-def test_impossible_readings_are_refused(num_tokens, wanted, window, message):
+def test_impossible_windows_are_refused(num_tokens, wanted, window, message):
     with pytest.raises(ValueError, match=message):
         choose_windows(num_tokens, wanted, window)
+
+
+class Unbounded(AWDLSTM):
+    """A backbone that states no bound of its hidden states."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.hidden_bound = None
+
+
+@pytest.mark.parametrize("backbone, states", [(AWDLSTM, Box(1.0)), (Unbounded, Everywhere())])
+def test_the_states_of_a_softmax_without_a_latent_layer_are_the_backbones(backbone, states):
+    model = LanguageModel(backbone(9, 4, (6,)), Softmax(6, 9), tied=False).eval()
+    loaded = loaded_language_model(model)
+    assert loaded.layer.vectors.states == states
+    assert loaded.hidden_states(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, 6)
+
+
+def test_a_tied_mixture_is_said_to_be_tied():
+    head = MixtureOfSoftmaxes(6, 9, 3, 4)
+    loaded = loaded_language_model(LanguageModel(AWDLSTM(9, 4, (6,)), head).eval())
+    assert loaded.layer.facts.is_tied and loaded.layer.vectors is None

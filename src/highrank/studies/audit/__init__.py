@@ -1,1 +1,1 @@
-"""."""
+"""`highrank audit`: the output layers of models, examined on a text."""

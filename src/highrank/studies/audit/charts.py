@@ -1,27 +1,26 @@
-"""The charts of an audit: spectra, what is left of them, rank by contexts, use of components."""
+"""The charts of an audit: spectra, residuals, rank by contexts, use of components.
+
+A figure is one of matplotlib's, as `highrank.report.figure.draw` returns it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Any
 
+from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import press_threshold
 from highrank.report.figure import FONT_SIZE, PANEL, Axis, Bars, Lines, Series, draw
 from highrank.report.theme import LIGHT, TRUTH, Style
-from highrank.studies.audit.result import MixtureFacts, ModelAudit, RankAt
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+from highrank.studies.audit.result import ModelAudit
 
 FLOAT32_EPS = 2.0**-23
 # Points of a curve: more cannot be seen.
 MAX_POINTS = 300
 # Far below the round-off of any model's own numbers.
 LOWEST = 1e-9
-# Characters of a legend, and components under their numbers, that have room beside each other.
+# Characters of a legend, and components under their numbers, that fit beside each other.
 LEGEND_LENGTH, MAX_CATEGORIES = 40, 20
 # Inches, points.
 LINE_HEIGHT, NOTE_SIZE = 0.22, 11
@@ -39,7 +38,7 @@ def draw_spectra(
     models: Sequence[ModelAudit],
     size: tuple[float, float] = PANEL,
     margin: float = 0.04,
-) -> "Figure":
+) -> Any:
     """Singular values divided by the largest, with the bounds and float32's round-off."""
     chart = _curves(
         names, models, relative_values, ("index, the largest first", "singular value ÷ the largest")
@@ -48,31 +47,39 @@ def draw_spectra(
     axes = figure.axes[0]
     _mark_bounds(axes, models)
     thresholds = {
-        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_words), FLOAT32_EPS) for m in models
+        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_tokens), FLOAT32_EPS) for m in models
     }
     # Of few contexts all values are far above it.
     on_axis = [level for level in thresholds if level >= axes.get_ylim()[0]]
     for level in on_axis:
         axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
     if on_axis:
-        _note(axes, "round-off of float32", min(on_axis))
+        axes.annotate(
+            "round-off of float32",
+            (0, min(on_axis)),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(4, -3),
+            textcoords="offset points",
+            verticalalignment="top",
+            color=LIGHT["muted"],
+            fontsize=NOTE_SIZE,
+        )
     return figure
 
 
-def draw_residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> "Figure":
-    """The share of the sum of squares that is left without the first k singular values."""
+def draw_residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> Any:
+    """The fraction of the sum of squares that is left without the first k singular values."""
     return _drawn(
-        _curves(names, models, residuals, ("first k singular values", "share that is left"))
+        _curves(names, models, residuals, ("first k singular values", "fraction that is left"))
     )
 
 
-def draw_growth(
-    names: Sequence[str], models: Sequence[ModelAudit], rank: Callable[[RankAt], int | None]
-) -> "Figure | None":
-    """A rank against the number of contexts; None if it is unknown for all."""
+def draw_growth(names: Sequence[str], models: Sequence[ModelAudit], key: str) -> Any:
+    """A measure of rank against the number of contexts; None if it is unknown for all."""
     series = []
     for index, (name, model) in enumerate(zip(names, models, strict=True)):
-        points = [(at.num_contexts, value) for at in model.rank.growth if (value := rank(at))]
+        points = [(at.num_contexts, at.measures[key]) for at in model.rank.growth]
+        points = [(size, rank) for size, rank in points if rank]
         if points:
             xs, ys = zip(*points, strict=True)
             series.append(Series(label=name, x=xs, y=ys, style=style_of(index)))
@@ -92,18 +99,18 @@ def draw_growth(
     )
 
 
-def draw_use(mixture: MixtureFacts) -> "Figure":
+def draw_use(mixture: ComponentReport) -> Any:
     """How much each component is used, and the level at which all are used alike."""
     components = mixture.components
     return _draw_components(
         ("mean weight", [component.mean_weight for component in components]),
-        ("largest in so many contexts", [component.largest_share for component in components]),
-        Axis(label="share"),
+        ("largest in so many contexts", [c.largest_fraction for c in components]),
+        Axis(label="fraction"),
         level=1 / len(components),
     )
 
 
-def draw_differences(mixture: MixtureFacts) -> "Figure":
+def draw_differences(mixture: ComponentReport) -> Any:
     """How far each component is from the others: on average, and from the nearest."""
     others = [
         [value for j, value in enumerate(row) if j != k]
@@ -123,12 +130,12 @@ def style_of(index: int) -> Style:
 
 
 def relative_values(model: ModelAudit) -> list[float]:
-    """σ ÷ σ_max; a zero at the end if values are left out, and for what is lost in noise."""
+    """σ ÷ σ_max; zero for what is below the noise floor, and at the end if values are left out."""
     rank = model.rank
     values = [
         value / rank.largest if value > rank.noise_floor else 0.0 for value in rank.singular_values
     ]
-    has_more = len(values) < min(rank.num_contexts, rank.num_words)
+    has_more = len(values) < min(rank.num_contexts, rank.num_tokens)
     return [*values, 0.0] if has_more else values
 
 
@@ -141,7 +148,7 @@ def residuals(model: ModelAudit) -> list[float]:
 
 def _draw_components(
     bars: tuple[str, list[float]], dots: tuple[str, list[float]], y: Axis, level: float
-) -> "Figure":
+) -> Any:
     total = len(bars[1])
     chart = Bars(
         categories=tuple(str(k) for k in range(1, total + 1)),
@@ -198,9 +205,7 @@ def thinned(length: int) -> list[int]:
     return sorted(spread | {length - 2})
 
 
-def _drawn(
-    chart: Lines | Bars, size: tuple[float, float] = PANEL, margin: float = 0.04
-) -> "Figure":
+def _drawn(chart: Lines | Bars, size: tuple[float, float] = PANEL, margin: float = 0.04) -> Any:
     """As `draw`, with one name below the other in the legend where they are long."""
     figure = draw(chart, size=size, margin=margin)
     labels = [series.label for series in chart.series]
@@ -223,7 +228,7 @@ def _drawn(
     return figure
 
 
-def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
+def _mark_bounds(axes: Any, models: Sequence[ModelAudit]) -> None:
     """An upright line at each bound, with labels below each other in a strip above the data."""
     bounds: dict[int, str] = {}
     for index, model in enumerate(models):
@@ -241,7 +246,7 @@ def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
                 bound, color=LIGHT[color], linewidth=1.4, linestyle=(0, (1, 1.4)), zorder=1
             )
         place = math.log(shown / left) / math.log(right / left)
-        # Away from the other lines, as far as there is room.
+        # Away from the other lines, as far as there is space.
         is_left = place < 0.78 and (place < 0.3 or bound == max(bounds))
         axes.annotate(
             f"bound {bound:,}{arrow}",
@@ -254,16 +259,3 @@ def _mark_bounds(axes: "Axes", models: Sequence[ModelAudit]) -> None:
             color=LIGHT["muted"],
             fontsize=NOTE_SIZE,
         )
-
-
-def _note(axes: "Axes", text: str, level: float) -> None:
-    axes.annotate(
-        text,
-        (0, level),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(4, -3),
-        textcoords="offset points",
-        verticalalignment="top",
-        color=LIGHT["muted"],
-        fontsize=NOTE_SIZE,
-    )

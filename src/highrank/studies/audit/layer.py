@@ -1,8 +1,9 @@
-"""An output layer as the audit sees it, be it a head of ours or that of a Hugging Face model.
+"""An output layer as the audit sees it, and the rank of its log-probabilities.
 
-T contexts, V words, D hidden size, n rows of a block.
+T contexts, V tokens, D hidden size, d size of what meets the output embedding, n rows of a block.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,29 +11,49 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from highrank.analysis.log_probs import LogProbs, block_rows, head_log_probs
-from highrank.analysis.rank import RankBound, Spectrum, rank_bound
-from highrank.analysis.svd import head_singular_values, linear_singular_values
-from highrank.analysis.unargmaxable.states import Box, Everywhere, States
-from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+from highrank.analysis.log_probs import LogProbs, block_rows, head_log_probs, sampled
+from highrank.analysis.rank import (
+    RankBound,
+    Spectrum,
+    measure_ranks,
+    noise_floor,
+    rank_bound,
+    unknown_reason,
+)
+from highrank.analysis.svd import (
+    head_singular_values,
+    linear_singular_values,
+    peak_bytes,
+    singular_values,
+)
+from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
+from highrank.heads import HEADS, MixtureHead
 from highrank.integrations.huggingface import OutputLayer
-from highrank.studies.audit.result import HeadFacts
+from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 
-# Rows of a block at least: a vocabulary's weights should not be read for a handful of contexts.
+OnProgress = Callable[[float, str], None]
+
+KINDS = {path.split(":")[1]: kind for kind, path in HEADS.items()}
+# Rows of a block at least: the vocabulary's weights should not be read for a handful of contexts.
 MIN_ROWS = 64
+# Copies of the output embedding, in float64, that the linear method makes.
+LINEAR_COPIES = 5
+# Beyond so many singular values the stable method takes more than some ten minutes.
+MAX_STABLE = 5_000
+QUICK_TOKENS = 2_000
+# A smaller sample of the tokens is not worth measuring.
+MIN_TOKENS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """The words of a layer whose most likely word is that of the greatest logit W h + b."""
+    """A layer whose most likely token is that of the greatest logit W h + b."""
 
     weight: Tensor
     """(V, E)."""
     bias: Tensor | None
     """(V,)."""
     states: States
-    description: str
-    """Of the states, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,28 +65,37 @@ class Layer:
     linear_spectra: Callable[..., tuple[Spectrum, ...]] | None
     """As `head_singular_values` with the head filled in; None if log p is not linear."""
     vectors: Vectors | None
-    """None for a mixture of softmaxes: there the greatest logit decides nothing."""
+    """None for a mixture of softmaxes, where the greatest logit decides nothing."""
     mixture: MixtureHead | None
     """The head itself if it has several components."""
 
 
-def head_layer(head: MixtureHead, is_tied: bool) -> Layer:
-    """A head of ours, behind an LSTM: all its states are between -1 and 1."""
-    kind = (
-        "softmax"
-        if isinstance(head, Softmax)
-        else "moc"
-        if isinstance(head, MixtureOfContexts)
-        else "mos"
-    )
-    is_linear = head.rank_bound is not None
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a spectrum is computed."""
+
+    method: str
+    num_tokens: int
+    reason: str
+
+
+def head_layer(head: MixtureHead, *, is_tied: bool, hidden_bound: float | None) -> Layer:
+    """A head of ours.
+
+    Args:
+        hidden_bound: the largest absolute value of a number of a hidden state; None if unbounded.
+    """
+    is_linear, has_bias = head.rank_bound is not None, head.bias is not None
+    if head.latent is not None:
+        # A mean of contexts has their bound.
+        hidden_bound = 1.0 if head.activation == "tanh" else None
     return Layer(
         facts=HeadFacts(
-            kind=kind,
+            kind=KINDS[type(head).__name__],
             vocab_size=head.vocab_size,
             context_size=head.embedding_size,
             num_components=head.num_components,
-            has_bias=head.bias is not None,
+            has_bias=has_bias,
             softcap=None,
             scale=1.0,
             dtype=_name(head.weight.dtype),
@@ -73,12 +103,18 @@ def head_layer(head: MixtureHead, is_tied: bool) -> Layer:
         ),
         bound=rank_bound(
             head.embedding_size,
-            has_bias=head.bias is not None,
+            has_bias=has_bias,
             num_softmaxes=1 if is_linear else head.num_components,
         ),
         log_probs=partial(head_log_probs, head),
         linear_spectra=partial(head_singular_values, head) if is_linear else None,
-        vectors=_head_vectors(head) if is_linear else None,
+        vectors=Vectors(
+            weight=head.weight.detach(),
+            bias=None if head.bias is None else head.bias.detach(),
+            states=Everywhere() if hidden_bound is None else Box(hidden_bound),
+        )
+        if is_linear
+        else None,
         mixture=head if head.num_components > 1 else None,
     )
 
@@ -102,26 +138,86 @@ def hugging_face_layer(layer: OutputLayer) -> Layer:
         log_probs=partial(_layer_log_probs, layer),
         linear_spectra=partial(_layer_spectra, layer) if layer.softcap is None else None,
         # Neither a positive scale nor a softcap changes which logit is the greatest.
-        vectors=Vectors(
-            weight=weight,
-            bias=bias,
-            states=Everywhere(),
-            description=f"all vectors of {weight.shape[1]:,} numbers",
-        )
-        if layer.scale > 0
-        else None,
+        vectors=Vectors(weight=weight, bias=bias, states=Everywhere()) if layer.scale > 0 else None,
         mixture=None,
     )
 
 
-def _head_vectors(head: MixtureHead) -> Vectors:
-    weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
-    # An LSTM's output and a tanh are between -1 and 1, and so are means of them.
-    if head.latent is None or head.activation == "tanh":
-        description = "all states between -1 and 1 in each number"
-        return Vectors(weight=weight, bias=bias, states=Box(-1, 1), description=description)
-    description = f"all vectors of {head.embedding_size:,} numbers"
-    return Vectors(weight=weight, bias=bias, states=Everywhere(), description=description)
+def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> Plan:
+    """What can be computed in `budget` bytes; decided before any work is done."""
+    V, d = layer.facts.vocab_size, layer.facts.context_size
+    linear_bytes = 8 * LINEAR_COPIES * (V + num_contexts) * (d + 2)
+    if layer.linear_spectra is not None and linear_bytes <= budget:
+        reason = "the head is linear, so that its factors have all singular values"
+        return Plan(method="linear", num_tokens=V, reason=reason)
+    tokens, reasons = V, []
+    if quick and tokens > QUICK_TOKENS:
+        tokens = QUICK_TOKENS
+        reasons.append(f"{tokens:,} of {V:,} tokens were drawn, to be quick")
+    if peak_bytes(num_contexts, tokens) > budget:
+        tokens = _tokens_that_fit(num_contexts, tokens, budget)
+        reasons = [f"{tokens:,} of {V:,} tokens were drawn, as memory for more is not free"]
+    if min(num_contexts, tokens) > MAX_STABLE:
+        reasons.append("the stable method would take very long")
+        return Plan(method="fast", num_tokens=tokens, reason="; ".join(reasons))
+    reasons = reasons or ["the whole matrix can be folded with full precision"]
+    return Plan(method="stable", num_tokens=tokens, reason="; ".join(reasons))
+
+
+def audit_rank(layer: Layer, hidden: Tensor, plan: Plan, on_progress: OnProgress) -> RankFacts:
+    """Everything about the rank of log p of the contexts with hidden states (T, D)."""
+    T, bound = len(hidden), layer.bound
+    spectra = _spectra(layer, hidden, plan, on_progress)
+    growth = tuple(
+        RankAt(num_contexts=spectrum.shape[0], measures=measure_ranks(spectrum))
+        for spectrum in spectra
+    )
+    # Of equal limits the first is named: more contexts do not help against a bound.
+    limits = {} if bound.value is None else {"bound": bound.value}
+    limits |= {"tokens": plan.num_tokens, "contexts": T}
+    ceiling_reason = min(limits, key=lambda name: limits[name])
+    return RankFacts(
+        num_contexts=T,
+        num_tokens=plan.num_tokens,
+        method=plan.method,
+        method_reason=plan.reason,
+        measures=growth[-1].measures,
+        unknown=unknown_reason(spectra[-1]),
+        bound=bound.value,
+        bound_reason=bound.reason,
+        ceiling=limits[ceiling_reason],
+        ceiling_reason=ceiling_reason,
+        largest=spectra[-1].values[0].item(),
+        noise_floor=noise_floor(spectra[-1]),
+        singular_values=tuple(spectra[-1].values.tolist()),
+        growth=growth,
+    )
+
+
+def _spectra(
+    layer: Layer, hidden: Tensor, plan: Plan, on_progress: OnProgress
+) -> tuple[Spectrum, ...]:
+    """Of the first contexts, and of all as the last."""
+    counts = sorted({max(1, len(hidden) // part) for part in (8, 4, 2)})
+    if plan.method == "linear":
+        assert layer.linear_spectra is not None
+        return layer.linear_spectra(hidden, counts=counts, on_progress=on_progress)
+    source = layer.log_probs(hidden, torch.float64)
+    if plan.num_tokens < source.vocab_size:
+        source = sampled(source, plan.num_tokens)
+    return singular_values(source, plan.method, counts=counts, on_progress=on_progress)
+
+
+def _tokens_that_fit(num_contexts: int, most: int, budget: int) -> int:
+    """The most tokens of which the spectrum fits."""
+    least = peak_bytes(num_contexts, MIN_TOKENS)
+    if least > budget:
+        raise ValueError(
+            f"Out of memory: an audit needs at least {least / 2**20:,.0f} MB, and "
+            f"{budget / 2**20:,.0f} MB may be used."
+        )
+    sizes = range(most)
+    return bisect_right(sizes, budget, key=lambda tokens: peak_bytes(num_contexts, tokens)) - 1
 
 
 def _layer_log_probs(layer: OutputLayer, hidden: Tensor, precision: torch.dtype) -> LogProbs:
@@ -145,10 +241,10 @@ def _layer_spectra(
     hidden: Tensor,
     *,
     counts: Sequence[int] = (),
-    on_progress: Callable[[float, str], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Spectrum, ...]:
     bias = None if layer.bias is None else layer.bias.double() * layer.scale
-    # The scale goes to the states: they are fewer than the words.
+    # The scale goes to the states: they are fewer than the tokens.
     context = hidden.double() * layer.scale
     return linear_singular_values(
         context, layer.weight, bias, counts=counts, on_progress=on_progress

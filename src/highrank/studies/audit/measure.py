@@ -1,61 +1,57 @@
 """`highrank audit`: what an output layer can express, and what it does on a text.
 
-T contexts, V words, D hidden size, n rows of a block.
-
-Health of an audited mixture, with words and contexts written out.
+T contexts, V vocabulary, D hidden size, E embedding size, n rows of a block.
 """
 
 import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from highrank.analysis.components import Component, component_report
+from highrank.analysis.components import component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
-from highrank.analysis.log_probs import LogProbs
-from highrank.environment import environment
-from highrank.heads import MixtureHead
-from highrank.studies.audit.layer import Layer
-from highrank.studies.audit.model import AuditedModel, choose_windows, read_contexts
-from highrank.studies.audit.rank import audit_rank, free_bytes, plan_spectrum
+from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
+from highrank.analysis.unargmaxable.certificate import Proof
+from highrank.analysis.unargmaxable.problem import Box
+from highrank.environment import environment, install_hint
+from highrank.studies.audit.layer import Layer, OnProgress, Vectors, audit_rank, plan_spectrum
+from highrank.studies.audit.model import (
+    AuditedModel,
+    Contexts,
+    LoadedModel,
+    choose_windows,
+    read_contexts,
+)
 from highrank.studies.audit.result import (
     AuditResult,
-    ComponentFacts,
-    MixtureFacts,
     ModelAudit,
-    PreferredWord,
-    Takeover,
     TextFacts,
+    UnargmaxableFacts,
+    UnargmaxableToken,
 )
-from highrank.studies.audit.unargmaxable import audit_reachability
-
-OnProgress = Callable[[float, str], None]
 
 NUM_CONTEXTS, QUICK_CONTEXTS = 2_000, 500
+# What an audit may use beside the model, unless half of what is free is less.
+MAX_BYTES = 4 * 2**30
 # About how long the parts of an audit take, for the progress bar.
-COSTS = {"reading": 0.25, "rank": 0.35, "divergence": 0.1, "reachability": 0.2, "mixture": 0.1}
-# Words of a context that are written out.
+COSTS = {"contexts": 0.25, "rank": 0.35, "divergence": 0.1, "unargmaxable": 0.2, "mixture": 0.1}
+# Tokens of a context that are written out.
 NUM_SHOWN = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reading:
-    """What is left of a model when its weights are gone."""
-
-    architecture: str
-    num_parameters: int
-    layer: Layer
-    hidden: Tensor
-    """(T, D)."""
-    target: Tensor
-    """(T,): the token that follows each context."""
-    context: Callable[[int], tuple[str, str]]
-    """The last words of a context, and the word that follows."""
+# Copies of the output embedding, in float64, that deciding its tokens takes.
+COPIES = 5
+# Multiplies of one look at all tokens, V² E, that a quick audit does: some seconds.
+QUICK_MULTIPLIES = 2e10
+# Of larger heads it samples so many tokens. These, or all of a smaller head, get so long.
+QUICK_SAMPLE, QUICK_SECONDS = 500, 15.0
+# Tokens of a proof that are named.
+NUM_BETWEEN = 5
 
 
 def run_audit(
@@ -70,8 +66,8 @@ def run_audit(
 
     Args:
         num_contexts: T at most; 2,000 if None, or 500 if quick.
-        quick: fewer contexts, and a sample of the words where all would take long.
-        on_progress: called with the share of the work done and what is being done.
+        quick: fewer contexts, and a sample of the tokens where all would take long.
+        on_progress: called with the fraction of the work done and what is being done.
         on_model: called after each model with what has been found so far.
     """
     if not models:
@@ -80,7 +76,7 @@ def run_audit(
     for model in models:
         choose_windows(len(model.tokens), T, model.window)
     start = time.monotonic()
-    show = on_progress or (lambda share, text: None)
+    show = on_progress or (lambda fraction, text: None)
     result = AuditResult(
         quick=quick, num_contexts=T, elapsed=0.0, environment=environment(), models=()
     )
@@ -97,94 +93,154 @@ def run_audit(
 def audit_model(
     model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress
 ) -> ModelAudit:
-    start = time.monotonic()
-    parts = _parts(on_progress)
-    reading = _read(model, num_contexts, parts["reading"])
-    layer, hidden, room = reading.layer, reading.hidden, free_bytes()
-    plan = plan_spectrum(layer, len(hidden), quick, room)
+    start, parts = time.monotonic(), _parts(on_progress)
+    on_progress(0.0, "loading")
+    loaded = model.load()
+    layer, architecture = loaded.layer, loaded.architecture
+    num_parameters = loaded.num_parameters
+    contexts = _contexts(model, loaded, num_contexts, parts["contexts"])
+    # Only the output layer is needed from here on.
+    del loaded
+    hidden, budget = contexts.hidden, memory_budget()
+    plan = plan_spectrum(layer, len(hidden), quick, budget)
     rank = audit_rank(layer, hidden, plan, parts["rank"])
-    divergence, nats = _predictions(reading, parts["divergence"])
-    reachability, note = audit_reachability(layer, model.word, quick, room, parts["reachability"])
+    target = torch.tensor([int(model.tokens[p + 1]) for p in contexts.positions])
+    divergence, nats = _predictions(layer, hidden, target, parts["divergence"])
+    unargmaxable, note = audit_unargmaxable(
+        layer.vectors, model.token, quick, budget, parts["unargmaxable"]
+    )
     mixture = None
     if layer.mixture is not None:
-        mixture = audit_mixture(
-            layer.mixture, hidden, model.word, reading.context, parts["mixture"]
+        mixture = component_report(
+            layer.mixture,
+            hidden,
+            token=model.token,
+            context=lambda row: _written(model, int(contexts.positions[row])),
+            on_progress=parts["mixture"],
         )
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
         source=model.source,
-        architecture=reading.architecture,
-        num_parameters=reading.num_parameters,
+        architecture=architecture,
+        num_parameters=num_parameters,
         head=layer.facts,
-        text=TextFacts(
-            name=model.text,
-            sha256=model.text_sha256,
-            tokens_sha256=_tokens_sha256(model),
-            num_tokens=len(model.tokens),
-            num_contexts=len(hidden),
-            nats=nats,
-            perplexity=math.exp(min(nats, 700.0)),
-        ),
+        text=_text(model, len(hidden), nats),
         rank=rank,
         divergence=divergence,
-        reachability=reachability,
-        reachability_note=note,
+        unargmaxable=unargmaxable,
+        unargmaxable_note=note,
         mixture=mixture,
         elapsed=time.monotonic() - start,
     )
 
 
-def _tokens_sha256(model: AuditedModel) -> str:
-    tokens = np.asarray(model.tokens)
-    words = {int(token): model.word(int(token)) for token in np.unique(tokens)}
-    digest = hashlib.sha256()
-    for token in tokens.tolist():
-        digest.update(words[token].encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
+def audit_unargmaxable(
+    vectors: Vectors | None,
+    token: Callable[[int], str],
+    quick: bool,
+    budget: int,
+    on_progress: OnProgress,
+) -> tuple[UnargmaxableFacts | None, str]:
+    """What is known of all tokens, or None and why.
+
+    Args:
+        token: the text of a token.
+        budget: bytes that may be used.
+    """
+    if vectors is None:
+        return None, "not decided, as no single logit decides which token is the most likely"
+    if find_spec("scipy") is None:
+        return None, f"not decided, as linear programs need scipy: {install_hint('audit')}"
+    V, E = vectors.weight.shape
+    if (needed := 8 * COPIES * V * E) > budget:
+        return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"
+    start = time.perf_counter()
+    verdicts = decide_tokens(
+        vectors.weight,
+        vectors.bias,
+        vectors.states,
+        num_sampled=QUICK_SAMPLE if quick and V * V * E > QUICK_MULTIPLIES else None,
+        seconds=QUICK_SECONDS if quick else None,
+        on_progress=on_progress,
+    )
+    return _facts(verdicts, vectors, token, time.perf_counter() - start), ""
 
 
-def _read(model: AuditedModel, num_contexts: int, on_progress: OnProgress) -> _Reading:
-    on_progress(0.0, "loading")
-    opened = model.open()
-    tokens = model.tokens
-    largest, V = int(max(tokens)), opened.layer.facts.vocab_size
+def _facts(
+    verdicts: Sequence[TokenVerdict], vectors: Vectors, token: Callable[[int], str], elapsed: float
+) -> UnargmaxableFacts:
+    by_verdict: dict[Verdict, list[TokenVerdict]] = {verdict: [] for verdict in Verdict}
+    for verdict in verdicts:
+        by_verdict[verdict.verdict].append(verdict)
+    num_tied, num_untried = len(by_verdict[Verdict.TIED]), sum(v.is_untried for v in verdicts)
+    return UnargmaxableFacts(
+        states=_states(vectors),
+        num_argmaxable=len(by_verdict[Verdict.ARGMAXABLE]) + num_tied,
+        num_tied=num_tied,
+        num_unargmaxable=len(by_verdict[Verdict.UNARGMAXABLE]),
+        num_undecided=len(by_verdict[Verdict.UNDECIDED]) - num_untried,
+        num_untried=num_untried,
+        unargmaxable=tuple(_token(v, token) for v in by_verdict[Verdict.UNARGMAXABLE]),
+        elapsed=elapsed,
+    )
+
+
+def _states(vectors: Vectors) -> str:
+    if isinstance(vectors.states, Box):
+        bound = vectors.states.bound
+        return f"all states between -{bound:g} and {bound:g} in each number"
+    return f"all vectors of {vectors.weight.shape[1]:,} numbers"
+
+
+def _token(verdict: TokenVerdict, token: Callable[[int], str]) -> UnargmaxableToken:
+    proof = verdict.certificate
+    assert isinstance(proof, Proof), verdict
+    heaviest = proof.weights.argsort(descending=True)[:NUM_BETWEEN]
+    return UnargmaxableToken(
+        token=token(verdict.token),
+        index=verdict.token,
+        is_exact=proof.is_exact,
+        # Forbidden tokens have −inf, which JSON cannot express.
+        lead=max(proof.lead, -1e308),
+        between=tuple(token(index) for index in proof.tokens[heaviest].tolist()),
+    )
+
+
+def memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that an audit may use: half of the free memory, at most 4 GiB."""
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return min(MAX_BYTES, int(lines["MemAvailable"].split()[0]) * 1024 // 2)
+    except (OSError, KeyError, ValueError):
+        return MAX_BYTES
+
+
+def _contexts(
+    model: AuditedModel, loaded: LoadedModel, num_contexts: int, on_progress: OnProgress
+) -> Contexts:
+    largest, V = int(max(model.tokens)), loaded.layer.facts.vocab_size
     if largest >= V:
         raise ValueError(
-            f"the tokens of {model.name} must be below its {V:,} words, got {largest:,}"
+            f"the tokens of {model.name} must be below its vocabulary size {V:,}, got {largest:,}"
         )
-    found = read_contexts(
-        opened.states, tokens, num_contexts, window=model.window, on_progress=on_progress
+    contexts = read_contexts(
+        loaded.hidden_states,
+        model.tokens,
+        num_contexts,
+        window=model.window,
+        on_progress=on_progress,
     )
-    if not found.hidden.isfinite().all():
+    if not contexts.hidden.isfinite().all():
         raise ValueError(f"the hidden states of {model.name} must be finite, got others")
-
-    def context(row: int) -> tuple[str, str]:
-        end = int(found.positions[row]) + 1
-        words = [model.word(int(token)) for token in tokens[max(0, end - NUM_SHOWN) : end + 1]]
-        return " ".join(words[:-1]), words[-1]
-
-    return _Reading(
-        architecture=opened.architecture,
-        num_parameters=opened.num_parameters,
-        layer=opened.layer,
-        hidden=found.hidden,
-        target=torch.tensor([int(tokens[p + 1]) for p in found.positions]),
-        context=context,
-    )
+    return contexts
 
 
-def _predictions(reading: _Reading, on_progress: OnProgress) -> tuple[Divergence, float]:
+def _predictions(
+    layer: Layer, hidden: Tensor, target: Tensor, on_progress: OnProgress
+) -> tuple[Divergence, float]:
     """The divergence and the mean loss of the targets, in one pass in float32."""
-    losses: list[Tensor] = []
-    source = reading.layer.log_probs(reading.hidden, torch.float32)
-    watched = _watched(source, reading.target, losses)
-    divergence = expected_divergence(watched, on_progress=on_progress)
-    return divergence, torch.cat(losses).mean().item()
-
-
-def _watched(source: LogProbs, target: Tensor, losses: list[Tensor]) -> LogProbs:
-    """The same source; the losses of the targets (T,) are put down as their rows go by."""
+    source, losses = layer.log_probs(hidden, torch.float32), []
 
     def make_blocks() -> Iterator[Tensor]:
         row = 0
@@ -194,59 +250,42 @@ def _watched(source: LogProbs, target: Tensor, losses: list[Tensor]) -> LogProbs
             row += len(block)
             yield block
 
-    return replace(source, make_blocks=make_blocks)
+    watched = replace(source, make_blocks=make_blocks)
+    divergence = expected_divergence(watched, on_progress=on_progress)
+    return divergence, torch.cat(losses).mean().item()
+
+
+def _written(model: AuditedModel, position: int) -> tuple[str, str]:
+    """The last tokens of the context that ends here, and the token that follows."""
+    first = max(0, position + 1 - NUM_SHOWN)
+    *context, following = (model.token(int(t)) for t in model.tokens[first : position + 2])
+    return " ".join(context), following
+
+
+def _text(model: AuditedModel, num_contexts: int, nats: float) -> TextFacts:
+    tokens = np.asarray(model.tokens)
+    written = {int(token): model.token(int(token)) for token in np.unique(tokens)}
+    digest = hashlib.sha256()
+    for token in tokens.tolist():
+        digest.update(written[token].encode("utf-8", "surrogatepass") + b"\n")
+    return TextFacts(
+        name=model.text,
+        sha256=model.text_sha256,
+        tokens_sha256=digest.hexdigest(),
+        num_tokens=len(tokens),
+        num_contexts=num_contexts,
+        nats=nats,
+        perplexity=math.exp(min(nats, 700.0)),
+    )
 
 
 def _parts(on_progress: OnProgress) -> dict[str, OnProgress]:
     parts, before = {}, 0.0
     for name, cost in COSTS.items():
-        parts[name] = _part(on_progress, before, cost, "" if name == "reading" else f"{name}: ")
+        parts[name] = _part(on_progress, before, cost, f"{name}: ")
         before += cost
     return parts
 
 
 def _part(on_progress: OnProgress, before: float, size: float, title: str) -> OnProgress:
-    return lambda share, text: on_progress(min(1.0, before + share * size), title + text)
-
-
-def audit_mixture(
-    head: MixtureHead,
-    hidden: Tensor,
-    word: Callable[[int], str],
-    context: Callable[[int], tuple[str, str]],
-    on_progress: Callable[[float, str], None],
-) -> MixtureFacts:
-    """What the components do in the contexts with hidden states (T, D).
-
-    Args:
-        word: how a word of the vocabulary is written.
-        context: the last words of a context and the word that follows, by its row of `hidden`.
-    """
-    report = component_report(head, hidden, on_progress=on_progress)
-    return MixtureFacts(
-        num_contexts=report.num_contexts,
-        weight_entropy=report.weight_entropy,
-        use_entropy=report.use_entropy,
-        specialisation=report.specialisation,
-        pair_divergence=report.pair_divergence,
-        num_dead=len(report.dead),
-        components=tuple(_component(found, word, context) for found in report.components),
-    )
-
-
-def _component(
-    found: Component, word: Callable[[int], str], context: Callable[[int], tuple[str, str]]
-) -> ComponentFacts:
-    takeovers = []
-    for takeover in found.takeovers:
-        text, next_word = context(takeover.context)
-        takeovers.append(Takeover(text=text, next_word=next_word, weight=takeover.weight))
-    return ComponentFacts(
-        mean_weight=found.mean_weight,
-        largest_share=found.largest_share,
-        is_dead=found.is_dead,
-        preferred=tuple(
-            PreferredWord(word=word(p.word), prob=p.prob, share=p.share) for p in found.preferred
-        ),
-        takeovers=tuple(takeovers),
-    )
+    return lambda fraction, text: on_progress(min(1.0, before + fraction * size), title + text)

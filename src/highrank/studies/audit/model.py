@@ -1,17 +1,14 @@
-"""Models that can be audited: a run of ours, or one of Hugging Face, each with a text.
+"""Models that can be audited: trained runs and Hugging Face models, and the contexts they read.
 
-B windows, L tokens of a window, D hidden size, M tokens of the text.
-
-Which contexts of a text are audited, and their hidden states.
-
-A text is cut into stretches. Stretches that are spread evenly over it are read, each after the
-stretch before it, so that every context but the text's first ones has a history.
+Contexts are taken from windows that are spread evenly over a text. Each window is read after the
+half window before it, so that every context but the text's first ones has a history.
 
 M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size.
 """
 
 import copy
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -23,30 +20,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.data.corpus import Corpus
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
-from highrank.data.vocabulary import EOS, Vocabulary
+from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
 from highrank.heads import MixtureHead
+from highrank.integrations.hub import HubError, is_hub_name
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.models.language_model import LanguageModel
-from highrank.studies.audit.layer import Layer, head_layer, hugging_face_layer
+from highrank.run import LoadedRun, load_run
+from highrank.studies.audit.layer import Layer, OnProgress, head_layer, hugging_face_layer
 
+CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
+RUNS = Path("runs")
 # Of a long file, what is taken for a Hugging Face model: about a million tokens.
 MAX_CHARACTERS = 4_000_000
+# Tokens that are read at once; the second half of them end contexts.
+WINDOW = 128
+WINDOWS_AT_ONCE = 8
+
+Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenModel:
+class LoadedModel:
     """Weights in memory."""
 
     architecture: str
     num_parameters: int
     layer: Layer
-    states: Callable[[Tensor], Tensor]
-    """Hidden states (B, L, D) of windows (B, L), each read from the beginning."""
+    hidden_states: Callable[[Tensor], Tensor]
+    """(B, L, D) of windows (B, L), each read from the initial state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,31 +61,60 @@ class AuditedModel:
     name: str
     source: str
     """"run" or "Hugging Face"."""
-    tokens: Sequence[int] | NDArray[np.integer[Any]]
+    tokens: Tokens
     """(M,)."""
     text: str
     """The text's name."""
     text_sha256: str
     window: int
     """Tokens that it reads at once."""
-    word: Callable[[int], str]
-    """How a token is written."""
-    open: Callable[[], OpenModel]
-    """Loads the weights; they are let go when nobody holds what this returns."""
+    token: Callable[[int], str]
+    """The text of a token."""
+    load: Callable[[], LoadedModel]
+    """Loads the weights; they are freed when nobody holds what this returns."""
 
 
-def audited_run(
-    folder: Path,
-    model: LanguageModel,
-    vocabulary: Vocabulary,
-    corpus: Corpus,
-    text: Path | None = None,
-) -> AuditedModel:
-    """A trained run, with its corpus' test split, or a text that is read as the corpus was.
+class Window(NamedTuple):
+    start: int
+    """Where reading begins."""
+    first: int
+    """The first token that ends a context."""
+    end: int
+    """Behind the last one."""
 
-    Args:
-        model: in evaluation mode.
-    """
+
+class Contexts(NamedTuple):
+    positions: NDArray[np.int64]
+    """(T,), ascending: a context ends with the token at its position."""
+    hidden: Tensor
+    """(T, D), float32."""
+
+
+def check_name(name: str) -> None:
+    """Raise if it can be neither a folder's name nor one on the hub; the hub is not asked yet."""
+    folder = Path(name)
+    if folder.is_dir():
+        _is_run(folder)
+    elif folder.exists():
+        raise ValueError(f"{CONTRACT}, got the file {name}")
+    elif not is_hub_name(name):
+        raise ValueError(f"{CONTRACT}, got {name}: there is no such folder")
+
+
+def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
+    """The model of this name, with its own text or the one that is given."""
+    folder = Path(name)
+    if folder.is_dir() and _is_run(folder):
+        return audited_run(load_run(folder, device), text)
+    try:
+        return audited_hugging_face(name, text, device)
+    except HubError as error:
+        raise ValueError(f"{CONTRACT}, got {name}: {_hint(name, error)}") from None
+
+
+def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
+    """A trained run, with its corpus' test split, or a text that is tokenised as the corpus was."""
+    corpus, vocabulary = run.corpus, run.vocabulary
     name, sha256 = f"{corpus.name}, test", corpus.header.splits["test"].sha256
     tokens: NDArray[np.integer[Any]] = corpus.split("test")
     if text is not None:
@@ -88,32 +122,38 @@ def audited_run(
         check_known(words, vocabulary, f"the text {text}")
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
-
-    def states(windows: Tensor) -> Tensor:
-        device = next(model.parameters()).device
-        state = model.initial_state(len(windows))
-        hidden: Tensor = model.backbone(windows.T.to(device), state).hidden  # (L, B, D)
-        return hidden.transpose(0, 1)
-
-    def open_model() -> OpenModel:
-        assert isinstance(model.head, MixtureHead)
-        is_tied = model.head.weight is model.backbone.embedding.weight
-        return OpenModel(
-            architecture="AWD-LSTM",
-            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-            layer=head_layer(copy.deepcopy(model.head).cpu(), is_tied),
-            states=states,
-        )
-
     return AuditedModel(
-        name=str(folder),
+        name=str(run.folder),
         source="run",
         tokens=tokens,
         text=name,
         text_sha256=sha256,
         window=WINDOW,
-        word=lambda index: vocabulary.tokens[index],
-        open=open_model,
+        token=lambda index: vocabulary.tokens[index],
+        load=lambda: loaded_language_model(run.model),
+    )
+
+
+def loaded_language_model(model: LanguageModel) -> LoadedModel:
+    """A model of ours, in evaluation mode."""
+    if not isinstance(model.head, MixtureHead):
+        raise ValueError(f"the head must be a softmax or a mixture, got {model.head}")
+
+    def hidden_states(windows: Tensor) -> Tensor:
+        device = next(model.parameters()).device
+        state = model.initial_state(len(windows))
+        hidden: Tensor = model.backbone(windows.T.to(device), state).hidden  # (L, B, D)
+        return hidden.transpose(0, 1)
+
+    return LoadedModel(
+        architecture="AWD-LSTM",
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layer=head_layer(
+            copy.deepcopy(model.head).cpu(),
+            is_tied=model.head.weight is model.backbone.embedding.weight,
+            hidden_bound=model.backbone.hidden_bound,
+        ),
+        hidden_states=hidden_states,
     )
 
 
@@ -127,13 +167,13 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
     title, sha256, content = _default_text(name) if text is None else _own_text(text)
     model = HuggingFaceModel(name)
 
-    def open_model() -> OpenModel:
+    def load() -> LoadedModel:
         reader = model.load(device)
-        return OpenModel(
+        return LoadedModel(
             architecture=reader.architecture,
             num_parameters=reader.num_parameters,
             layer=hugging_face_layer(reader.layer),
-            states=reader.states,
+            hidden_states=reader.states,
         )
 
     return AuditedModel(
@@ -143,8 +183,94 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         text=title,
         text_sha256=sha256,
         window=min(WINDOW, model.max_window or WINDOW),
-        word=model.token,
-        open=open_model,
+        token=model.token,
+        load=load,
+    )
+
+
+def choose_windows(num_tokens: int, num_contexts: int, window: int = WINDOW) -> list[Window]:
+    """Windows with at least `num_contexts` contexts, or all that a short text has.
+
+    The last token ends no context: nothing follows it.
+    """
+    if num_tokens < 3:
+        raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
+    if num_contexts < 2:
+        raise ValueError(f"contexts must be at least 2, got {num_contexts}")
+    if window < 2:
+        raise ValueError(f"window must be at least 2, got {window}")
+    step, last = window // 2, num_tokens - 1
+    num_whole, wanted = last // step, -(-num_contexts // step)
+    if wanted <= num_whole:
+        chosen = [j * num_whole // wanted for j in range(wanted)]
+    else:
+        chosen = list(range(-(-last // step)))
+    return [Window(max(0, (k - 1) * step), k * step, min((k + 1) * step, last)) for k in chosen]
+
+
+@torch.no_grad()
+def read_contexts(
+    hidden_states: Callable[[Tensor], Tensor],
+    tokens: Tokens,
+    num_contexts: int,
+    *,
+    window: int = WINDOW,
+    on_progress: OnProgress | None = None,
+) -> Contexts:
+    """At most `num_contexts` contexts, evenly spread, in the order of the text.
+
+    Args:
+        hidden_states: (B, L, D) of windows (B, L), each read from the initial state.
+        tokens: (M,).
+        window: L.
+    """
+    windows = choose_windows(len(tokens), num_contexts, window)
+    positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
+    kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
+    rows: list[Tensor] = []
+    done = 0
+    # Windows of one length go together; only the first and the last may be shorter.
+    for _, group in groupby(windows, key=lambda w: w.end - w.start):
+        alike = list(group)
+        for start in range(0, len(alike), WINDOWS_AT_ONCE):
+            batch = alike[start : start + WINDOWS_AT_ONCE]
+            read = np.stack([np.asarray(tokens[w.start : w.end], dtype=np.int64) for w in batch])
+            hidden = hidden_states(torch.from_numpy(read)).float().cpu()  # (B, L, D)
+            rows += [h[w.first - w.start :] for h, w in zip(hidden, batch, strict=True)]
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done / len(windows), f"{done} of {len(windows)} windows")
+    index = kept.astype(np.int64)
+    return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it is a run or else a Hugging Face model; raise if it is neither."""
+    file = folder / "config.json"
+    config: Any = {}
+    if file.is_file():
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            raise ValueError(f"{file} must be JSON, got something else") from None
+    known = {"corpus", "model_type"} & set(config if isinstance(config, dict) else ())
+    if not known:
+        raise ValueError(
+            f"a run must be a folder that `highrank train` made, got {folder}, which is no "
+            "Hugging Face model either: a run has config.json with a corpus, vocabulary.json and "
+            "model.safetensors; a model has config.json with a model_type, a tokenizer and "
+            "*.safetensors"
+        )
+    return "corpus" in known
+
+
+def _hint(name: str, error: HubError) -> str:
+    """Where the name was looked for, and what to do."""
+    if (RUNS / name).is_dir():
+        return f"the run of this name is {RUNS / name}"
+    return (
+        f"there is no such folder here, no such run in ./{RUNS}, and {error}; see `ls {RUNS}`, "
+        "or connect once, or give the model's folder"
     )
 
 
@@ -171,80 +297,3 @@ def _default_text(name: str) -> tuple[str, str, str]:
     content = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     sha256 = hashlib.sha256(content.encode()).hexdigest()
     return "State of the Union, test", sha256, content[:MAX_CHARACTERS]
-
-
-# Tokens that are read at once; the second half of them are contexts.
-WINDOW = 128
-WINDOWS_AT_ONCE = 8
-
-
-class Window(NamedTuple):
-    start: int
-    """Where reading begins."""
-    first: int
-    """The first token that ends a context."""
-    end: int
-    """Behind the last one."""
-
-
-class Contexts(NamedTuple):
-    positions: NDArray[np.int64]
-    """(T,), ascending: a context ends with the token at its position."""
-    hidden: Tensor
-    """(T, D), float32."""
-
-
-def choose_windows(num_tokens: int, num_contexts: int, window: int = WINDOW) -> list[Window]:
-    """Windows with at least `num_contexts` contexts, or all that a short text has.
-
-    The last token ends no context: nothing follows it.
-    """
-    if num_tokens < 3:
-        raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
-    if num_contexts < 2:
-        raise ValueError(f"contexts must be at least 2, got {num_contexts}")
-    if window < 2:
-        raise ValueError(f"window must be at least 2, got {window}")
-    step, last = window // 2, num_tokens - 1
-    num_whole, wanted = last // step, -(-num_contexts // step)
-    if wanted <= num_whole:
-        chosen = [j * num_whole // wanted for j in range(wanted)]
-    else:
-        chosen = list(range(-(-last // step)))
-    return [Window(max(0, (k - 1) * step), k * step, min((k + 1) * step, last)) for k in chosen]
-
-
-@torch.no_grad()
-def read_contexts(
-    states: Callable[[Tensor], Tensor],
-    tokens: Sequence[int] | NDArray[np.integer[Any]],
-    num_contexts: int,
-    *,
-    window: int = WINDOW,
-    on_progress: Callable[[float, str], None] | None = None,
-) -> Contexts:
-    """At most `num_contexts` contexts, evenly spread, in the order of the text.
-
-    Args:
-        states: hidden states (B, L, D) of windows (B, L), each read from the beginning.
-        tokens: (M,).
-        window: L.
-    """
-    windows = choose_windows(len(tokens), num_contexts, window)
-    positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
-    kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
-    rows: list[Tensor] = []
-    done = 0
-    # Windows of one length go together; only the first and the last may be shorter.
-    for _, group in groupby(windows, key=lambda w: w.end - w.start):
-        alike = list(group)
-        for start in range(0, len(alike), WINDOWS_AT_ONCE):
-            batch = alike[start : start + WINDOWS_AT_ONCE]
-            read = np.stack([np.asarray(tokens[w.start : w.end], dtype=np.int64) for w in batch])
-            hidden = states(torch.from_numpy(read)).float().cpu()  # (B, L, D)
-            rows += [h[w.first - w.start :] for h, w in zip(hidden, batch, strict=True)]
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done / len(windows), f"reading: {done} of {len(windows)} windows")
-    index = kept.astype(np.int64)
-    return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])

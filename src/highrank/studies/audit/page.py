@@ -1,168 +1,45 @@
-"""The page of `highrank audit`: what an output layer can say, and what its rank is worth.
+"""The page of `highrank audit`: page.html.j2 has the prose, this file the tables and figures."""
 
-The page's part on how an audit was measured, and how to measure it again.
-"""
-
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from highrank.analysis.components import ComponentReport
 from highrank.report.figure import save_png, to_svg
-from highrank.report.formats import duration, environment_text, legible, listed
-from highrank.report.page import (
-    Block,
-    Code,
-    Column,
-    Figure,
-    Grid,
-    Page,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
+from highrank.report.formats import duration, environment_text, legible, legible_context, listed
+from highrank.report.page import Column, render
+from highrank.studies.audit.charts import (
+    draw_differences,
+    draw_growth,
+    draw_residuals,
+    draw_spectra,
+    draw_use,
 )
-from highrank.studies.audit import text as audit_text
-from highrank.studies.audit.charts import draw_growth, draw_residuals, draw_spectra
-from highrank.studies.audit.result import AuditResult, ModelAudit, RankAt
-from highrank.studies.audit.sections import mixture_section, reachability_section
-from highrank.studies.audit.table import count, divergence, power, rank_rows, short_names, size_rows
-from highrank.studies.audit.verdict import EPSILON, comparison, millions, model_verdict
+from highrank.studies.audit.result import AuditResult, ModelAudit, UnargmaxableToken
+from highrank.studies.audit.table import (
+    DEFINITIONS,
+    EFFECTIVE,
+    EPSILON,
+    answer,
+    comparison,
+    count,
+    divergence,
+    key_rows,
+    millions,
+    mixture_verdict,
+    model_verdict,
+    power,
+    short_names,
+)
 
+# Unargmaxable tokens with a row of their own; the others follow as a list.
+MOST_ROWS = 50
+# Of each component.
+NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 
-def audit_page(result: AuditResult, command: str = "") -> Page:
-    """What was found of one model, or of several side by side.
-
-    Args:
-        command: what was typed, for those who want to repeat it.
-    """
-    names, models = short_names(result.models), result.models
-    return Page(
-        title=f"What {listed(names) if len(names) < 3 else f'{len(names)} output layers'} can say",
-        lead="An audit of the output layer: its rank, its spectrum, its unreachable "
-        "words, the health of its mixture, and what all of this is worth.",
-        sections=(
-            _verdict(names, models),
-            Section("At a glance", (_key_table(names, models),)),
-            _spectrum(names, models),
-            _growth(names, models),
-            reachability_section(names, models),
-            mixture_section(names, models),
-            method_section(names, result, command),
-        ),
-        footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
-        f"{duration(result.elapsed)}",
-    )
-
-
-def audit_picture(result: AuditResult, path: Path) -> None:
-    """Write the spectra as a PNG, 1200 pixels wide."""
-    figure = draw_spectra(short_names(result.models), result.models, size=(8, 4.5), margin=0.1)
-    save_png(figure, path, dpi=150)
-
-
-def _verdict(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
-    found = [
-        Paragraph((Strong(f"{name}: "), model_verdict(model)))
-        for name, model in zip(names, models, strict=True)
-    ]
-    beside = comparison(names, models)
-    if beside:
-        found.append(Paragraph((Strong("Side by side. "), beside)))
-    meaning = Paragraph(
-        (Strong("What it means. "), f"{audit_text.MEANING} {audit_text.DIVERGENCE}")
-    )
-    return Section("The verdict", (*found, meaning, audit_text.CAUTION))
-
-
-def _key_table(names: Sequence[str], models: Sequence[ModelAudit]) -> Table:
-    rows = [*size_rows(models), *rank_rows(models)]
-    return Table(
-        title="The key numbers",
-        caption=audit_text.KEY_CAPTION,
-        columns=(Column("", False), *map(Column, names)),
-        rows=tuple((label[0].upper() + label[1:], *cells) for label, *cells in rows),
-    )
-
-
-def _spectrum(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
-    lines = "; ".join(
-        f"{name}: {count(len(model.rank.singular_values))} values, the largest "
-        f"{model.rank.largest:.4g}, {count(model.rank.comparable)} above float32’s round-off"
-        for name, model in zip(names, models, strict=True)
-    )
-    effective = "; ".join(
-        f"{name}: " + ", ".join(f"{e.rank} at {e.epsilon:g}" for e in model.rank.effective)
-        for name, model in zip(names, models, strict=True)
-    )
-    figures = (
-        Figure(
-            svg=to_svg(draw_spectra(names, models)),
-            title="The spectrum",
-            caption=audit_text.SPECTRUM_CAPTION,
-            description=f"Singular values in descending order, on log scales. {lines}.",
-        ),
-        Figure(
-            svg=to_svg(draw_residuals(names, models)),
-            title="What few directions leave",
-            caption=audit_text.RESIDUAL_CAPTION,
-            description=f"Residual against k. Effective ranks: {effective}.",
-        ),
-    )
-    notes: list[Block] = []
-    for name, model in zip(names, models, strict=True):
-        if model.rank.bound is None:
-            notes.append(_note(name, f"No bound: {model.rank.bound_reason}."))
-        if model.rank.unknown:
-            notes.append(_note(name, f"A rank is unknown: {model.rank.unknown}."))
-    return Section("The spectrum", (Paragraph((audit_text.SPECTRUM,)), Grid(figures), *notes))
-
-
-def _growth(names: Sequence[str], models: Sequence[ModelAudit]) -> Section:
-    charts: tuple[tuple[str, str, Callable[[RankAt], int | None]], ...] = (
-        (
-            "Comparable rank",
-            audit_text.GROWTH_CAPTION,
-            lambda at: at.comparable,
-        ),
-        (
-            f"Effective rank, ε = {power(EPSILON)}",
-            f"Values that carry all but {EPSILON:.1%} of the sum of squares.",
-            lambda at: {e.epsilon: e.rank for e in at.effective}.get(EPSILON),
-        ),
-    )
-    figures = tuple(
-        Figure(
-            svg=to_svg(figure),
-            title=title,
-            caption=caption,
-            description=f"{title} against the number of contexts. {_grown(names, models, pick)}",
-        )
-        for title, caption, pick in charts
-        if (figure := draw_growth(names, models, pick)) is not None
-    )
-    text = Paragraph((audit_text.GROWTH,))
-    missing = [
-        _note(name, f"The comparable rank is unknown: {model.rank.unknown}.")
-        for name, model in zip(names, models, strict=True)
-        if model.rank.comparable is None
-    ]
-    return Section(
-        "Rank and the number of contexts", (text, *([Grid(figures)] if figures else []), *missing)
-    )
-
-
-def _grown(
-    names: Sequence[str], models: Sequence[ModelAudit], pick: Callable[[RankAt], int | None]
-) -> str:
-    lines = []
-    for name, model in zip(names, models, strict=True):
-        points = (f"{count(pick(at))} of {count(at.num_contexts)}" for at in model.rank.growth)
-        lines.append(f"{name}: {', '.join(points)}; divergence {divergence(model)}.")
-    return " ".join(lines)
-
-
-def _note(name: str, text: str) -> Paragraph:
-    return Paragraph((Strong(f"{name}: "), text))
-
+# What the macros `table` and `figure` show; the template adds title and caption.
+Block = dict[str, Any]
 
 FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "Model": lambda m: legible(m.name, "run", 80),
@@ -175,7 +52,7 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "Tokens of the text": lambda m: count(m.text.num_tokens),
     "Contexts, T": lambda m: count(m.text.num_contexts),
     "Nats per token": lambda m: f"{m.text.nats:.4f}",
-    "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_words)}",
+    "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_tokens)}",
     "Method": lambda m: f"{m.rank.method}: {m.rank.method_reason}",
     "Ceiling": lambda m: f"{count(m.rank.ceiling)}, by {m.rank.ceiling_reason}",
     "Bound": lambda m: (
@@ -187,25 +64,198 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
 }
 
 
-def method_section(names: Sequence[str], result: AuditResult, command: str) -> Section:
-    """Facts side by side, precision, versions and the command."""
-    models = result.models
-    table = Table(
-        title="What was measured",
-        caption="Ceiling: the highest rank that this measurement could have shown.",
-        columns=(Column("", False), *(Column(name, False) for name in names)),
-        rows=tuple((label, *map(fact, models)) for label, fact in FACTS.items()),
+def audit_page(result: AuditResult, command: str = "") -> str:
+    """What was found of one model, or of several side by side, as HTML.
+
+    Args:
+        command: what was typed, for those who want to repeat it.
+    """
+    names, models = short_names(result.models), result.models
+    pairs = list(zip(names, models, strict=True))
+    where = listed(names) if len(names) < 3 else f"{len(names)} models"
+    return render(
+        "studies/audit/page.html.j2",
+        title=f"The output layer of {where}",
+        answer=answer(names, models),
+        footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
+        f"{duration(result.elapsed)}",
+        result=result,
+        command=command,
+        environment=environment_text(result.environment),
+        definitions=DEFINITIONS,
+        comparison=comparison(names, models),
+        models=[_model(name, model) for name, model in pairs],
+        key_table=_side_by_side(names, ((_upper(label), *row) for label, *row in key_rows(models))),
+        spectra=_spectra(names, models),
+        residuals=_residuals(names, models),
+        growth=_growth(names, models, "numerical_rank_float32"),
+        effective_growth=_growth(names, models, EFFECTIVE),
+        epsilon=(power(EPSILON), f"{EPSILON:.1%}"),
+        argmaxable_table=_argmaxable([(n, m) for n, m in pairs if m.unargmaxable is not None]),
+        facts_table=_table(
+            ("", *names), ((label, *map(fact, models)) for label, fact in FACTS.items())
+        ),
+        count=count,
     )
-    quick = audit_text.QUICK if result.quick else ""
-    asked = f" {count(result.num_contexts)} contexts were asked for."
-    blocks: list[Block] = [
-        table,
-        Paragraph((audit_text.PRECISION + asked + quick,)),
-        Paragraph((f"{environment_text(result.environment)}.",)),
+
+
+def audit_picture(result: AuditResult, path: Path) -> None:
+    """Write the spectra as a PNG, 1200 pixels wide."""
+    figure = draw_spectra(short_names(result.models), result.models, size=(8, 4.5), margin=0.1)
+    save_png(figure, path, dpi=150)
+
+
+def _model(name: str, model: ModelAudit) -> Block:
+    """What the template shows of one model."""
+    tokens = () if model.unargmaxable is None else model.unargmaxable.unargmaxable
+    rows = (_unargmaxable(token, model.source) for token in tokens[:MOST_ROWS])
+    return {
+        "name": name,
+        "verdict": model_verdict(model),
+        "rank": model.rank,
+        "head": model.head,
+        "unargmaxable": model.unargmaxable,
+        "note": _upper(model.unargmaxable_note),
+        "tokens_table": _table(("Token", "Index", "Between", "Proof"), rows, numbers=(1,)),
+        "more_tokens": [legible(token.token, model.source) for token in tokens[MOST_ROWS:]],
+        "mixture": None if model.mixture is None else _mixture(model.mixture, model.source),
+    }
+
+
+def _spectra(names: Sequence[str], models: Sequence[ModelAudit]) -> Block:
+    lines = "; ".join(
+        f"{name}: {count(len(model.rank.singular_values))} values, the largest "
+        f"{model.rank.largest:.4g}, {count(model.rank.numerical_rank)} above float32’s round-off"
+        for name, model in zip(names, models, strict=True)
+    )
+    description = f"Singular values in descending order, on log scales. {lines}."
+    return _figure(draw_spectra(names, models), description)
+
+
+def _residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> Block:
+    effective = "; ".join(
+        f"{name}: {count(model.rank.measures[EFFECTIVE])}"
+        for name, model in zip(names, models, strict=True)
+    )
+    description = f"Residual against k. Effective ranks at {EPSILON:g}: {effective}."
+    return _figure(draw_residuals(names, models), description)
+
+
+def _growth(names: Sequence[str], models: Sequence[ModelAudit], key: str) -> Block | None:
+    figure = draw_growth(names, models, key)
+    if figure is None:
+        return None
+    lines = []
+    for name, model in zip(names, models, strict=True):
+        points = (
+            f"{count(at.measures[key])} of {count(at.num_contexts)}" for at in model.rank.growth
+        )
+        lines.append(f"{name}: {', '.join(points)}; divergence {divergence(model)}.")
+    return _figure(figure, f"Rank against the number of contexts. {' '.join(lines)}")
+
+
+def _argmaxable(decided: Sequence[tuple[str, ModelAudit]]) -> Block:
+    facts = [model.unargmaxable for _, model in decided if model.unargmaxable is not None]
+    rows = {
+        "argmaxable": [count(f.num_argmaxable) for f in facts],
+        "– tied with another token": [count(f.num_tied) for f in facts],
+        "unargmaxable, proved": [count(f.num_unargmaxable) for f in facts],
+        "too close to call": [count(f.num_undecided) for f in facts],
+        "left for lack of time": [count(f.num_untried) for f in facts],
+        "time": [duration(f.elapsed) for f in facts],
+    }
+    names = [name for name, _ in decided]
+    return _side_by_side(names, ((label, *cells) for label, cells in rows.items()), "Tokens")
+
+
+def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
+    if not token.between:
+        between, proof = "–", "forbidden"
+    else:
+        between = " · ".join(legible(other, source) for other in token.between)
+        proof = "exact" if token.is_exact else f"lead ≤ {power(token.lead)}"
+    return legible(token.token, source), count(token.index), between, proof
+
+
+def _mixture(mixture: ComponentReport, source: str) -> Block:
+    components = list(enumerate(mixture.components, 1))
+    use = ", ".join(
+        f"{k}: {component.mean_weight:.3f}, largest in {component.largest_fraction:.1%}"
+        for k, component in components
+    )
+    contexts = [
+        (str(k), legible_context(at.text), legible(at.next_token, source), f"{at.weight:.2f}")
+        for k, component in components
+        for at in component.top_contexts[:NUM_CONTEXTS]
     ]
-    if command:
-        blocks.append(Paragraph((Strong("To measure it again: "), Code(command))))
-    return Section("How this was measured", (*blocks, audit_text.REFERENCE))
+    return {
+        "verdict": mixture_verdict(mixture),
+        "weight_entropy": f"{mixture.weight_entropy:.3f}",
+        "use_entropy": f"{mixture.use_entropy:.3f}",
+        "most_entropy": f"{math.log(len(components)):.3f}",
+        "use": _figure(draw_use(mixture), f"Mean weight of each component: {use}."),
+        "differences": _figure(
+            draw_differences(mixture),
+            "Divergence of each component from the others; the numbers are in the tables.",
+        ),
+        "components": _components(mixture),
+        "preferred": _preferred(mixture, source),
+        "pairs": _pairs(mixture),
+        "contexts": _table(("k", "Context", "Next token", "Weight"), contexts, numbers=(3,)),
+    }
+
+
+def _components(mixture: ComponentReport) -> Block:
+    rows = []
+    for k, component in enumerate(mixture.components):
+        pairs = mixture.pair_divergence[k]
+        nearest = min((j for j in range(len(pairs)) if j != k), key=pairs.__getitem__)
+        rows.append(
+            (
+                f"{k + 1}, dead" if component.is_dead else f"{k + 1}",
+                f"{component.mean_weight:.3f}",
+                f"{component.largest_fraction:.1%}",
+                f"{nearest + 1} ({pairs[nearest]:.3f})",
+            )
+        )
+    return _side_by_side(("Weight", "Largest in", "Nearest"), rows, "k")
+
+
+def _preferred(mixture: ComponentReport, source: str) -> Block:
+    rows = []
+    for k, component in enumerate(mixture.components, 1):
+        tokens = (
+            f"{legible(token.token, source)}\u00a0{token.responsibility:.0%}"
+            for token in component.preferred[:NUM_PREFERRED]
+        )
+        rows.append((str(k), " · ".join(tokens) or "–"))
+    return _table(("k", "Tokens"), rows)
+
+
+def _pairs(mixture: ComponentReport) -> Block:
+    names = [str(k) for k in range(1, len(mixture.components) + 1)]
+    rows = (
+        (names[k], *("" if j == k else f"{value:.2f}" for j, value in enumerate(row)))
+        for k, row in enumerate(mixture.pair_divergence)
+    )
+    return _side_by_side(names, rows)
+
+
+def _side_by_side(names: Iterable[str], rows: Iterable[Sequence[str]], first: str = "") -> Block:
+    """A table of numbers behind the first column."""
+    titles = (first, *names)
+    return _table(titles, rows, numbers=range(1, len(titles)))
+
+
+def _table(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()
+) -> Block:
+    columns = [Column(title, i in set(numbers)) for i, title in enumerate(titles)]
+    return {"columns": columns, "rows": [tuple(row) for row in rows], "highlighted": ()}
+
+
+def _figure(figure: Any, description: str) -> Block:
+    return {"svg": to_svg(figure), "description": description}
 
 
 def _embedding(model: ModelAudit) -> str:
@@ -220,3 +270,7 @@ def _embedding(model: ModelAudit) -> str:
     if head.softcap is not None:
         parts.append(f"soft-capped at {head.softcap:g}")
     return ", ".join(parts)
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
