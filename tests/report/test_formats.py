@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from highrank.report.formats import MAX_CONTEXT, MAX_LENGTH, legible, legible_context
+from highrank.report.formats import MAX_CONTEXT, MAX_LENGTH, legible, legible_context, mib, ratio
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,8 @@ def test_of_a_long_context_the_end_is_shown():
     shown = legible_context("one\ntwo  " + "word " * 50 + "last")
     assert shown.startswith("…") and shown.endswith("word last")
     assert legible_context("one\ntwo  three") == "one ⏎ two three"
+
+
+def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():
+    assert (ratio(1.2345), ratio(None)) == ("1.23", "–")
+    assert (mib(2800 * 2**20), mib(None)) == ("2,800", "–")
