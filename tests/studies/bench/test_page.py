@@ -202,6 +202,14 @@ def test_what_is_level_shares_the_first_place():
     assert highlighted(page) == ["fused", "chunked"]
 
 
+def test_times_below_the_lower_bound_are_a_warning(result):
+    fast = bench_result(shape_result(times={**TIMES, "fused": 1.9}))
+    for show in (lambda found: printed(loss_table(found)), lambda found: text_of(loss_page(found))):
+        text = " ".join(show(fast).split())
+        assert "At ptb, fused measured below the matmul lower bound" in text
+        assert "measured below" not in " ".join(show(result).split())
+
+
 @pytest.mark.parametrize("growth, is_exceeded", [(57, False), (89, True)])
 def test_growth_of_memory_is_held_against_what_is_allowed(growth, is_exceeded):
     result = bench_result(shape_result(), growth=growth)

@@ -36,6 +36,7 @@ def loss_table(result: LossBenchResult) -> Table:
             "with as many parameters.",
             *(f"{part.shape.name}: {shape_text(part.shape)}." for part in result.shapes),
             *(f"{p.shape.name} {line}" for p in result.shapes for line in _notes(p.measurements)),
+            *filter(None, map(noise_text, result.shapes)),
             growth_text(result),
         ),
     )
@@ -178,6 +179,7 @@ def _section(part: ShapeResult) -> dict[str, object]:
         "fused": found["fused"],
         "bound": ratio(found["fused"].time_ratios.get("matmul")),
         "peak": mib(found["fused"].peak_bytes),
+        "noise": noise_text(part),
         "softmax": ratio(found["softmax"].time_ratios.get("fused")),
         "figures": _figures(part),
         "table": _page_table(part),
@@ -274,6 +276,18 @@ def shape_text(shape: Shape) -> str:
 
 def _size_text(size: Size) -> str:
     return f"{size.num_contexts:,} contexts × {size.vocab_size:,} tokens"
+
+
+def noise_text(part: ShapeResult) -> str:
+    """A warning if an implementation took less time than the lower bound; else empty."""
+    ratios = {m.name: m.time_ratios.get("matmul", 1.0) for m in part.measurements}
+    below = [name for name in IMPLEMENTATIONS if ratios[name] < 1]
+    if not below:
+        return ""
+    return (
+        f"At {part.shape.name}, {listed(below)} measured below the matmul lower bound, which is "
+        "measured, too: the times of this run are no more accurate than that."
+    )
 
 
 def growth_text(result: LossBenchResult) -> str:
