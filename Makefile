@@ -28,7 +28,7 @@ clean:
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable '.[cli]'
 	touch $@
 
 .venv/.installed-dev: .venv/.installed

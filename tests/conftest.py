@@ -1,4 +1,6 @@
-"""What all tests share: the same random numbers in every run, one thread each, and an observer."""
+"""What all tests share: the same random numbers in every run, one thread each, a CPU that can
+multiply bfloat16, and an observer.
+"""
 
 import os
 
@@ -8,12 +10,16 @@ from hypothesis import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from highrank.environment import prepare_bfloat16
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
 # Tensors here are small, and pytest-xdist has a worker on every core: threads only get in the way,
 # in the commands that tests start, too.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before any test computes: later it could come too late.
+prepare_bfloat16()
 
 
 @pytest.fixture(autouse=True)

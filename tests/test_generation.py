@@ -7,8 +7,9 @@ import pytest
 import scipy.stats
 import torch
 
+from highrank.data.corpus import Recipe
 from highrank.data.vocabulary import Vocabulary
-from highrank.generation import Sampling, generate, stream
+from highrank.generation import Sampling, generate, prompt_tokens, stream
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.heads.mixture import log_responsibility
 from highrank.models import AWDLSTM, LanguageModel
@@ -59,7 +60,7 @@ def log_prob(model, words):
     ids=str,
 )
 def test_first_words_match_log_prob(model, num_samples, options):
-    samples = generate(model, VOCABULARY, PROMPT, num_words=1, num_samples=num_samples, **options)
+    samples = generate(model, VOCABULARY, PROMPT, num_tokens=1, num_samples=num_samples, **options)
     count = torch.from_numpy(VOCABULARY.encode(word for (word,) in samples)).bincount(minlength=V)
     want = (log_prob(model, PROMPT) / options.get("temperature", 1.0)).softmax(-1)
     order = want.argsort(descending=True)
@@ -75,7 +76,7 @@ def test_first_words_match_log_prob(model, num_samples, options):
 
 
 def test_later_words_follow_their_own_sample(model):
-    samples = generate(model, VOCABULARY, PROMPT, num_words=2, num_samples=20_000, seed=1)
+    samples = generate(model, VOCABULARY, PROMPT, num_tokens=2, num_samples=20_000, seed=1)
     for first, _ in Counter(first for first, _ in samples).most_common(2):
         second = VOCABULARY.encode(second for word, second in samples if word == first)
         want = len(second) * log_prob(model, [*PROMPT, first]).softmax(-1)
@@ -92,7 +93,7 @@ def test_later_words_follow_their_own_sample(model):
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_k": 5, "top_p": 0.9}], ids=str)
 def test_the_same_seed_writes_the_same_text(model, options):
-    options = {"num_words": 30, "num_samples": 3, **options}
+    options = {"num_tokens": 30, "num_samples": 3, **options}
     first, again, other = (
         generate(model, VOCABULARY, PROMPT, seed=seed, **options) for seed in (5, 5, 6)
     )
@@ -101,37 +102,37 @@ def test_the_same_seed_writes_the_same_text(model, options):
 
 
 def test_temperature_0_is_greedy(model):
-    (sample,) = generate(model, VOCABULARY, PROMPT, num_words=12, temperature=0.0)
+    (sample,) = generate(model, VOCABULARY, PROMPT, num_tokens=12, temperature=0.0)
     words = list(PROMPT)
     for word in sample:
-        assert word == VOCABULARY.words[log_prob(model, words).argmax()]
+        assert word == VOCABULARY.tokens[log_prob(model, words).argmax()]
         words.append(word)
 
 
 def test_an_empty_prompt_starts_a_line(model):
-    (sample,) = generate(model, VOCABULARY, num_words=1, temperature=0.0)
-    assert sample == [VOCABULARY.words[log_prob(model, []).argmax()]]
+    (sample,) = generate(model, VOCABULARY, num_tokens=1, temperature=0.0)
+    assert sample == [VOCABULARY.tokens[log_prob(model, []).argmax()]]
 
 
 def test_steps_are_what_generate_returns_and_come_one_by_one(model):
     sampling = Sampling(seed=3)
-    steps = stream(model, VOCABULARY, PROMPT, sampling, num_words=9, num_samples=2)
+    steps = stream(model, VOCABULARY, PROMPT, sampling, num_tokens=9, num_samples=2)
     first = next(steps)
-    assert len(first.words) == 2 and first.components is None
-    words = [first.words, *(step.words for step in steps)]
-    want = generate(model, VOCABULARY, PROMPT, num_words=9, num_samples=2, seed=3)
+    assert len(first.tokens) == 2 and first.components is None
+    words = [first.tokens, *(step.tokens for step in steps)]
+    want = generate(model, VOCABULARY, PROMPT, num_tokens=9, num_samples=2, seed=3)
     assert [list(sample) for sample in zip(*words, strict=True)] == want
 
 
 def test_components_are_the_most_responsible_and_change_no_word():
     model, sampling = build("mos"), Sampling(seed=3)
-    options = {"num_words": 20, "num_samples": 1}
+    options = {"num_tokens": 20, "num_samples": 1}
     with_components = list(
         stream(model, VOCABULARY, PROMPT, sampling, with_components=True, **options)
     )
     plain = list(stream(model, VOCABULARY, PROMPT, sampling, **options))
-    assert [step.words for step in with_components] == [step.words for step in plain]
-    words = [step.words[0] for step in plain]
+    assert [step.tokens for step in with_components] == [step.tokens for step in plain]
+    words = [step.tokens[0] for step in plain]
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *PROMPT, *words]))[:, None]
     hidden = model.eval().backbone(ids[:-1], model.initial_state(1)).hidden[len(PROMPT) :, 0]
     want = log_responsibility(model.head, hidden, ids[len(PROMPT) + 1 :, 0]).argmax(-1)
@@ -141,9 +142,9 @@ def test_components_are_the_most_responsible_and_change_no_word():
 
 def test_the_mode_of_the_model_comes_back(model):
     model.train()
-    generate(model, VOCABULARY, num_words=2)
+    generate(model, VOCABULARY, num_tokens=2)
     assert model.training
-    steps = stream(model, VOCABULARY, PROMPT, Sampling(), num_words=9)
+    steps = stream(model, VOCABULARY, PROMPT, Sampling(), num_tokens=9)
     next(steps)
     steps.close()
     assert model.training
@@ -156,7 +157,7 @@ def test_the_mode_of_the_model_comes_back(model):
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"temperature": math.inf}, "temperature must be finite and at least 0, got inf"),
-        ({"num_words": 0}, "num_words must be at least 1, got 0"),
+        ({"num_tokens": 0}, "num_tokens must be at least 1, got 0"),
         ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
     ],
 )
@@ -168,5 +169,21 @@ def test_impossible_settings_are_named(options, message):
 def test_without_eos_there_must_be_a_prompt():
     vocabulary = Vocabulary(("a", "b", *"cdefghijk"))
     with pytest.raises(ValueError, match="the prompt must not be empty"):
-        generate(build("softmax"), vocabulary, num_words=1)
-    assert len(generate(build("softmax"), vocabulary, ["b"], num_words=1)) == 1
+        generate(build("softmax"), vocabulary, num_tokens=1)
+    assert len(generate(build("softmax"), vocabulary, ["b"], num_tokens=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt", "tokens"),
+    [
+        ("characters", "a\n ", ["a", "<eos>", " "]),
+        ("characters", " ", [" "]),
+        ("characters", "a\n", ["a", "<eos>"]),
+        ("words", "the cat\n ", ["the", "cat", "<eos>"]),
+        ("whitespace", "the\n ", ["the", "<eos>"]),
+        ("whitespace", "the\n\n", ["the", "<eos>", "<eos>"]),
+        ("words", "", []),
+    ],
+)
+def test_a_prompt_ends_a_line_only_with_a_newline(tokenizer, prompt, tokens):
+    assert prompt_tokens(prompt, Recipe(tokenizer=tokenizer, split="any")) == tokens

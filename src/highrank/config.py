@@ -1,7 +1,8 @@
 """What a run is: plain frozen data, no behaviour, imports nothing of the package."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -9,13 +10,13 @@ class ModelConfig:
     """The backbone: AWD-LSTM."""
 
     embedding_size: int = 280
-    """Size of the word embeddings, input and output (E)."""
+    """Size of the token embeddings, input and output (E)."""
     hidden_sizes: tuple[int, ...] = (960, 960, 620)
     """Size of each LSTM layer; the last one feeds the head (D)."""
     tied: bool = True
     """Input and output share one embedding, or (--model.no-tied) each has its own."""
     embedding_dropout: float = 0.1
-    """Share of the words that are left out of a window (dropoute)."""
+    """Fraction of the tokens that are left out of a window (dropoute)."""
     input_dropout: float = 0.4
     """On the embeddings, one mask per sequence (dropouti)."""
     hidden_dropout: float = 0.225
@@ -32,8 +33,8 @@ class ModelConfig:
 class HeadConfig:
     """The output layer."""
 
-    kind: Literal["softmax", "moc", "mos"] = "mos"
-    """One softmax over the hidden state, a mixture of contexts, or a mixture of softmaxes."""
+    kind: str = "mos"
+    """Key of `highrank.heads.HEADS`."""
     num_components: int = 15
     """Number of contexts or softmaxes (K). 1 is a softmax over tanh(Linear(hidden))."""
     dropout: float = 0.29
@@ -41,8 +42,10 @@ class HeadConfig:
     activation: Literal["tanh", "identity"] = "tanh"
     """What follows the linear layer of each context."""
     grow_at: float | None = None
-    """Train with one component first, and turn it into K: below 1 at this share of the run, from 1
-    on when that epoch begins (mos only)."""
+    """Train with one component first, and turn it into K: below 1 at this fraction of the run,
+    from 1 on when that epoch begins (mos only)."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the head's constructor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ class StageConfig:
     clip: float = 0.25
     """Largest 2-norm of the gradient over all parameters."""
     epochs: int = 1000
-    """Most passes over the training text."""
+    """Most passes over the training split."""
     switch_after: int | None = 5
     """sgd: start averaging when validation is worse than the best of all but the last n epochs."""
     switch_epoch: int | None = None

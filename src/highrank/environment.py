@@ -1,19 +1,26 @@
-"""The machine and the versions: a number without them is not a result.
+"""The machine and the versions: what numbers depend on, and what this CPU can really do.
 
-Where a model can be.
-
-How many threads the matrix multiplies have.
+torch is imported inside the functions that need it: `__main__` uses this file before torch loads.
 """
 
+import faulthandler
+import os
 import platform
 import subprocess
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
-import torch
-
 from highrank import __version__
+
+CPUINFO = Path("/proc/cpuinfo")
+# Upper bounds below AMX. oneDNN multiplies bfloat16 matrices, but attention in torch goes to MKL,
+# which has AMX code of its own. Each library reads its variable once, when it is first used.
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "MKL_ENABLE_INSTRUCTIONS": "AVX512_E3"}
+PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,8 @@ class Environment:
 
 def environment() -> Environment:
     """As of now."""
+    import torch
+
     return Environment(
         highrank=__version__,
         commit=_commit(Path(__file__).parent / "__init__.py"),
@@ -64,17 +73,24 @@ def _output(command: list[str]) -> str | None:
     return done.stdout.strip()
 
 
-def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu(cpuinfo: Path = CPUINFO) -> str:
+    return _first_value(cpuinfo, "model name") or platform.processor() or platform.machine()
+
+
+def _first_value(cpuinfo: Path, key: str) -> str:
+    """Of the first processor; empty if the file or the key is missing."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        with cpuinfo.open() as lines:
+            found = next((line for line in lines if line.startswith(key)), ":")
     except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+        return ""
+    return found.split(":", 1)[1].strip()
 
 
 def check_device(device: str) -> None:
     """Raise unless torch can put tensors there."""
+    import torch
+
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -91,3 +107,71 @@ def set_threads(threads: int | None) -> None:
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     torch.set_num_threads(threads)
+
+
+@cache
+def prepare_bfloat16() -> None:
+    """Make torch multiply bfloat16 matrices on this CPU, or raise. Call it before torch computes.
+
+    Some virtual machines advertise AMX, and its first instruction ends the process with SIGILL
+    (https://github.com/uxlfoundation/oneDNN/issues/5689). A child process tries it where the CPU
+    lists `amx_bf16` and nobody has set ONEDNN_MAX_CPU_ISA. If the child dies, `WITHOUT_AMX` goes
+    into the environment of this process and of those that it starts.
+    """
+    advertised = "amx_bf16" in _first_value(CPUINFO, "flags").split()
+    if not advertised or "ONEDNN_MAX_CPU_ISA" in os.environ or _survives(_multiply_bfloat16):
+        return
+    added = {name: value for name, value in WITHOUT_AMX.items() if name not in os.environ}
+    os.environ.update(added)
+    if _survives(_multiply_bfloat16):
+        return
+    for name in added:
+        del os.environ[name]
+    raise ValueError(
+        "bfloat16 must be supported by this CPU, which advertises AMX and ends the process that "
+        "uses it: start with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment or, if that "
+        "does not help, use --precision float32"
+    )
+
+
+def _survives(probe: Callable[[], None]) -> bool:
+    """Whether a copy of this process returns from the probe.
+
+    A fork, as torch's own data loader makes it, takes milliseconds. It has what this process has
+    loaded, so it also dies where this process has used oneDNN and a variable comes too late.
+    """
+    from multiprocessing import get_context
+
+    child = get_context("fork").Process(target=_quietly, args=(probe,), daemon=True)
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads; the probe uses no thread but its own.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+    child.join(PROBE_SECONDS)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+    return child.exitcode == 0
+
+
+def _quietly(probe: Callable[[], None]) -> None:
+    """Run it without a traceback and without a core dump if it dies."""
+    import resource
+
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    probe()
+
+
+def _multiply_bfloat16() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    # torch multiplies up to 16³ without oneDNN.
+    one = torch.ones(64, 64, dtype=torch.bfloat16)
+    one @ one
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: the package is on no index."""
+    return f"pip install '.[{extra}]' (in highrank's checkout)"

@@ -1,8 +1,6 @@
-"""Files and folders that are there completely or not at all, whenever the machine stops.
+"""Atomic writes, safe archives, hashes and locks.
 
-Take named files out of an archive that may be hostile: nothing is written anywhere else.
-
-Where results go: checked before any work is done.
+What is written here is there completely or not at all, whenever the machine stops.
 """
 
 import errno
@@ -22,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO
 from uuid import uuid4
 
 try:
@@ -30,10 +28,20 @@ try:
 except ImportError:  # Windows: nothing there keeps two processes from training in one folder.
     fcntl = None  # type: ignore[assignment]
 
-# What file systems without locks answer.
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-# Folders may be shared between machines; whether a process lives can be asked on its own only.
+COPY_BYTES = 1 << 20
+# Folders may be shared between machines; only this machine's processes can be asked for.
 HOST = re.sub(r"[^A-Za-z0-9]", "", platform.node())
+# Errors of file systems without locks.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+DAMAGED_ARCHIVE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -57,8 +65,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def new_folder(target: Path, *, replace: bool) -> Iterator[Path]:
     """Yield a temporary folder beside `target` that takes its place at the end.
 
-    Its files are synced first. Whatever goes wrong, Ctrl-C included, it disappears, and `target`
-    is what it was before. What a process that was killed left behind is cleared by the next.
+    Its files are synced first. On any error, Ctrl-C included, it is removed and `target` stays as
+    it was. What a killed process left behind is cleared by the next call.
 
     Args:
         replace: whether `target` may exist; it is removed once the new folder is in its place.
@@ -68,37 +76,18 @@ def new_folder(target: Path, *, replace: bool) -> Iterator[Path]:
     folder = target.with_name(f".{target.name}-{HOST}-{os.getpid()}-{uuid4().hex[:8]}")
     folder.mkdir()
     try:
-        with room_for(target):
+        with explained_full_disk(target):
             yield folder
-            for file in folder.iterdir():
-                _sync(file)
-            _sync(folder)
+            for path in (*folder.iterdir(), folder):
+                _sync(path)
             _move(folder, target, replace)
             _sync(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def room_for(target: Path) -> Iterator[None]:
-    """A full disk is told with what was to be written, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        raise OSError(
-            f"there is no room on the disk for {target}: free some, "
-            "or choose another place with --cache DIR"
-        ) from error
-
-
 def clear_leftovers(target: Path) -> None:
-    """Temporary folders of dead processes go; one that was moved out of the way comes back."""
+    """Remove temporary folders of dead processes; restore a target that one had moved away."""
     if not target.parent.is_dir():
         return
     pattern = re.compile(re.escape(f".{target.name}-{HOST}-") + r"(\d+)-[0-9a-f]{8}(-old)?")
@@ -113,7 +102,7 @@ def clear_leftovers(target: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether there is such a process; where that cannot be asked, there may be."""
+    """Whether there is such a process; True where that cannot be asked."""
     if os.name != "posix":
         return True
     try:
@@ -150,81 +139,22 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-COPY_BYTES = 1 << 20
-DAMAGE = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-)
+def is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-class Member(NamedTuple):
-    name: str
-    is_file: bool
-    """Neither a folder nor a link nor a device."""
-    open: Callable[[], IO[bytes] | None]
-
-
-def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: int) -> None:
-    """Write the members called one of `names`, whatever folder they are in, flat into `folder`.
-
-    The file names are ours, and links and devices are not followed: an archive cannot write outside
-    the folder. One that tries to, by an absolute path or `..`, is refused as a whole.
-
-    Args:
-        archive: zip, or tar in any compression.
-        max_bytes: of all files together, unpacked; more is an error.
-    """
-    left = max_bytes
+@contextmanager
+def explained_full_disk(target: Path) -> Iterator[None]:
+    """Turn the error of a full disk into one that names `target` and a way out."""
     try:
-        for member in _members(archive):
-            name = _checked_name(member.name, archive)
-            if name not in names:
-                continue
-            source = member.open() if member.is_file else None
-            if source is None:
-                raise ValueError(f"{member.name} in {archive.name} must be a plain file")
-            with source, (folder / name).open("xb") as target:
-                while block := source.read(COPY_BYTES):
-                    left -= len(block)
-                    if left < 0:
-                        limit = f"{max_bytes:,} bytes"
-                        raise ValueError(f"{archive.name} must unpack to at most {limit}")
-                    target.write(block)
-    except FileExistsError as error:
-        name = Path(error.filename).name
-        raise ValueError(f"{archive.name} must have {name} once, got it twice") from error
-    except DAMAGE as error:
-        raise ValueError(f"{archive.name} must be a sound zip or tar archive: {error}") from error
-
-
-def is_archive(path: Path) -> bool:
-    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
-
-
-def _members(archive: Path) -> Iterator[Member]:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            for info in file.infolist():
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                is_file = not info.is_dir() and kind in (0, stat.S_IFREG)
-                yield Member(info.filename, is_file, partial(file.open, info))
-        return
-    with tarfile.open(archive) as tar:
-        for entry in tar:
-            yield Member(entry.name, entry.isreg(), partial(tar.extractfile, entry))
-
-
-def _checked_name(name: str, archive: Path) -> str:
-    """The last part of a member's path, if the path stays inside."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in (*path.parts, "")[0]:
-        raise ValueError(f"{archive.name} must only have paths inside it, got {name!r}")
-    return path.name
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise OSError(
+            f"The disk is full: {target} was not written. Free some space, "
+            "or choose another place with --cache DIR"
+        ) from error
 
 
 def check_writable(path: Path) -> None:
@@ -237,7 +167,7 @@ def check_writable(path: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"the output's folder must exist, got {path}: run mkdir -p {folder}")
     try:
-        # Permissions do not tell: /proc and full disks have them. The file has no name.
+        # Permissions are not enough: /proc and full disks have them. The file has no name.
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -263,3 +193,62 @@ def lock_file(handle: int, is_shared: bool = False) -> bool:
         if error.errno not in NO_LOCKS:
             raise
     return True
+
+
+def is_archive(path: Path) -> bool:
+    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+
+
+def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: int) -> None:
+    """Write the members called one of `names`, whatever folder they are in, flat into `folder`.
+
+    The file names are ours, and links and devices are not followed: an archive cannot write outside
+    the folder. One that tries to, by an absolute path or `..`, is refused as a whole.
+
+    Args:
+        archive: zip, or tar in any compression.
+        max_bytes: of all files together, unpacked; more is an error.
+    """
+    left = max_bytes
+    try:
+        for path, open_file in _members(archive):
+            name = _checked_name(path, archive)
+            if name not in names:
+                continue
+            file = open_file() if open_file else None
+            if file is None:
+                raise ValueError(f"{path} in {archive.name} must be a plain file")
+            with file, (folder / name).open("xb") as target:
+                while block := file.read(COPY_BYTES):
+                    left -= len(block)
+                    if left < 0:
+                        limit = f"{max_bytes:,} bytes"
+                        raise ValueError(f"{archive.name} must unpack to at most {limit}")
+                    target.write(block)
+    except FileExistsError as error:
+        name = Path(error.filename).name
+        raise ValueError(f"{archive.name} must have {name} once, got it twice") from error
+    except DAMAGED_ARCHIVE as error:
+        raise ValueError(f"{archive.name} must be a sound zip or tar archive: {error}") from error
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes] | None] | None]]:
+    """Yield each member's path and a function that opens it, None unless it is a plain file."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as file:
+            for info in file.infolist():
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                is_file = not info.is_dir() and kind in (0, stat.S_IFREG)
+                yield info.filename, partial(file.open, info) if is_file else None
+        return
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            yield entry.name, partial(tar.extractfile, entry) if entry.isreg() else None
+
+
+def _checked_name(path: str, archive: Path) -> str:
+    """The last part of a member's path, if the path stays inside."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in (*parts.parts, "")[0]:
+        raise ValueError(f"{archive.name} must only have paths inside it, got {path!r}")
+    return parts.name

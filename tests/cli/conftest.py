@@ -83,11 +83,11 @@ BREAKS = {
         lambda run: os.truncate(run / "model.safetensors", 0),
         "model.safetensors must be a whole safetensors file, got ",
     ),
-    "words too many": (
+    "another number of tokens": (
         lambda run: Vocabulary(("<unk>", "<eos>", "the")).save(run / "vocabulary.json"),
-        "the vocabulary must belong to the weights, got 3 words for 14 embeddings",
+        "the vocabulary must belong to the weights, got 3 tokens for 14 embeddings",
     ),
-    "other words": (
+    "other tokens": (
         lambda run: Vocabulary(tuple(map(str, range(14)))).save(run / "vocabulary.json"),
         "the corpus must have the run's vocabulary, got ",
     ),
@@ -104,7 +104,7 @@ BREAKS = {
 
 @pytest.fixture(params=BREAKS)
 def broken_run(request, broken):
-    """A run that no command can use, and what the user is told."""
+    """A run that no command can use, and the message."""
     break_it, message = BREAKS[request.param]
     kept = break_it(broken)
     yield broken, message

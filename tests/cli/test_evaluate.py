@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from typing import get_args
 
 import pytest
 
+from highrank.cli.evaluate import DynamicOptions
 from highrank.data.catalog import find_corpus
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import (
+    CONVENTIONS,
     DynamicSettings,
     converted,
     evaluate_dynamically,
@@ -43,20 +46,20 @@ def results(highrank):
     return call
 
 
-def test_static_is_valid_in_the_run_s_columns_and_test_in_one(results, run):
+def test_static_has_the_run_s_batch_size_on_valid_and_one_on_test(results, run):
     model, _, splits = run
     for found, batch_size in zip(results(), (2, 1), strict=True):
         want = evaluate(model, splits[found["split"]], batch_size)
         assert found["nats"] == want.nats and found["value"] == want.perplexity
         assert found["bits"] == pytest.approx(math.log2(want.perplexity))
         assert found["num_tokens"] == want.num_tokens
-        assert found["method"] == "static" and found["settings"]["columns"] == batch_size
+        assert found["method"] == "static" and found["settings"]["batch_size"] == batch_size
         assert found["unit"] == "perplexity per word"
 
 
-def test_columns_and_the_original_s_division_can_be_asked_for(results, run):
+def test_the_batch_size_and_the_original_s_division_can_be_asked_for(results, run):
     model, _, splits = run
-    valid, test = results("--columns", 1, "--compat", "mos")
+    valid, test = results("--batch-size", 1, "--compat", "mos")
     for found in (valid, test):
         want = evaluate(model, splits[found["split"]], 1)
         length = len(splits[found["split"]])
@@ -146,14 +149,14 @@ def test_per_token_files_add_up_to_the_perplexity(results, tmp_path):
     text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
     (found,) = results("--text", text, "--per-token", out)
     rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert [row["word"] for row in rows if row["known"] == "0"] == ["an", "axolotl"]
+    assert [row["token"] for row in rows if row["known"] == "0"] == ["an", "axolotl"]
     assert [(row["line"], row["position"]) for row in rows[-2:]] == [("3", "3"), ("3", "4")]
     mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
     assert mean == pytest.approx(found["bits"], rel=1e-6) and found["num_tokens"] == len(rows) == 10
     assert found["split"] == "text mine.txt"
 
 
-def test_unknown_words_are_counted_as_tokens_and_as_distinct_words(highrank, results, tmp_path):
+def test_unknown_tokens_are_counted_once_and_each_time(highrank, results, tmp_path):
     text = tmp_path / "mine.txt"
     text.write_text("the newt saw an axolotl and an axolotl\n")
     code, printed, _ = highrank("evaluate", "tiny", "--text", text)
@@ -188,22 +191,25 @@ def test_independent_lines_start_afresh(results, tmp_path):
         (["--dynamic.lr", "1"], "--dynamic.… must go with --dynamic"),
         (["--cache.window", "9"], "--cache.… must go with --cache"),
         (["--search"], "--search must go with --dynamic or --cache"),
-        (["--dynamic", "--columns", "4"], "--columns must go with static evaluation"),
+        (["--dynamic", "--batch-size", "4"], "--batch-size must go with static evaluation"),
         (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
-        (["--columns", "0"], "columns must be at least 1, got 0"),
+        (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
         (["--cache", "--search", "--search-tokens", "0"], "search-tokens must be at least 1, got"),
-        (["--columns", "9999"], "the text must have at least two tokens for each of 9999 streams"),
-        (["--dynamic", "--dynamic.lr", "1", "2"], "dynamic.lr must be one value without --search"),
+        (
+            ["--batch-size", "9999"],
+            "the text must have at least two tokens for each of 9999 streams",
+        ),
+        (["--dynamic", "--dynamic.lr", "1", "2"], "lr must be one value without a search, got 2"),
         (["--dynamic", "--dynamic.lr", "-1"], "lr must be at least 0 and finite, got -1.0"),
-        (["--dynamic", "--dynamic.rule", "sgd"], "dynamic.lr must be given with"),
-        (["--dynamic", "--dynamic.convention", "ms"], "dynamic.lr and dynamic.epsilon and "),
+        (["--dynamic", "--dynamic.rule", "sgd"], "lr must be given for the rule sgd"),
+        (["--dynamic", "--dynamic.convention", "ms"], "lr, epsilon and decay must be given with"),
         (["--dynamic", "--dynamic.adapt", "tail"], "adapt must name parameters, or modules"),
         (["--cache", "--cache.weight", "1"], "weight must be at least 0 and below 1, got 1.0"),
         (["--per-token", "out.csv"], "--per-token must go with --text"),
-        (["--text", "tale.txt", "--per-token", "out.txt"], "the words' file must end in .csv or"),
+        (["--text", "tale.txt", "--per-token", "out.txt"], "the tokens' file must end in .csv or"),
         (["--text", "tale.txt", "--per-token", "no/out.csv"], "the output's folder must exist"),
         (["--text", "nowhere.txt"], "the text must be a file, got nowhere.txt"),
-        (["--text", "foreign.txt"], "the text foreign.txt must have a word of the run's vocab"),
+        (["--text", "foreign.txt"], "the text foreign.txt must have a token of the run's vocab"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(arguments, message, highrank, trained):
@@ -246,10 +252,15 @@ def test_ctrl_c_leaves_nothing_half_written(trained, tmp_path):
     assert sorted((trained / "tiny").rglob("*")) == before
 
 
+def test_the_options_have_the_defaults_of_the_settings():
+    assert DynamicOptions().segment == DynamicSettings().segment
+    assert get_args(DynamicOptions.__annotations__["convention"]) == tuple(CONVENTIONS)
+
+
 def test_help_explains_every_option(highrank):
     code, printed, _ = highrank("evaluate", "--help")
     assert code == 0 and "RUN" in printed
-    for option in ("columns", "compat", "dynamic.lr", "dynamic.convention", "cache.theta"):
+    for option in ("batch-size", "compat", "dynamic.lr", "dynamic.convention", "cache.theta"):
         assert f"--{option}" in printed
     assert "(default: )" not in printed and "(default: None)" not in printed
     assert max(map(len, printed.splitlines())) <= 80

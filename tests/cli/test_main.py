@@ -2,15 +2,17 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 from highrank import __main__ as entry
 from highrank import __version__
-from highrank.cli.main import COMMANDS, GROUPS, main
+from highrank.cli.main import COMMANDS, GROUPS, RENAMED, main
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -48,16 +50,43 @@ def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
         assert option in printed.out
 
 
+@pytest.mark.parametrize("arguments", ["--version", "--help", "dmeo", "data list --help"])
+def test_what_computes_nothing_starts_without_heavy_imports(arguments):
+    code = (
+        "import sys; from highrank.__main__ import main\n"
+        f"sys.argv = ['highrank', *{shlex.split(arguments)}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'matplotlib', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+OLD_OPTIONS = [(command, old) for command, options in RENAMED.items() for old in options]
+
+
+@pytest.mark.parametrize(("command", "old"), OLD_OPTIONS)
+@pytest.mark.parametrize("spelling", [lambda o: [o, "3"], lambda o: [o.replace("-", "_") + "=3"]])
+def test_an_option_that_was_renamed_names_its_successor(
+    command, old, spelling, monkeypatch, capsys
+):
+    first, *rest = spelling(old.removeprefix("--"))
+    code, printed = run(monkeypatch, capsys, command, "runs/any", f"--{first}", *rest)
+    new = RENAMED[command][old]
+    assert (code, printed.out, printed.err) == (2, "", f"highrank: {old} is now {new}\n")
+    assert new in run(monkeypatch, capsys, command, "--help")[1].out
+
+
 @pytest.mark.parametrize("reason", ["", "cannot allocate 9 GB"])
 def test_too_little_memory_is_one_line(reason, monkeypatch, capsys):
     def full(*_args):
         raise MemoryError(reason)
 
-    monkeypatch.setattr("highrank.cli.main.run_train", full)
+    monkeypatch.setattr("highrank.cli.train.run_train", full)
     code, printed = run(monkeypatch, capsys, "train")
     assert code == 2
-    want = f"must be enough memory for these sizes, got {reason or 'no reason given'}\n"
-    assert printed.err.endswith(want)
+    assert printed.err == f"highrank: Out of memory: {reason or 'no reason given'}\n"
 
 
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("presets",), ("--version",)])
@@ -107,7 +136,11 @@ def test_waiting_threads_sleep_soon_unless_the_user_decided(given, expected, mon
 
 COMMAND_LINES = [
     *((name,) for name in COMMANDS),
-    *((group, name) for group, commands in GROUPS.items() for name in commands),
+    *(
+        (group, name)
+        for group, table in GROUPS.items()
+        for name in getattr(import_module(f"highrank.cli.{group}"), table)
+    ),
 ]
 
 

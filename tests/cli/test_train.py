@@ -64,9 +64,9 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     done = highrank(place, "train", "small", "--corpus", "tale", *TINY, "--train.epochs", "2")
     assert done.returncode == 0, done.stderr
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
-    assert "It writes, at temperature 0.8:" in done.stdout
-    # Components of a run this short do not part.
-    assert "hardly parted" in done.stdout and "--head.grow-at" in done.stdout
+    assert "Samples at temperature 0.8:" in done.stdout
+    # Components of a run this short do not specialise.
+    assert "close to one softmax" in done.stdout and "--head.grow-at" in done.stdout
     run = place / "runs" / "small-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
@@ -81,10 +81,10 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     numbers = json.loads(highrank(place, "train", "--resume", "runs/small-1", "--json").stdout)
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in done.stdout
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in done.stdout
-    assert f"tells {numbers['specialisation']:.3f} nats" in done.stdout
+    assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in done.stdout
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(place):
+def test_ctrl_c_saves_and_prints_how_to_resume(place):
     process = subprocess.Popen(
         command("train", "--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", "long"),
         cwd=place,

@@ -1,10 +1,23 @@
-"""A web server on this machine that can do what real ones do to a download."""
+"""A text to prepare, and a web server on this machine that can break a download."""
 
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+
+@pytest.fixture
+def path(tmp_path):
+    lines = [f"Line {number}: \"it's {number % 7} o'clock,\" he said." for number in range(400)]
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
 
 
 @dataclass

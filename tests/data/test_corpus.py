@@ -1,13 +1,11 @@
 """Prepared corpora: what loads, what is refused."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from highrank.data import find_corpus, load_corpus, prepare_text
-from highrank.data.catalog import cache_folder
+from highrank.data import load_corpus, prepare_text
 
 
 @pytest.fixture
@@ -17,7 +15,7 @@ def folder(tmp_path):
     return prepare_text(path, cache=tmp_path / "cache").corpus.path
 
 
-def test_splits_are_read_only_maps_of_the_text(folder):
+def test_splits_are_read_only_maps_of_the_token_files(folder):
     corpus = load_corpus(folder, verify=True)
     train = corpus.split("train")
     assert isinstance(train, np.memmap) and train.dtype == np.uint16
@@ -94,38 +92,3 @@ def test_a_folder_without_a_header_is_refused_with_the_command(tmp_path):
         load_corpus(tmp_path)
     with pytest.raises(ValueError, match="no prepared corpus is at .*nowhere"):
         load_corpus(tmp_path / "nowhere")
-
-
-def test_a_corpus_is_found_by_name_and_by_folder(folder, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    assert find_corpus("mine", cache=cache).path == folder
-    assert find_corpus(folder).path == folder and find_corpus(str(folder)).path == folder
-    monkeypatch.setenv("HIGHRANK_CACHE", str(cache))
-    assert find_corpus("mine").path == folder
-
-
-def test_what_is_not_prepared_comes_with_the_command_that_prepares_it(tmp_path):
-    command = "run `highrank data prepare penn-treebank`.*penn-treebank --from DIR`"
-    with pytest.raises(ValueError, match=command):
-        find_corpus("penn-treebank", cache=tmp_path)
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ValueError, match="run `highrank data prepare .*a.txt`"):
-        find_corpus(tmp_path / "a.txt", cache=tmp_path)
-    with pytest.raises(ValueError, match="one of sotu, .*, got 'nope'.*data list"):
-        find_corpus("nope", cache=tmp_path)
-
-
-def test_the_cache_is_the_argument_the_variable_or_the_users_cache(monkeypatch, tmp_path):
-    for name in ("HIGHRANK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sys.platform", "linux")
-    assert cache_folder() == Path.home() / ".cache" / "highrank"
-    monkeypatch.setenv("LOCALAPPDATA", "/local")
-    assert cache_folder() == Path("/local/highrank")
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert cache_folder() == Path.home() / "Library" / "Caches" / "highrank"
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_folder() == Path("/xdg/highrank")
-    monkeypatch.setenv("HIGHRANK_CACHE", "/own")
-    assert cache_folder() == Path("/own")
-    assert cache_folder(tmp_path) == tmp_path

@@ -29,7 +29,7 @@ def transition_matrix(prob, next_context):
 
 
 def random_tables():
-    """Tables with some impossible words, and whether SciPy finds them connected."""
+    """Tables with some impossible tokens, and whether SciPy finds them connected."""
     for seed in range(100):
         rng = np.random.default_rng(seed)
         prob = rng.dirichlet(np.ones(3), size=4)
@@ -61,7 +61,7 @@ def test_log_prob_of_a_factorised_language_has_the_rank_asked_for(rank):
 
 @pytest.mark.parametrize("rank", [2, 10, 64, 200])
 def test_a_softmax_one_smaller_than_the_rank_is_exact_and_none_below_even_with_a_bias(rank):
-    # Softmax allows any shift per context, a bias any per word: centring leaves what neither gives.
+    # A softmax is free to shift each context, a bias each token: centring removes both.
     log_prob = factorised(rank=rank).log_prob
     logits = log_prob - log_prob.mean(1, keepdims=True)
     assert np.linalg.matrix_rank(logits) == rank - 1
@@ -75,7 +75,7 @@ def test_senses_have_few_dimensions_in_probability_and_all_in_log_probability():
 
 
 @FAMILIES
-def test_every_word_is_possible_in_every_context(family):
+def test_every_token_is_possible_in_every_context(family):
     assert family().prob.min() > 0
 
 
@@ -85,7 +85,7 @@ def test_scale_is_the_standard_deviation_of_the_logits():
 
 
 @pytest.mark.parametrize("num_groups, order", [(12, 1), (3, 1), (3, 2), (12, 2), (2, 5)])
-def test_a_context_is_the_groups_of_the_last_words(num_groups, order):
+def test_a_context_is_the_groups_of_the_last_tokens(num_groups, order):
     language = senses(vocab_size=12, num_contexts=num_groups**order, order=order)
     tokens, contexts = language.sample(2_000, seed=0, num_chains=10)
     group = language.next_context[0, tokens]
@@ -157,7 +157,7 @@ def test_the_truth_has_no_excess_and_its_neighbours_a_tiny_one(family):
     assert 0 < language.excess(model) < 1e-11
 
 
-def test_impossible_words_cost_nothing_and_impossible_models_everything():
+def test_impossible_tokens_cost_nothing_and_impossible_models_everything():
     coin = from_prob([[0.5, 0.5, 0.0]], [[0, 0, 0]])
     assert coin.cross_entropy(coin.log_prob) == coin.entropy == pytest.approx(np.log(2))
     assert coin.excess(coin.log_prob) == 0
@@ -191,7 +191,7 @@ def test_chains_start_from_the_stationary_distribution():
     assert scipy.stats.chisquare(count, 50_000 * language.stationary).pvalue > 1e-3
 
 
-def test_words_are_drawn_with_their_probabilities():
+def test_tokens_are_drawn_with_their_probabilities():
     language = senses(vocab_size=12, num_contexts=9, scale=1.0)
     tokens, contexts = language.sample(200_000, seed=0)
     for context, prob in enumerate(language.prob):
@@ -199,14 +199,14 @@ def test_words_are_drawn_with_their_probabilities():
         assert scipy.stats.chisquare(count, count.sum() * prob).pvalue > 1e-3
 
 
-def test_impossible_words_are_never_drawn():
+def test_impossible_tokens_are_never_drawn():
     for random in random_languages():
         tokens, contexts = random.sample(20_000, seed=0)
         assert (random.log_prob[contexts, tokens] > -np.inf).all()
 
 
 def many_contexts():
-    """Words 1 (0.3) and 2 (0.7), the last 15 of them the context; words 0 and 3 are impossible."""
+    """Tokens 1 (0.3) and 2 (0.7), the last 15 of them the context; 0 and 3 are impossible."""
     prob = np.tile([0.0, 0.3, 0.7, 0.0], (2**15, 1))
     return from_prob(prob, (2 * np.arange(2**15)[:, None] + [0, 0, 1, 1]) % 2**15)
 
@@ -221,7 +221,7 @@ def test_tens_of_thousands_of_contexts_are_no_trouble():
 
 
 @pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
-def test_extreme_random_numbers_draw_possible_words_of_their_own_context(draw, monkeypatch):
+def test_extreme_random_numbers_draw_possible_tokens_of_their_own_context(draw, monkeypatch):
     languages = [many_contexts(), senses(num_contexts=9), *random_languages()]
     rng = SimpleNamespace(
         choice=lambda contexts, size, p: np.arange(contexts - size, contexts) % contexts,
@@ -262,7 +262,7 @@ def test_chains_are_equally_long_and_hold_the_tokens_asked_for(num_tokens, shape
         ({"num_contexts": 40_001}, "from 1 to 200 .*, got 40001; nearest: 40000"),
     ],
 )
-def test_families_say_what_their_arguments_must_be(arguments, message):
+def test_bad_arguments_of_a_family_are_refused(arguments, message):
     family = factorised if {"rank", "scale"} & set(arguments) else senses
     with pytest.raises(ValueError, match=message):
         family(**arguments)
@@ -271,7 +271,7 @@ def test_families_say_what_their_arguments_must_be(arguments, message):
 @pytest.mark.parametrize(
     "log_prob, next_context, message",
     [
-        (HALF[0], SWAP[0], r"log_prob must be \(contexts, words\), got \(2,\)"),
+        (HALF[0], SWAP[0], r"log_prob must be \(contexts, tokens\), got \(2,\)"),
         (HALF.astype(np.float32), SWAP, "log_prob must be float64, got float32"),
         (HALF * np.nan, SWAP, "log_prob must be at most 0 everywhere, got nan"),
         (HALF + 1, SWAP, "log_prob must be at most 0 everywhere, got 0.3"),
@@ -283,12 +283,12 @@ def test_families_say_what_their_arguments_must_be(arguments, message):
         (HALF, SWAP | [[0], [1]], "able to reach context 0 .*, got 1 that are not, such as"),
     ],
 )
-def test_a_language_says_what_its_tables_must_be(log_prob, next_context, message):
+def test_bad_tables_are_refused(log_prob, next_context, message):
     with pytest.raises(ValueError, match=message):
         Language(log_prob, next_context)
 
 
-def test_models_and_samples_say_what_they_must_be():
+def test_bad_models_and_sample_sizes_are_refused():
     coin = Language(HALF, SWAP.astype(np.uint8))
     with pytest.raises(ValueError, match=r"log_prob must be \(2, 2\), got \(1, 2\)"):
         coin.cross_entropy(HALF[:1])

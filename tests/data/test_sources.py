@@ -1,4 +1,4 @@
-"""Where the files of a known corpus come from: a small corpus, from folders and from a server."""
+"""Files of a small known corpus from folders and a server; downloads that break, resume and lie."""
 
 import errno
 import hashlib
@@ -9,7 +9,8 @@ import zipfile
 import pytest
 
 from highrank.data import find_corpus, prepare_known, sources
-from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus, list_corpora
+from highrank.data.catalog import CATALOG, PUBLISHED, KnownCorpus
+from highrank.data.sources import fetch
 
 TEXTS = {
     "tiny.train.txt": b"a b <unk>\n\nb c\n",
@@ -69,7 +70,7 @@ def words_of(corpus, split):
 def test_the_protocol_is_whitespace_eos_per_line_and_order_of_appearance(known, tmp_path):
     known()
     corpus = prepare_known("tiny", source=write_texts(tmp_path / "in"), cache=tmp_path).corpus
-    assert corpus.vocabulary.words == ("a", "b", "<unk>", "<eos>", "c", "d", "e")
+    assert corpus.vocabulary.tokens == ("a", "b", "<unk>", "<eos>", "c", "d", "e")
     assert words_of(corpus, "train") == "a b <unk> <eos> <eos> b c <eos>"
     assert [words_of(corpus, split) for split in ("valid", "test")] == ["c d <eos>", "e a <eos>"]
     assert find_corpus("tiny", cache=tmp_path).header == corpus.header
@@ -112,7 +113,7 @@ def test_what_the_users_folder_lacks_is_an_error(known, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 8}, "must have 8 words, got 7"),
+        ({"vocab_size": 8}, "must have 8 distinct tokens, got 7"),
         ({"num_tokens": {"test": 1234}}, "must have 1,234 test tokens, got 3"),
         ({"sha256": {"tiny.test.txt": "00"}}, "tiny.test.txt must have sha256 00, got"),
     ],
@@ -127,10 +128,12 @@ def test_files_that_are_not_the_published_ones_are_refused(changes, message, kno
 def test_a_folder_on_a_server_is_downloaded_file_by_file(known, site, tmp_path):
     known(f"{site.url}/")
     site.files |= {f"/{name}": text for name, text in TEXTS.items()}
-    shares = []
-    done = prepare_known("tiny", cache=tmp_path, on_progress=lambda share, _: shares.append(share))
+    fractions = []
+    done = prepare_known(
+        "tiny", cache=tmp_path, on_progress=lambda fraction, _: fractions.append(fraction)
+    )
     assert done.is_new and len(site.asked) == 3
-    assert max(shares) == 1.0 and not list((tmp_path / "downloads").iterdir())
+    assert max(fractions) == 1.0 and not list((tmp_path / "downloads").iterdir())
     assert not prepare_known("tiny", cache=tmp_path).is_new and len(site.asked) == 3
 
 
@@ -158,7 +161,7 @@ def test_when_no_address_works_the_error_names_each_and_the_way_out(known, site,
     assert "highrank data prepare tiny --from DIR" in way_out
 
 
-def test_a_broken_download_goes_on_in_the_next_run(known, site, tmp_path):
+def test_a_broken_download_resumes_in_the_next_run(known, site, tmp_path):
     known(f"{site.url}/tiny.zip")
     site.files["/tiny.zip"], site.breaks = packed("zip"), [100, 0]
     with pytest.raises(OSError, match="broke after 100"):
@@ -175,7 +178,7 @@ def test_a_full_disk_while_unpacking_keeps_the_archive(known, site, tmp_path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(sources, "extract", full)
-    with pytest.raises(OSError, match="no room on the disk for .*tiny: .*--cache DIR"):
+    with pytest.raises(OSError, match="The disk is full: .*tiny was not written.*--cache DIR"):
         prepare_known("tiny", cache=tmp_path)
     monkeypatch.undo()
     known(f"{site.url}/tiny.zip")
@@ -184,12 +187,152 @@ def test_a_full_disk_while_unpacking_keeps_the_archive(known, site, tmp_path, mo
     assert [path for path, _ in site.asked] == ["/tiny.zip"]
 
 
-def test_listings_show_what_is_known_prepared_and_broken(known, tmp_path):
-    known()
-    assert [listing.prepared for listing in list_corpora(tmp_path)] == [None] * len(CATALOG)
-    folder = prepare_known("tiny", source=write_texts(tmp_path / "in"), cache=tmp_path).corpus.path
-    (tiny,) = (listing for listing in list_corpora(tmp_path) if listing.name == "tiny")
-    assert tiny.prepared == str(folder) and tiny.vocab_size == 7 and tiny.problem is None
-    (folder / "train.bin").write_bytes(b"")
-    (tiny,) = (listing for listing in list_corpora(tmp_path) if listing.name == "tiny")
-    assert tiny.prepared is None and "train.bin" in tiny.problem
+CONTENT = bytes(range(256)) * 4000
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "file.zip"
+
+
+def get(site, target, path="/file.zip", sha256=None, max_bytes=10**7):
+    fractions = []
+    fetch(
+        site.url + path,
+        target,
+        sha256=sha256,
+        max_bytes=max_bytes,
+        on_progress=lambda fraction, activity: fractions.append(fraction),
+    )
+    return fractions
+
+
+def only_file(target):
+    return [file.name for file in target.parent.iterdir()] == [target.name]
+
+
+def test_a_download_arrives_and_reports_its_progress(site, target):
+    site.files["/file.zip"] = CONTENT
+    fractions = get(site, target, sha256=hashlib.sha256(CONTENT).hexdigest())
+    assert target.read_bytes() == CONTENT and only_file(target)
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) > 1
+
+
+def test_a_broken_connection_is_resumed_where_it_broke(site, target):
+    site.files["/file.zip"], site.breaks = CONTENT, [300_000, 400_000]
+    get(site, target)
+    assert target.read_bytes() == CONTENT
+    assert [wanted for _, wanted in site.asked] == [None, "bytes=300000-", "bytes=700000-"]
+
+
+def test_an_interrupted_download_resumes_in_the_next_call(site, target):
+    site.files["/file.zip"] = CONTENT
+
+    def interrupt(fraction, activity):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=interrupt)
+    assert not target.exists()
+    get(site, target)
+    assert target.read_bytes() == CONTENT and only_file(target)
+    assert site.asked[-1][1] == f"bytes={sources.COPY_BYTES}-"
+
+
+@pytest.mark.parametrize("change", ["file", "ranges", "validator", "length"])
+def test_what_cannot_be_resumed_starts_again(change, site, target, monkeypatch):
+    site.files["/file.zip"], site.breaks = CONTENT, [300_000]
+    site.etag = None if change == "validator" else site.etag
+    monkeypatch.setattr(sources, "ATTEMPTS", 1)
+    with pytest.raises(ConnectionError, match="broke after 300,000 of 1,024,000 bytes"):
+        get(site, target)
+    if change == "file":
+        site.etag, site.files["/file.zip"] = '"two"', CONTENT[::-1]
+    site.knows_ranges = change != "ranges"
+    if change == "length":
+        site.files["/file.zip"] = CONTENT[:1000]
+    get(site, target)
+    assert target.read_bytes() == site.files["/file.zip"] and only_file(target)
+
+
+def test_a_connection_that_brings_nothing_is_given_up(site, target):
+    site.files["/file.zip"], site.breaks = CONTENT, [500, 0, 0]
+    with pytest.raises(ConnectionError, match="broke after 500"):
+        get(site, target)
+    assert len(site.asked) == 2
+
+
+def test_a_wrong_hash_is_an_error_and_the_download_is_thrown_away(site, target):
+    site.files["/file.zip"] = CONTENT
+    with pytest.raises(ValueError, match="sha256 must be 0000, got [0-9a-f]{64}"):
+        get(site, target, sha256="0000")
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_that_is_too_large_is_an_error(site, target):
+    site.files["/file.zip"] = CONTENT
+    with pytest.raises(ValueError, match="at most 1,000 bytes"):
+        get(site, target, max_bytes=1000)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_download_that_stopped_after_its_last_byte_is_not_repeated(site, target, monkeypatch):
+    site.files["/file.zip"] = CONTENT
+
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources, "file_sha256", interrupt)
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    with pytest.raises(KeyboardInterrupt):
+        get(site, target, sha256=digest)
+    monkeypatch.undo()
+    monkeypatch.setenv("no_proxy", "*")
+    assert get(site, target, sha256=digest) == []
+    assert target.read_bytes() == CONTENT and only_file(target)
+
+
+def test_each_address_resumes_its_own_part(site, target, monkeypatch):
+    site.files |= {"/file.zip": CONTENT, "/other.zip": CONTENT}
+    monkeypatch.setattr(sources, "ATTEMPTS", 1)
+    site.breaks = [300_000, 400_000]
+    for path in ("/file.zip", "/other.zip"):
+        with pytest.raises(ConnectionError, match="broke after"):
+            get(site, target, path)
+    get(site, target)
+    assert target.read_bytes() == CONTENT
+    assert site.asked[-1] == ("/file.zip", "bytes=300000-")
+
+
+def test_a_full_disk_is_not_taken_for_a_bad_connection(site, target):
+    site.files["/file.zip"] = CONTENT
+
+    def full(fraction, activity):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError) as caught:
+        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=full)
+    assert caught.value.errno == errno.ENOSPC and len(site.asked) == 1
+
+
+def test_a_missing_file_is_named_by_its_error(site, target):
+    with pytest.raises(ConnectionError, match="404"):
+        get(site, target)
+    assert not target.exists()
+
+
+def test_a_server_that_is_not_there_is_an_error(target):
+    with pytest.raises(ConnectionError, match="refused"):
+        fetch(
+            "http://127.0.0.1:9/x",
+            target,
+            sha256=None,
+            max_bytes=1,
+            on_progress=lambda fraction, activity: None,
+        )
+
+
+def test_a_server_that_sends_another_part_is_an_error(site, target):
+    site.files["/file.zip"], site.breaks, site.shift = CONTENT, [300_000], 1
+    with pytest.raises(ConnectionError, match="must send bytes 300000-, got 'bytes 300001-"):
+        get(site, target)

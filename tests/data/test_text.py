@@ -1,11 +1,23 @@
-"""Text files block by block."""
+"""Text files block by block, their cut into splits, and new text as a corpus' tokens."""
 
+from itertools import chain
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from highrank.data import TextOptions, Vocabulary, prepare_text
 from highrank.data import text as module
-from highrank.data.text import Span, read_text, split_text, text_files, whole
+from highrank.data.text import (
+    Span,
+    check_known,
+    read_lines,
+    read_text,
+    split_text,
+    text_files,
+    whole,
+)
 
 
 @pytest.fixture
@@ -154,3 +166,48 @@ def test_the_three_files_may_lie_in_folders_of_any_order(tmp_path):
     spans, _ = split_text(tmp_path)
     assert spans_text(spans["train"]) == "b/train.txt\n"
     assert spans_text(spans["test"]) == "c/test.txt\n"
+
+
+@pytest.mark.parametrize("level", ["word", "char"])
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n"])
+def test_a_split_s_file_gives_its_tokens(level, ending, tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for name in ("train", "valid", "test"):
+        lines = [f"It's {n} o'clock, DEAR {name}." if n % 5 else "" for n in range(40)]
+        (folder / f"{name}.txt").write_text("\r\n".join(lines) + ending)
+    options = TextOptions(level=level, lower=True, min_count=2)
+    corpus = prepare_text(folder, options=options, cache=tmp_path / "cache").corpus
+    lines = read_lines(folder / "valid.txt", corpus.header.recipe)
+    found = corpus.vocabulary.encode(chain.from_iterable(lines))
+    np.testing.assert_array_equal(found, corpus.split("valid"))
+    assert lines[1][:2] == (["it's", "1"] if level == "word" else ["i", "t"])
+
+
+def test_unknown_tokens_are_listed_once():
+    vocabulary = Vocabulary(("<unk>", "<eos>", "the", "cat"))
+    tokens = ["the", "axolotl", "cat", "<eos>", "axolotl", "newt"]
+    assert check_known(tokens, vocabulary, "the prompt") == ["axolotl", "newt"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["axolotl", "<unk>", "newt", "<eos>"], "the text must have a token .*, got axolotl newt"),
+        (["<eos>"], "the text must have a token of the run's vocabulary, got no token at all"),
+        ([str(n) for n in range(99)], "got 0 1 2 3 4 5 6 7 …"),
+    ],
+)
+def test_a_text_with_no_known_token_is_refused(tokens, message):
+    with pytest.raises(ValueError, match=message):
+        check_known(tokens, Vocabulary(("<unk>", "<eos>", "the")), "the text")
+
+
+def test_an_unknown_token_is_refused_where_there_is_no_unk():
+    with pytest.raises(ValueError, match="which has no <unk>, got 'newt'"):
+        check_known(["the", "newt"], Vocabulary(("<eos>", "the")), "the text")
+
+
+def test_a_folder_is_no_text(tmp_path):
+    with pytest.raises(ValueError, match="the text must be a file, got"):
+        read_lines(tmp_path, None)

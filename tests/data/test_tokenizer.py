@@ -66,3 +66,8 @@ def test_what_is_remembered_of_words_is_bounded(monkeypatch):
         assert words(f"w{number},") == [f"w{number}", ",", "<eos>"]
         assert len(tokenizer._pieces) <= 10
     tokenizer._pieces.clear()
+
+
+def test_long_pieces_are_not_remembered():
+    words("x" * 65 + " " + "y" * 64)
+    assert "x" * 65 not in tokenizer._pieces and "y" * 64 in tokenizer._pieces

@@ -1,4 +1,4 @@
-"""Words and ids."""
+"""Tokens and ids."""
 
 import json
 
@@ -9,43 +9,44 @@ from hypothesis import strategies as st
 
 from highrank.data import Vocabulary
 
-WORDS = st.lists(st.text(), min_size=1, unique=True)
+TOKENS = st.lists(st.text(), min_size=1, unique=True)
 
 
-@given(WORDS)
-def test_decoding_undoes_encoding(words):
-    vocabulary = Vocabulary(words)
-    assert vocabulary.decode(vocabulary.encode(words)) == words
-    assert vocabulary.encode(words).tolist() == list(range(len(words)))
+@given(TOKENS)
+def test_decoding_undoes_encoding(tokens):
+    vocabulary = Vocabulary(tokens)
+    assert vocabulary.decode(vocabulary.encode(tokens)) == tokens
+    assert vocabulary.encode(tokens).tolist() == list(range(len(tokens)))
 
 
-@given(WORDS)
-def test_json_gives_back_the_same_vocabulary(words):
-    vocabulary = Vocabulary(words)
-    again = Vocabulary.from_json(vocabulary.to_json())
+@given(TOKENS)
+def test_a_saved_vocabulary_is_the_same_again(tmp_path_factory, tokens):
+    vocabulary, path = Vocabulary(tokens), tmp_path_factory.mktemp("saved") / "vocabulary.json"
+    vocabulary.save(path)
+    again = Vocabulary.load(path)
     assert again == vocabulary and again.sha256 == vocabulary.sha256
 
 
-@given(WORDS)
-def test_the_hash_knows_the_order(words):
-    turned = Vocabulary(words[::-1])
-    assert (turned.sha256 == Vocabulary(words).sha256) == (len(words) == 1)
+@given(TOKENS)
+def test_the_hash_knows_the_order(tokens):
+    turned = Vocabulary(tokens[::-1])
+    assert (turned.sha256 == Vocabulary(tokens).sha256) == (len(tokens) == 1)
 
 
 def test_a_saved_vocabulary_loads_and_is_readable(tmp_path):
     path = tmp_path / "vocabulary.json"
     Vocabulary(("naïve", "<eos>")).save(path)
     assert "naïve" in path.read_text(encoding="utf-8")
-    assert Vocabulary.load(path).words == ("naïve", "<eos>")
+    assert Vocabulary.load(path).tokens == ("naïve", "<eos>")
 
 
-def test_unknown_words_become_unk():
+def test_unknown_tokens_become_unk():
     vocabulary = Vocabulary(("a", "<unk>", "b"))
     assert vocabulary.encode(["b", "c", "a", "<unk>"]).tolist() == [2, 1, 0, 1]
     assert vocabulary.unk == 1 and vocabulary.eos is None
 
 
-def test_without_unk_an_unknown_word_is_an_error():
+def test_without_unk_an_unknown_token_is_an_error():
     with pytest.raises(ValueError, match="which has no <unk>, got 'c'"):
         Vocabulary(("a", "<eos>")).encode(["a", "c"])
 
@@ -57,16 +58,16 @@ def test_an_id_out_of_range_is_an_error(place):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("tokens", "message"),
     [
         (("a", "b", "a"), "got 'a' twice"),
-        ((), "at least one word"),
+        ((), "at least one token"),
         (("a", 3), "must be a string, got 3"),
     ],
 )
-def test_bad_words_are_refused(words, message):
+def test_bad_tokens_are_refused(tokens, message):
     with pytest.raises(ValueError, match=message):
-        Vocabulary(words)
+        Vocabulary(tokens)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,6 @@ def test_a_foreign_file_is_an_error_with_its_path(content, message, tmp_path):
 def test_it_cannot_be_changed_and_prints_short():
     vocabulary = Vocabulary(["a"] + [str(number) for number in range(1000)])
     with pytest.raises(AttributeError):
-        vocabulary.words = ()
-    assert "1001 words" in repr(vocabulary) and len(repr(vocabulary)) < 80
+        vocabulary.tokens = ()
+    assert "1001 tokens" in repr(vocabulary) and len(repr(vocabulary)) < 80
     assert "a" in vocabulary and "b" not in vocabulary

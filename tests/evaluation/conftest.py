@@ -1,12 +1,19 @@
-"""What the tests of dynamic evaluation share: a small model whose updates matter, and its texts."""
+"""A small model whose updates matter, its tokens, and a run as it is loaded."""
+
+import random
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
+from highrank.build import build_model
+from highrank.config import HeadConfig, ModelConfig, RunConfig
+from highrank.data.prepare import prepare_text
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
+from highrank.run import LoadedRun
 
 V, SEGMENT = 17, 5
 
@@ -52,3 +59,22 @@ def text():
 @pytest.fixture
 def statistics(model, train):
     return gradient_statistics(model, train, batch_size=2)
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """A run that was never trained, on a corpus of eight words."""
+    rng = random.Random(0)
+    words = ["the", "a", "cat", "dog", "saw", "old", "small", "slept"]
+    lines = (" ".join(rng.choices(words, k=9)) for _ in range(150))
+    (tmp_path / "tale.txt").write_text("\n".join(lines))
+    corpus = prepare_text(tmp_path / "tale.txt", cache=tmp_path / "cache").corpus
+    config = RunConfig(
+        corpus="tale",
+        model=ModelConfig(embedding_size=6, hidden_sizes=(9, 8)),
+        head=HeadConfig(num_components=3),
+        valid_batch_size=2,
+    )
+    torch.manual_seed(0)
+    model = build_model(config, len(corpus.vocabulary)).eval()
+    return LoadedRun(tmp_path, config, corpus, model, corpus.vocabulary, "12")

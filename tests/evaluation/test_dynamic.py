@@ -1,22 +1,32 @@
-"""Dynamic evaluation against slow loops written here, and what must be true of any such method."""
+"""Dynamic evaluation against slow loops written here, and what must be true of any such method.
+
+Then: the conversion of published settings, the weights that come back, and foreign models.
+"""
 
 import contextlib
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 from highrank.evaluation.dynamic import (
+    CONVENTIONS,
     DynamicSettings,
     converted,
     evaluate_dynamically,
     score_dynamically,
 )
-from highrank.evaluation.static import score, summed
+from highrank.evaluation.static import Output, score, summed
 from highrank.evaluation.statistics import GradientStatistics, gradient_statistics
 
 V, SEGMENT = 17, 5
+SGD = DynamicSettings(rule="sgd", lr=0.5, decay=0.0)
 
 
 def log_probs(segments):
@@ -186,3 +196,184 @@ def test_mistakes_are_named_before_the_stream_is_read(model, text, statistics):
         score_dynamically(model, text, DynamicSettings(), other)
     with pytest.raises(ValueError, match="of segments of 7 tokens, as the settings, got 5"):
         score_dynamically(model, text, DynamicSettings(segment=7), statistics)
+
+
+@pytest.mark.parametrize(
+    "lr, epsilon, decay, num_batches, want",
+    [
+        (0.002, 0.001, 0.075, 1859, (4.64e-5, 2.32e-5, 4.41e-3)),  # ptb-mos
+        (0.002, 0.002, 0.02, 4177, (3.09e-5, 3.09e-5, 1.18e-3)),  # wt2-mos
+    ],
+)
+def test_the_settings_of_the_mixtures_are_as_derived(lr, epsilon, decay, num_batches, want):
+    theirs = DynamicSettings(lr=lr, epsilon=epsilon, decay=decay)
+    ours = converted(theirs, "original", num_batches=num_batches, num_tensors=17)
+    assert (ours.lr, ours.epsilon, ours.decay) == pytest.approx(want, rel=5e-3)
+
+
+def test_the_third_convention_differs_in_the_decay_only():
+    theirs = DynamicSettings(lr=1e-4, epsilon=1e-5, decay=0.34, segment=7, adapt=("head",))
+    ours = converted(theirs, "ms", num_batches=100, num_tensors=17)
+    assert ours.decay == pytest.approx(0.02)
+    assert dataclasses.replace(ours, decay=theirs.decay) == theirs
+
+
+@given(
+    st.sampled_from(list(CONVENTIONS)),
+    st.sampled_from(list(CONVENTIONS)),
+    st.sampled_from(list(CONVENTIONS)),
+    st.integers(1, 10_000),
+    st.integers(1, 500),
+)
+def test_a_detour_ends_at_the_same_place(first, second, third, num_batches, num_tensors):
+    sizes = {"num_batches": num_batches, "num_tensors": num_tensors}
+    start = DynamicSettings(lr=3e-4, epsilon=2e-5, decay=0.01)
+    direct = converted(start, first, third, **sizes)
+    detour = converted(converted(start, first, second, **sizes), second, third, **sizes)
+    assert dataclasses.astuple(detour)[:3] == pytest.approx(dataclasses.astuple(direct)[:3])
+
+
+def test_a_conversion_that_cannot_be_is_refused():
+    sizes = {"num_batches": 10, "num_tensors": 3}
+    with pytest.raises(ValueError, match="one of paper, original, ms, got 'old'"):
+        converted(DynamicSettings(), "old", **sizes)
+    with pytest.raises(ValueError, match="of the rule rms to be converted, got sgd"):
+        converted(DynamicSettings(rule="sgd"), "original", **sizes)
+
+
+def snapshot(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def is_as_before(model, before):
+    return all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("rule", ["rms", "sgd"])
+def test_the_model_is_as_before_to_the_bit(rule, model, text, statistics):
+    model.train()
+    model.head.eval()
+    model.head.bias.requires_grad_(False)
+    before = snapshot(model)
+    evaluate_dynamically(model, text, DynamicSettings(lr=0.1, rule=rule, decay=0.1), statistics)
+    assert is_as_before(model, before)
+    assert model.training and model.backbone.training and not model.head.training
+    assert [n for n, p in model.named_parameters() if not p.requires_grad] == ["head.bias"]
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize(
+    "where", ["in the forward pass", "while showing progress", "in the caller"]
+)
+def test_an_interrupted_model_is_as_before_to_the_bit(error, where, model, text):
+    model.train()
+    before, count = snapshot(model), 0
+
+    def fail(*_):
+        nonlocal count
+        count += 1
+        if count == 7:
+            assert not is_as_before(model, before) and not model.training
+            raise error
+
+    with pytest.raises(error) as caught:
+        if where == "in the forward pass":
+            with contextlib.ExitStack() as stack:
+                stack.callback(model.head.register_forward_hook(fail).remove)
+                evaluate_dynamically(model, text, SGD)
+        elif where == "while showing progress":
+            evaluate_dynamically(model, text, SGD, on_progress=fail)
+        else:
+            with contextlib.closing(score_dynamically(model, text, SGD)) as segments:
+                for _ in segments:
+                    fail()
+    # The traceback is alive, and with it every frame: the weights came back without their end.
+    assert caught.tb and count == 7 and is_as_before(model, before) and model.training
+
+
+def test_nothing_random_is_left_in_training_mode(model_with_dropout, text):
+    model = model_with_dropout
+    want = log_probs(score_dynamically(model, text, SGD))
+    model.train()
+    torch.testing.assert_close(log_probs(score_dynamically(model, text, SGD)), want)
+
+
+def changed(model, text, settings, statistics=None):
+    """The names of the parameters that differ before the last segment is learned from."""
+    before = dict(zip(dict(model.named_parameters()), snapshot(model), strict=True))
+    for _ in score_dynamically(model, text, settings, statistics):
+        now = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    return now
+
+
+@pytest.mark.parametrize(
+    "adapt, want",
+    [
+        (("head.prior", "head.bias"), {"head.prior.weight", "head.bias"}),
+        # The output embedding is tied, and its first name is the backbone's.
+        (("head.weight",), {"backbone.embedding.weight"}),
+        (("backbone.layers.1.bias_hh_l0",), {"backbone.layers.1.bias_hh_l0"}),
+    ],
+)
+def test_only_the_chosen_parameters_learn(adapt, want, model, text, statistics):
+    for settings in (
+        DynamicSettings(lr=0.01, adapt=adapt),
+        DynamicSettings(lr=0.01, adapt=adapt, rule="sgd"),
+    ):
+        assert changed(model, text, settings, statistics) == want
+
+
+def test_all_parameters_learn_unless_told_otherwise(model, text, statistics):
+    settings = DynamicSettings(lr=0.01)
+    assert changed(model, text, settings, statistics) == set(dict(model.named_parameters()))
+
+
+class Plain(nn.Module):
+    """Not a model of this package."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.gru = nn.Embedding(V, 6), nn.GRU(6, 8, num_layers=2, dropout=0.5)
+        self.linear, self.unused = nn.Linear(8, V), nn.Parameter(torch.ones(2))
+
+    def forward(self, words, target, state):
+        hidden, state = self.gru(self.embedding(words), state)
+        log_prob = self.linear(hidden).log_softmax(-1).gather(-1, target[..., None])[..., 0]
+        return Output(-log_prob.mean(), log_prob, {"state": [state]}, hidden)
+
+    def step(self, tokens, target, state):
+        return self(tokens, target, None if state is None else state["state"][0])
+
+
+def test_sgd_on_a_model_of_somebody_else_is_torch_sgd(text):
+    model = Plain().double()
+    found = log_probs(score_dynamically(model, text, SGD, forward=model.step))
+    model.eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=SGD.lr)
+    data, state, want = torch.from_numpy(text)[:, None], None, []
+    for i in range(0, len(data) - 1, SEGMENT):
+        target = data[i + 1 : i + 1 + SEGMENT]
+        hidden, state = model.gru(model.embedding(data[i : i + len(target)]), state)
+        state = state.detach()
+        losses = F.cross_entropy(model.linear(hidden)[:, 0], target[:, 0], reduction="none")
+        optimizer.zero_grad()
+        losses.mean().backward()
+        optimizer.step()
+        want.append(-losses.detach())
+    torch.testing.assert_close(found, torch.cat(want), rtol=0, atol=1e-10)
+
+
+def test_rms_works_on_a_frozen_model_of_somebody_else_without_gradients_around(train, text):
+    model = Plain().requires_grad_(False)
+    with torch.no_grad():
+        statistics = gradient_statistics(model, train, batch_size=2, forward=model.step)
+        settings = DynamicSettings(lr=1e-3, decay=0.0)
+        found = evaluate_dynamically(model, text, settings, statistics, forward=model.step).nats
+        segments = score_dynamically(model, text, settings, statistics, forward=model.step)
+        for _ in segments:
+            assert not torch.is_grad_enabled()
+        static = summed(score(model, text, forward=model.step)).nats
+    assert found != static and math.isfinite(found)
+    assert (statistics.rms["unused"] == 0).all()
+    assert not any(p.requires_grad for p in model.parameters())

@@ -70,7 +70,7 @@ def test_half_precision_is_squared_in_float32(model, text):
 
 
 def test_mistakes_are_named(model, text):
-    with pytest.raises(ValueError, match="three tokens for each of 100 columns, got 200 tokens"):
+    with pytest.raises(ValueError, match="three tokens for each of 100 streams, got 200 tokens"):
         gradient_statistics(model, np.zeros(200, dtype=np.int64))
     with pytest.raises(ValueError, match="segment must be at least 1, got 0"):
         gradient_statistics(model, text, segment=0)
@@ -81,22 +81,22 @@ def beside(tmp_path, model, text):
     """Ask for statistics; whether they had to be computed, and they themselves."""
 
     def ask(tokens=text, batch_size=3, **options):
-        shares = []
+        seen = []
         found = statistics_beside(
             tmp_path,
             model,
             tokens,
             batch_size=batch_size,
-            on_progress=lambda share, what: shares.append(share),
+            on_progress=lambda fraction, what: seen.append(fraction),
             **options,
         )
-        assert not shares or shares[-1] == pytest.approx(1.0)
-        return bool(shares), found
+        assert not seen or seen[-1] == pytest.approx(1.0)
+        return bool(seen), found
 
     return ask
 
 
-def test_the_file_is_read_the_second_time_and_says_the_same(beside, tmp_path, model, text):
+def test_the_file_is_read_the_second_time_and_has_the_same_numbers(beside, tmp_path, model, text):
     is_new, first = beside()
     assert is_new and [file.suffix for file in tmp_path.iterdir()] == [".safetensors"]
     is_new, second = beside(text.astype(np.int64))

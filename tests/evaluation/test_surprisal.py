@@ -1,4 +1,4 @@
-"""Surprisal: each word against the definition, and the files that others read."""
+"""Surprisal: each token against the definition, and the files that others read."""
 
 import csv
 import json
@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from highrank.data.vocabulary import Vocabulary
+from highrank.evaluation import surprisal as module
 from highrank.evaluation.static import evaluate
-from highrank.evaluation.surprisal import Place, check_format, places, surprisals, write_surprisals
+from highrank.evaluation.surprisal import check_format, evaluate_lines, places, surprisals
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -59,7 +60,7 @@ def test_probability_bits_and_rank_are_those_of_log_prob(model):
         assert found.rank == sorted(log_prob, reverse=True).index(log_prob[id_]) + 1
 
 
-def test_the_component_says_the_largest_part_of_the_word():
+def test_the_component_gives_the_largest_part_of_the_probability():
     model = build("mos")
     target, hidden = hidden_of(model)
     log_weight, context = model.head.mixture(hidden)
@@ -91,9 +92,9 @@ def test_the_bits_add_up_to_static_evaluation_and_the_window_changes_nothing(mod
     assert model.training
 
 
-def test_unknown_words_are_marked_and_keep_their_name(model):
+def test_unknown_tokens_are_marked_and_keep_their_name(model):
     rows = [row for row in surprisals(model, VOCABULARY, [*WORDS, "<unk>"]) if not row.is_known]
-    assert [row.word for row in rows] == ["axolotl"]
+    assert [row.token for row in rows] == ["axolotl"]
 
 
 def test_a_vocabulary_without_eos_is_refused(model):
@@ -101,27 +102,30 @@ def test_a_vocabulary_without_eos_is_refused(model):
         next(surprisals(model, Vocabulary(("a", "b")), ["a"]))
 
 
-def test_places_count_lines_of_the_file_and_words_of_the_line():
-    assert list(places(LINES))[3:6] == [Place(1, 4), Place(3, 1), Place(3, 2)]
+def test_places_count_lines_of_the_file_and_tokens_of_the_line():
+    found = [(place["line"], place["position"]) for place in places(LINES)]
+    assert found[3:6] == [(1, 4), (3, 1), (3, 2)]
 
 
-def rows_of(model):
-    return list(zip(places(LINES), surprisals(model, VOCABULARY, WORDS), strict=True))
+def test_lines_are_one_text_unless_they_are_independent(model):
+    tokens = VOCABULARY.encode(["<eos>", *WORDS])
+    assert evaluate_lines(model, VOCABULARY, LINES) == pytest.approx(evaluate(model, tokens, 1))
+    alone = [evaluate(model, VOCABULARY.encode(["<eos>", *line]), 1) for line in LINES if line]
+    found = evaluate_lines(model, VOCABULARY, LINES, independent=True)
+    assert found.nats == pytest.approx(sum(e.nats * e.num_tokens for e in alone) / len(WORDS))
 
 
-def test_csv_and_jsonl_say_the_same(model, tmp_path):
-    rows = rows_of(model)
+def test_csv_and_jsonl_have_the_same_rows(model, tmp_path):
     for suffix in (".csv", ".jsonl"):
-        write_surprisals(tmp_path / f"out{suffix}", iter(rows), suffix)
+        evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / f"out{suffix}")
     with (tmp_path / "out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(table) == len(lines) == len(WORDS)
-    for (place, want), row, line in zip(rows, table, lines, strict=True):
-        assert (
-            [int(row["line"]), int(row["position"])] == [line["line"], line["position"]] == [*place]
-        )
-        assert row["word"] == line["word"] == want.word
+    rows = zip(places(LINES), surprisals(model, VOCABULARY, WORDS), table, lines, strict=True)
+    for place, want, row, line in rows:
+        assert all(int(row[name]) == line[name] == number for name, number in place.items())
+        assert row["token"] == line["token"] == want.token
         assert int(row["known"]) == line["known"] == want.is_known
         assert float(row["surprisal_bits"]) == line["surprisal_bits"]
         assert line["surprisal_bits"] == pytest.approx(want.bits, rel=1e-8)
@@ -133,13 +137,15 @@ def test_csv_and_jsonl_say_the_same(model, tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_file_that_cannot_be_finished_disappears(error, tmp_path):
-    def rows():
-        yield rows_of(build("mos"))[0]
+def test_a_file_that_cannot_be_finished_disappears(error, tmp_path, monkeypatch):
+    def fail(*arguments):
+        yield next(surprisals(*arguments))
         raise error
 
+    model = build("mos")
+    monkeypatch.setattr(module, "surprisals", fail)
     with pytest.raises(error):
-        write_surprisals(tmp_path / "out.csv", rows(), ".csv")
+        evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / "out.csv")
     assert list(tmp_path.iterdir()) == []
 
 

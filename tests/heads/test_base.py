@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from highrank.heads import Head, Softmax
+from highrank.heads import MixtureHead, Softmax
 from highrank.ops.mixture_cross_entropy import BACKENDS, stream
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
@@ -149,4 +149,4 @@ def test_a_target_out_of_range_is_named(head, hidden):
 
 def test_a_head_must_state_its_mixture():
     with pytest.raises(NotImplementedError):
-        Head.mixture(Softmax(6, 11), torch.randn(6))
+        MixtureHead.mixture(Softmax(6, 11), torch.randn(6))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank.integrations import huggingface
-from highrank.integrations.huggingface import HuggingFaceModel, Reader
+from highrank.integrations.huggingface import HuggingFaceModel, LoadedModel
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
@@ -68,10 +68,10 @@ def saved(tmp_path):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_layer_makes_the_models_own_log_probabilities_of_the_states(name):
     model, tokens = make(name), torch.randint(2, 32, (3, 7))
-    reader = Reader(model, name, prefix=[])
+    loaded = LoadedModel(model, name, prefix=[])
     with torch.no_grad():
         want = model(input_ids=tokens).logits.log_softmax(-1)
-    got = reader.layer.logits(reader.states(tokens)).log_softmax(-1)
+    got = loaded.layer.logits(loaded.states(tokens)).log_softmax(-1)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
@@ -86,19 +86,19 @@ def test_the_layer_makes_the_models_own_log_probabilities_of_the_states(name):
     ],
 )
 def test_scale_softcap_and_bias_are_found(name, scale, softcap, has_bias):
-    layer = Reader(make(name), name, prefix=[]).layer
+    layer = LoadedModel(make(name), name, prefix=[]).layer
     assert (layer.scale, layer.softcap, layer.bias is not None) == (scale, softcap, has_bias)
 
 
 def test_tied_weights_are_seen():
-    assert Reader(make("gpt2"), "gpt2", prefix=[]).layer.is_tied
-    assert not Reader(make("llama"), "llama", prefix=[]).layer.is_tied
+    assert LoadedModel(make("gpt2"), "gpt2", prefix=[]).layer.is_tied
+    assert not LoadedModel(make("llama"), "llama", prefix=[]).layer.is_tied
 
 
-def test_words_at_once_change_no_logit(monkeypatch):
-    layer, hidden = Reader(make("phi"), "phi", prefix=[]).layer, torch.randn(5, 16)
+def test_chunks_of_the_vocabulary_change_no_logit(monkeypatch):
+    layer, hidden = LoadedModel(make("phi"), "phi", prefix=[]).layer, torch.randn(5, 16)
     want = layer.logits(hidden)
-    monkeypatch.setattr(huggingface, "WORDS_AT_ONCE", 7)
+    monkeypatch.setattr(huggingface, "CHUNK_TOKENS", 7)
     torch.testing.assert_close(layer.logits(hidden), want)
 
 
@@ -106,7 +106,7 @@ def test_words_at_once_change_no_logit(monkeypatch):
 def test_a_head_that_does_something_unknown_is_refused(monkeypatch, name, field):
     monkeypatch.setattr(huggingface, field, ())
     with pytest.raises(ValueError, match="the output layer of it must be a linear map"):
-        Reader(make(name), "it", prefix=[])
+        LoadedModel(make(name), "it", prefix=[])
 
 
 def test_an_unknown_softcap_is_refused_even_where_logits_are_small(monkeypatch):
@@ -115,14 +115,14 @@ def test_an_unknown_softcap_is_refused_even_where_logits_are_small(monkeypatch):
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1e-4)
     with pytest.raises(ValueError, match="must be a linear map"):
-        Reader(model, "it", prefix=[])
+        LoadedModel(model, "it", prefix=[])
 
 
-def test_half_precision_is_read_as_it_is():
+def test_half_precision_stays_as_it_is():
     model = make("llama").to(torch.bfloat16)
-    reader = Reader(model, "llama", prefix=[])
-    assert reader.layer.weight.dtype == torch.bfloat16
-    states = reader.states(torch.arange(6)[None])
+    loaded = LoadedModel(model, "llama", prefix=[])
+    assert loaded.layer.weight.dtype == torch.bfloat16
+    states = loaded.states(torch.arange(6)[None])
     assert states.dtype == torch.float32
     assert torch.equal(states, states.to(torch.bfloat16).float())
 
@@ -133,24 +133,24 @@ def test_large_logits_in_half_precision_are_no_unknown_head():
     with torch.no_grad():
         logits = model(torch.arange(6)[None]).logits
         model.lm_head.weight.mul_(30 / logits.abs().max())
-    assert Reader(model, "llama", prefix=[]).layer.weight.dtype == torch.bfloat16
+    assert LoadedModel(model, "llama", prefix=[]).layer.weight.dtype == torch.bfloat16
 
 
-def test_no_logits_are_made_while_states_are_read(watch):
-    reader = Reader(make("llama"), "llama", prefix=[])
+def test_no_logits_are_computed_for_hidden_states(watch):
+    loaded = LoadedModel(make("llama"), "llama", prefix=[])
     with watch() as seen:
-        reader.states(torch.arange(32)[None])
+        loaded.states(torch.arange(32)[None])
     assert max(seen.sizes) < 32 * 40
 
 
-def test_a_saved_model_is_read_with_its_tokenizer(saved):
+def test_a_saved_model_is_loaded_with_its_tokenizer(saved):
     found = HuggingFaceModel(str(saved))
     assert found.max_window == 32 and found.prefix == []
     assert found.encode("w0 w3 nonsense") == [2, 5, 0]
-    assert found.word(5) == "w3" and found.word(39) == "<39>"
-    reader = found.load()
-    assert reader.architecture == "GPT2LMHeadModel"
-    assert reader.num_parameters == make("gpt2").num_parameters()
+    assert found.token(5) == "w3" and found.token(39) == "<39>"
+    loaded = found.load()
+    assert loaded.architecture == "GPT2LMHeadModel"
+    assert loaded.num_parameters == make("gpt2").num_parameters()
 
 
 def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(tmp_path):
@@ -180,12 +180,12 @@ def test_weights_that_are_missing_are_not_made_up(tmp_path):
         HuggingFaceModel(str(tmp_path)).load()
 
 
-def test_a_model_that_sees_what_follows_is_refused():
+def test_a_model_that_sees_later_tokens_is_refused():
     config = transformers.BertConfig(**WIDE)
     with pytest.raises(ValueError, match="must be a causal language model, got BertLMHeadModel"):
-        Reader(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+        LoadedModel(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
     config.is_decoder = True
-    Reader(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+    LoadedModel(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "sizes", "type"])
@@ -210,7 +210,7 @@ def test_code_that_comes_with_a_model_is_refused(saved):
         HuggingFaceModel(str(saved))
 
 
-def test_downloads_are_read_without_a_connection(saved, monkeypatch, tmp_path):
+def test_downloads_are_loaded_without_a_connection(saved, monkeypatch, tmp_path):
     place = tmp_path / "models--someone--it"
     (place / "snapshots").mkdir(parents=True)
     saved.rename(place / "snapshots" / ("0" * 40))
@@ -222,12 +222,22 @@ def test_downloads_are_read_without_a_connection(saved, monkeypatch, tmp_path):
     assert found.encode("w0") == [2] and found.load().architecture == "GPT2LMHeadModel"
 
 
+@pytest.mark.parametrize(("dtype", "is_prepared"), [("bfloat16", 1), (None, 1), ("float32", 0)])
+def test_bfloat16_is_prepared_before_any_weights_are_read(saved, monkeypatch, dtype, is_prepared):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
+    calls = []
+    monkeypatch.setattr(huggingface, "prepare_bfloat16", lambda: calls.append(dtype))
+    HuggingFaceModel(str(saved))
+    assert len(calls) == is_prepared
+
+
 def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
     monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
     assert HuggingFaceModel(str(saved)).load().architecture == "GPT2LMHeadModel"
 
 
-def test_without_transformers_the_error_says_what_to_install(monkeypatch):
+def test_without_transformers_the_error_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*highrank\[hf\]"):
+    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*'\.\[hf\]'"):
         HuggingFaceModel("nowhere")

@@ -71,7 +71,7 @@ def test_each_dropout_acts_in_training_and_not_in_evaluation(name):
 
 def test_the_output_mask_is_shared_over_time_and_scaled():
     model = backbone(output=0.5)
-    hidden, raw, _ = model(tokens(T, B), model.initial_state(B))
+    hidden, raw, *_ = model(tokens(T, B), model.initial_state(B))
     mask = hidden / raw  # (T, B, D)
     assert set(mask.flatten().round().int().tolist()) == {0, 2}
     torch.testing.assert_close(mask, mask[:1].expand_as(mask))

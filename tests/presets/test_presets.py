@@ -1,13 +1,16 @@
-"""Presets: the sizes that the papers print, and the JSON that runs keep."""
+"""Presets: the sizes and perplexities that the papers print, and the JSON that runs keep."""
 
+import inspect
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from highrank import presets
-from highrank.build import build_model, config_from_json
+from highrank.build import build_model
+from highrank.presets import PUBLISHED, published
+from highrank.run import config_from_json
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_configurations_come_back_from_json(name):
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
-def test_every_preset_says_what_it_is(name):
+def test_every_preset_has_a_description(name):
     assert presets.PRESETS[name].__doc__
 
 
@@ -60,3 +63,28 @@ def test_unknown_fields_of_a_configuration_are_refused():
     values = asdict(presets.get("small")) | {"learning_rate": 3}
     with pytest.raises(ValueError, match="known fields only, got \\['learning_rate'\\]"):
         config_from_json(values)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_static_numbers_are_those_of_the_preset_s_docstring(name):
+    text = inspect.getdoc(presets.PRESETS[name])
+    numbers = [
+        str(value)
+        for row in PUBLISHED[name]
+        if row.method == "static"
+        for value in (row.valid, row.test)
+    ]
+    places = [text.index(number) for number in numbers]
+    assert places == sorted(places)
+
+
+def test_a_run_is_its_preset_whatever_its_seed_and_the_path_of_its_corpus():
+    config = replace(presets.PRESETS["ptb-mos"](), seed=5, corpus="/somewhere/penn-treebank")
+    assert published(config, "penn-treebank") == PUBLISHED["ptb-mos"]
+    assert published(config, "wikitext-2") == ()
+
+
+def test_a_changed_preset_has_no_published_number():
+    config = presets.PRESETS["ptb-mos"]()
+    assert published(replace(config, activation_penalty=0.0), "penn-treebank") == ()
+    assert published(presets.PRESETS["small"](), "sotu") == ()

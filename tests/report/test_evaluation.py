@@ -1,17 +1,20 @@
-"""Tables of evaluations: our rows, the papers' rows, and what a search says of itself."""
+"""Tables of evaluations: our rows, the papers' rows, and what a search tried."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from highrank.environment import environment
+from highrank.evaluation.dataset import Dataset
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
-from highrank.evaluation.search import CacheGrid, Search, Trial
-from highrank.presets.published import PUBLISHED
-from highrank.report.evaluation import method_text, results_table, search_table
+from highrank.evaluation.search import Search, Trial, cache_grid
+from highrank.presets import PUBLISHED
+from highrank.report.evaluation import method_text, results_table, search_table, unknown_text
 
 RESULT = Result(
     value=58.34,
@@ -21,7 +24,7 @@ RESULT = Result(
     num_tokens=73_750,
     split="valid",
     method="static",
-    settings={"columns": 10, "compat": None},
+    settings={"batch_size": 10, "compat": None},
     run="runs/ptb-mos-1",
     model_sha256="12",
     corpus="penn-treebank",
@@ -66,13 +69,16 @@ def test_characters_are_called_characters():
 @pytest.mark.parametrize(
     ("changes", "want"),
     [
-        ({}, "static, 10 columns"),
-        ({"settings": {"columns": 1, "compat": "mos"}}, "static, 1 column, divided as mos does"),
+        ({}, "static, batch size 10"),
+        (
+            {"settings": {"batch_size": 1, "compat": "mos"}},
+            "static, batch size 1, divided as mos does",
+        ),
         (
             {
                 "method": "dynamic+cache",
                 "settings": {
-                    "columns": 1,
+                    "batch_size": 1,
                     "dynamic": {"lr": 5e-5, "epsilon": 2e-5, "decay": 0.002},
                     "cache": {"window": 500, "theta": 1.0, "weight": 0.1},
                 },
@@ -88,7 +94,7 @@ def test_characters_are_called_characters():
         ),
     ],
 )
-def test_the_method_says_its_settings(changes, want):
+def test_the_method_has_its_settings(changes, want):
     assert method_text(replace(RESULT, **changes)) == want
 
 
@@ -103,7 +109,7 @@ def test_a_search_is_sorted_and_says_when_the_best_is_at_the_edge():
 
 
 def test_no_cache_is_one_row_without_a_window():
-    settings = CacheGrid(windows=(100, 500), thetas=(0.1, 0.3), weights=(0.0, 0.2)).settings()
+    settings = cache_grid(window=(100, 500), theta=(0.1, 0.3), weight=(0.0, 0.2))
     trials = tuple(Trial(settings=s, nats=4.0 + n) for n, s in enumerate(settings))
     text = printed(search_table("cache", Search(trials=trials, num_tokens=9)))
     rows = [line.split() for line in text.splitlines() if re.search(r"\d\.\d\d$", line.rstrip())]
@@ -116,3 +122,20 @@ def test_a_long_search_shows_the_best():
     trials = tuple(Trial(settings=s, nats=abs(n - 15)) for n, s in enumerate(settings))
     text = printed(search_table("dynamic", Search(trials=trials, num_tokens=9)))
     assert "18 more" in text and "1.5e-05" in text and "lowest" not in text
+
+
+def test_dynamic_evaluation_is_compared_with_one_stream():
+    settings = {"dynamic": {"lr": 5e-5, "epsilon": 2e-5, "decay": 0.002}}
+    text = printed(results_table([replace(RESULT, method="dynamic", settings=settings)]))
+    assert "compare with static --batch-size 1" in " ".join(text.split())
+
+
+def test_unknown_tokens_are_listed_most_frequent_first():
+    unknown = Counter({"newt": 2, **{f"word{n}": 1 for n in range(10)}})
+    found = Dataset(name="text x", tokens=np.zeros(31), sha256="", lines=[], unknown=unknown)
+    text = unknown_text(found, "perplexity per word")
+    assert text.startswith("Not in the vocabulary, read as <unk>: 12 of 30 tokens; 11 distinct wo")
+    assert "words: newt, word0" in text and text.endswith("word8, …")
+    one = replace(found, unknown=Counter("é"))
+    assert unknown_text(one, "perplexity per character").endswith("1 distinct character: é")
+    assert unknown_text(replace(found, unknown=Counter()), "perplexity per word") == ""

@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from highrank.report.figure import Axis, Bars, Lines, Mark, Series, draw, save_png, to_svg
+from highrank.report.figure import Axis, Bars, Lines, Mark, Series, describe, draw, save_png, to_svg
 from highrank.report.theme import HEAD_STYLES, LIGHT, TRUTH
 
 EXCESS = Axis(label="excess", is_log=True, floor=1e-5)
@@ -141,6 +141,14 @@ def test_legend_names_all_series_in_their_order_outside_the_axes():
     figure.canvas.draw()
     assert [text.get_text() for text in legend.get_texts()] == ["Truth", "MoS"]
     assert legend.get_window_extent().y0 > figure.axes[0].bbox.y1
+
+
+def test_a_description_has_all_points_or_the_ends_of_long_series():
+    assert describe(CHARTS["lines"]) == (
+        "excess, by d. softmax: 0.5 at 0, 0.1 at 1. moc: 0.4 at 0, 0.02 at 1."
+    )
+    assert "MoS: 0.4 at <b>, 0.3 at $&$." in describe(bars())
+    assert "softmax: 1000 points from 0 at 0 to 999 at 999." in describe(lines(range(1000)))
 
 
 def test_text_of_a_chart_is_taken_literally():

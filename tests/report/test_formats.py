@@ -4,11 +4,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from highrank.report.formats import MAX_CONTEXT, MAX_LENGTH, legible, legible_context, mib, ratio
+from highrank.report.formats import (
+    MAX_CONTEXT,
+    MAX_LENGTH,
+    duration,
+    legible,
+    legible_context,
+    listed,
+    mib,
+    nats,
+    power,
+    ratio,
+)
 
 
 @pytest.mark.parametrize(
-    "word, source, shown",
+    "token, source, shown",
     [
         ("house", "run", "house"),
         ("<unk>", "run", "<unk>"),
@@ -23,16 +34,16 @@ from highrank.report.formats import MAX_CONTEXT, MAX_LENGTH, legible, legible_co
         ("", "run", "(empty)"),
     ],
 )
-def test_strange_words_can_be_read(word, source, shown):
-    assert legible(word, source) == shown
+def test_strange_tokens_can_be_read(token, source, shown):
+    assert legible(token, source) == shown
 
 
 @settings(deadline=None)
 @given(
     st.text(st.characters(), max_size=50), st.sampled_from(["run", "Hugging Face"]), st.booleans()
 )
-def test_any_word_stays_on_one_line_and_can_be_written(word, source, is_context):
-    shown = legible_context(word) if is_context else legible(word, source)
+def test_any_token_stays_on_one_line_and_can_be_written(token, source, is_context):
+    shown = legible_context(token) if is_context else legible(token, source)
     shown.encode("utf-8")
     assert all(unicodedata.category(sign)[0] != "C" for sign in shown)
     assert len(shown.splitlines()) <= 1
@@ -43,6 +54,30 @@ def test_of_a_long_context_the_end_is_shown():
     shown = legible_context("one\ntwo  " + "word " * 50 + "last")
     assert shown.startswith("…") and shown.endswith("word last")
     assert legible_context("one\ntwo  three") == "one ⏎ two three"
+
+
+@pytest.mark.parametrize(
+    "value, text", [(0.0, "0"), (0.398, "0.3980"), (0.00641, "0.0064"), (3.14e-7, "3.1e-7")]
+)
+def test_an_excess_is_short_and_never_rounded_to_nothing(value, text):
+    assert nats(value) == text
+
+
+@pytest.mark.parametrize("seconds, text", [(81.4, "81 s"), (119.9, "2 min 0 s")])
+def test_a_duration_is_in_seconds_or_minutes(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("items, text", [([1], "1"), ([1, 2], "1 and 2"), ("abc", "a, b and c")])
+def test_a_list_reads_like_a_sentence(items, text):
+    assert listed(items) == text
+
+
+@pytest.mark.parametrize(
+    "value, text", [(1e-3, "10⁻³"), (3e-12, "3·10⁻¹²"), (2.1e-5, "3·10⁻⁵"), (9.5e-7, "10⁻⁶")]
+)
+def test_a_power_of_ten_is_rounded_up_to_one_digit(value, text):
+    assert power(value) == text
 
 
 def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():

@@ -1,10 +1,15 @@
-"""The learning curve of a run, from its metrics."""
+"""The summary of a run, and its learning curve."""
 
 import math
 
 import pytest
 
-from highrank.report.training import learning_chart, learning_curve
+from highrank.analysis.components import ALIKE, PARTED
+from highrank.config import HeadConfig, RunConfig
+from highrank.evaluation.static import Evaluation
+from highrank.report.training import learning_chart, learning_curve, training_summary
+from highrank.training.loop import Outcome
+from highrank.training.result import TrainingResult
 
 
 def epoch(tokens, train, valid):
@@ -52,3 +57,44 @@ def test_the_picture_is_a_png(tmp_path):
 def test_a_run_without_validation_has_no_curve(tmp_path):
     with pytest.raises(ValueError, match="at least one validation, got none"):
         learning_curve(METRICS[-1:], tmp_path / "curve.png")
+
+
+def summary(nats, **head):
+    outcome = Outcome(reason="finished", best_valid_loss=5.0, num_tokens=12_345, seconds=61.2)
+    result = TrainingResult(
+        run="runs/my run",
+        outcome=outcome,
+        num_parameters=10,
+        specialisation=nats,
+        valid=Evaluation(5.0, 3730),
+        test=Evaluation(4.0, 4021),
+    )
+    return training_summary(result, RunConfig(corpus="tale", head=HeadConfig(**head)))
+
+
+def test_the_summary_has_perplexities_with_their_batch_size_and_the_files():
+    text = summary(None, kind="softmax", num_components=1)
+    assert "valid perplexity 148.41 (static, batch size 10, 3,730 tokens predicted, 5.0000" in text
+    assert "test  perplexity 54.60 (static, batch size 1, 4,021 tokens" in text
+    assert "The run is finished: 12,345 tokens in 61 s." in text
+    assert "runs/my run/model.safetensors" in text and text.endswith("a picture of them")
+
+
+@pytest.mark.parametrize(
+    ("nats", "want"),
+    [
+        (PARTED, "the components have specialised. More: highrank audit 'runs/my run'"),
+        (0.99 * PARTED, "the components have hardly specialised, and the model is close to one"),
+        (0.99 * ALIKE, "the components have collapsed, and the model is close to one softmax"),
+    ],
+)
+def test_the_summary_tells_whether_components_have_specialised(nats, want):
+    text = summary(nats)
+    assert f"I(component; token) = {nats:.3f} nats at the start of valid: {want}" in text
+    assert ("--head.grow-at" in summary(nats, grow_at=0.5)) == (nats < PARTED)
+    assert "--head.grow-at" not in text
+
+
+def test_a_run_that_ended_before_it_grew_is_one_softmax():
+    assert "the run ended before the head could grow" in summary(None, grow_at=0.5)
+    assert "could grow" not in summary(None)

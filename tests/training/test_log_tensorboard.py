@@ -25,6 +25,6 @@ def test_perplexities_are_written_against_the_step(config, corpus, tmp_path):
 
 def test_a_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'highrank\[track\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[track\]'"):
         tensorboard_writer(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []

@@ -50,8 +50,8 @@ def test_a_run_writes_what_it_promises(config, corpus, tmp_path):
     outcome = Run(config, corpus, tmp_path / "run").go()
     assert outcome.reason == "finished"
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    files = {"config.json", "vocabulary.json", "model.safetensors", "metrics.jsonl", "trainer.pt"}
-    assert names == files
+    files = {"config.json", "model.safetensors", "metrics.jsonl", "trainer.pt"}
+    assert names == files | {"vocabulary.json", "token_counts.json"}
     model, vocabulary = load(tmp_path / "run")
     assert vocabulary == corpus.vocabulary and not model.training
     lines = [line for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_keeps_its_budget(config, corpus, tmp_path):
 
 
 def test_a_head_grows_before_the_last_validation(config, corpus, tmp_path):
-    """Though that takes more of the time than is left after the share at which it grows."""
+    """Though that takes more of the time than is left after the fraction at which it grows."""
     endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
     run = Run(
         replace(endless, head=replace(config.head, grow_at=0.95)), corpus, tmp_path, budget=10.0
@@ -160,7 +160,7 @@ def test_a_head_grows_before_the_last_validation(config, corpus, tmp_path):
     run.clock.add_validation(4.0, num_components=1)
     run.clock.seconds = 5.4
     run._train_window()
-    assert run.num_components == 1 and run.share == pytest.approx(0.9, abs=0.05)
+    assert run.num_components == 1 and run.progress == pytest.approx(0.9, abs=0.05)
     run.clock.seconds = 5.9
     run._train_window()
     assert run.num_components == 3 and run.clock.speed is None
@@ -209,8 +209,8 @@ def test_growth_keeps_the_loss_and_the_state_of_the_optimiser(config, corpus, tm
     )
     run = Run(config, corpus, tmp_path / "run")
     trainer = run.trainer
-    while trainer.epoch_share < 0.45:
-        trainer.train_window(trainer.epoch_share)
+    while trainer.epoch_progress < 0.45:
+        trainer.train_window(trainer.epoch_progress)
     embedding = trainer.model.head.weight
     before, moments = (
         trainer.validate(corpus.split("valid")).nats,

@@ -27,7 +27,7 @@ def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
     Run(config, corpus, tmp_path / "run").go()
     before = (tmp_path / "run" / "vocabulary.json").read_bytes()
-    words = tuple(corpus.vocabulary.words)
+    words = tuple(corpus.vocabulary.tokens)
     other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
     with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
         Run(config, other, tmp_path / "run")
@@ -69,7 +69,7 @@ def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_pa
     texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
     texts["train"] = texts["train"][::-1].copy()
     other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
-    with pytest.raises(ValueError, match="the one that the run began with, got another train text"):
+    with pytest.raises(ValueError, match="run began with, got another train split"):
         Run(config, other, tmp_path / "run")
 
 
@@ -82,7 +82,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_p
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
         for save in (run.save, lambda: save_model(tmp_path / "model", run.trainer.best_state)):
-            with pytest.raises(OSError, match=r"when there is room .* --resume"):
+            with pytest.raises(OSError, match=r"when the disk has space .* --resume"):
                 save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from highrank.build import build_model, check_config
 from highrank.config import BatchConfig, ModelConfig, StageConfig
-from highrank.data.batches import draw_bptt
+from highrank.data.batches import Streams, draw_bptt
 from highrank.training.trainer import Trainer
 
 PLAIN = ModelConfig(
@@ -24,10 +25,9 @@ PLAIN = ModelConfig(
 def trainer(config, corpus, **changes):
     """In float64, without dropout."""
     config = replace(config, model=PLAIN, head=replace(config.head, dropout=0.0), **changes)
-    made = Trainer(config, len(corpus.vocabulary), corpus.split("train"))
-    made.model.double()
-    made._start_stage()
-    return made
+    torch.manual_seed(config.seed)
+    model = build_model(config, len(corpus.vocabulary)).double()
+    return Trainer(config, model, Streams(corpus.split("train"), config.batch.batch_size))
 
 
 def gradients(made):
@@ -120,7 +120,7 @@ def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(config, corpu
         assert made.is_stage_over == over
 
 
-def test_a_head_that_cannot_grow_is_refused(config, corpus):
+def test_a_head_that_cannot_grow_is_refused(config):
     head = replace(config.head, kind="moc", grow_at=0.5)
     with pytest.raises(ValueError, match=r"head.kind must be mos for head.grow-at, got moc"):
-        Trainer(replace(config, head=head), len(corpus.vocabulary), corpus.split("train"))
+        check_config(replace(config, head=head), 1000, 1000)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.analysis.log_probs import BLOCK_BYTES
-from highrank.heads import Head, MixtureOfSoftmaxes
+from highrank.heads import MixtureHead, MixtureOfSoftmaxes
 from highrank.models.language_model import LanguageModel
 
 # A component is dead if its mean weight is below this share of 1/K.
@@ -78,7 +78,7 @@ class ComponentReport:
 
 @torch.no_grad()
 def component_report(
-    head: Head,
+    head: MixtureHead,
     hidden: Tensor,
     *,
     num_words: int = 10,

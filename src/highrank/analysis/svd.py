@@ -31,7 +31,7 @@ from torch import Tensor
 
 from highrank.analysis.log_probs import BLOCK_BYTES, LogProbs, block_rows
 from highrank.analysis.rank import Spectrum, press_threshold
-from highrank.heads import Head
+from highrank.heads import MixtureHead
 
 OnProgress = Callable[[float, str], None]
 EPS = torch.finfo(torch.float64).eps
@@ -296,7 +296,7 @@ def linear_singular_values(
 
 @torch.no_grad()
 def head_singular_values(
-    head: Head,
+    head: MixtureHead,
     hidden: Tensor,
     *,
     counts: Sequence[int] = (),

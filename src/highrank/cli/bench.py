@@ -31,7 +31,7 @@ def loss(
     out: Path = Path("highrank-bench-loss.html"),
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
 ) -> None:
-    """Compare implementations of the mixture's loss and its gradients: time and memory.
+    """Compare implementations of the mixture's loss and gradients: time and memory.
 
     Prints a table, and writes a page with pictures and a JSON file beside it.
 
@@ -125,7 +125,7 @@ def language(
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can express of an exact language?
 
-    A softmax, a mixture and a grown one, E = 16; 2 million tokens, log P of rank 64.
+    A softmax, a mixture, a grown one, E = 16; 2 million tokens, log P of rank 64.
 
     An hour on one core. After Ctrl-C the same command resumes.
 
@@ -139,7 +139,7 @@ def language(
         json: Print the numbers as JSON instead of a table.
     """
     from highrank.studies.demo.learned import run_learned_language
-    from highrank.studies.demo.table import learned_language_table
+    from highrank.studies.demo.page import learned_language_table
     from highrank.training.trainer import Diverged
 
     set_threads(threads)

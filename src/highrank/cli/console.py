@@ -1,17 +1,20 @@
-"""How the help shows an option.
+"""What all commands share: option hints, progress bars, and how a result is shown and written.
 
-One progress bar for every long command: a bar on a terminal, plain lines elsewhere.
-
-It goes to standard error, so that standard output can be piped.
+Progress goes to standard error, so that standard output can be piped: a bar on a terminal, plain
+lines elsewhere.
 """
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import tyro
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -21,46 +24,137 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from highrank.files import check_writable, write_atomically
 
-def unless_given(default: str, metavar: str) -> Any:
-    """For an option that is None unless it is given: what happens then."""
+if TYPE_CHECKING:
+    from highrank.training.loop import Progress as TrainingProgress
+
+Result = TypeVar("Result")
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def unless_given(default: str, metavar: str | None = None) -> Any:
+    """For an option that is None or empty unless it is given: what happens then."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
-SECONDS_BETWEEN_LINES = 10.0
+def plain_console(*, stderr: bool = False) -> Console:
+    """Prints text as it is: no colours, no markup, no line breaks of its own."""
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+def show(
+    result: Result,
+    table: Callable[[Result], RenderableType],
+    *,
+    json: bool,
+    page: Path | None = None,
+) -> None:
+    """Print a result as JSON, or as a table and where its page is."""
+    if json:
+        print(as_json(result))
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(table(result))
+    if page is not None:
+        console.print(f"The page with pictures: {page.absolute().as_uri()}", soft_wrap=True)
+
+
+def as_json(result: object, indent: int | None = None) -> str:
+    """JSON of dicts, lists and dataclasses, in any nest."""
+    return json.dumps(result, default=asdict, indent=indent)
+
+
+def check_outputs(page: Path, picture: Path | None = None) -> None:
+    """Raise, before any work is done, if a page, its numbers or the picture cannot be written."""
+    if page.suffix == ".json":
+        raise ValueError(f"out must be a page and not end in .json, got {page}")
+    numbers = page.with_suffix(".json")
+    if picture is not None and picture.resolve() in (page.resolve(), numbers.resolve()):
+        raise ValueError(f"picture must be a file of its own, got {picture}")
+    for path in (page, numbers, picture):
+        if path is not None:
+            check_writable(path)
+
+
+def write_outputs(result: object, html: str, page: Path) -> None:
+    """Write a result's page, and its numbers beside it as JSON of the same name."""
+    numbers = as_json(result, indent=2) + "\n"
+    write_atomically(page.with_suffix(".json"), lambda new: new.write_text(numbers, "utf-8"))
+    write_atomically(page, lambda new: new.write_text(html, "utf-8"))
+
+
+class Show(Protocol):
+    def __call__(self, fraction: float, text: str, *, title: str, is_due: bool = False) -> None: ...
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield a function to be called with the share of the work done and what is being done."""
-    console = Console(stderr=True, markup=False)
+    """Yield a function to be called with the fraction of the work done and what is being done."""
+    with _bar(title, is_transient=True) as show:
+        yield lambda fraction, text: show(fraction, text, title=title)
+
+
+@contextmanager
+def training_progress() -> "Iterator[Callable[[TrainingProgress], None]]":
+    """Yield a function that shows where the training is; each validation is shown."""
+    valid_loss: float | None = None
+    with _bar("train", is_transient=False) as show:
+
+        def show_training(now: "TrainingProgress") -> None:
+            nonlocal valid_loss
+            text = f"epoch {now.epoch} step {now.step}: perplexity train {_exp(now.train_loss)}"
+            if now.valid_loss is not None:
+                text += f", valid {_exp(now.valid_loss)}"
+            if now.tokens_per_second is not None:
+                text += f"; {now.tokens_per_second:,.0f} tokens/s"
+            show(now.fraction, text, title=now.stage, is_due=now.valid_loss != valid_loss)
+            valid_loss = now.valid_loss
+
+        yield show_training
+
+
+def _exp(loss: float) -> str:
+    return f"{math.exp(min(loss, 700)):.4g}"
+
+
+@contextmanager
+def _bar(title: str, *, is_transient: bool) -> Iterator[Show]:
+    console = Console(stderr=True, markup=False, highlight=False)
     if not console.is_terminal:
-        yield _plain_lines(title, console)
+        console.print(f"{title} …")
+        yield _lines(console)
         return
     columns = (
         TextColumn("{task.fields[title]}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(elapsed_when_finished=False),
         TextColumn("{task.description}", style="dim", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=is_transient) as bar:
         task = bar.add_task("starting", total=1.0, title=title)
-        yield lambda share, text: bar.update(task, completed=share, description=text)
+
+        def show(fraction: float, text: str, *, title: str, is_due: bool = False) -> None:
+            if title != bar.tasks[0].fields["title"]:
+                # A bar that was full would show no time left for ever.
+                bar.reset(task, title=title)
+            bar.update(task, completed=fraction, description=text)
+
+        yield show
 
 
-def _plain_lines(title: str, console: Console) -> Callable[[float, str], None]:
+def _lines(console: Console) -> Show:
     start = last = time.monotonic()
-    console.print(f"{title} …", highlight=False)
 
-    def show(share: float, text: str) -> None:
+    def show(fraction: float, text: str, *, title: str, is_due: bool = False) -> None:
         nonlocal last
         now = time.monotonic()
-        if share < 1 and now - last < SECONDS_BETWEEN_LINES:
+        if fraction < 1 and now - last < SECONDS_BETWEEN_LINES and not is_due:
             return
         last = now
-        console.print(f"{share:4.0%} in {now - start:.0f} s: {text}", highlight=False)
+        console.print(f"{title} {fraction:4.0%} in {now - start:.0f} s: {text}", soft_wrap=True)
 
     return show

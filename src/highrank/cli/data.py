@@ -3,21 +3,15 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
-from highrank.cli.console import progress, unless_given
+from highrank.cli.console import plain_console, progress, show, unless_given
 from highrank.data.prepare import Prepared, TextOptions
 
-AS_USUAL = TextOptions()
-
-
-def data() -> None:
-    """List and prepare corpora: known ones, or your own text."""
+DEFAULTS = TextOptions()
 
 
 def list_(
@@ -35,12 +29,9 @@ def list_(
     from highrank.report.corpora import corpora_table
 
     listings = list_corpora(cache)
-    if json:
-        print(dumps([asdict(listing) for listing in listings]))
-        return
-    console = Console()
-    console.print(corpora_table(listings, cache_folder(cache)))
-    console.print("Next: highrank data prepare NAME, or the path of your own text")
+    show(listings, lambda found: corpora_table(found, cache_folder(cache)), json=json)
+    if not json:
+        plain_console().print("Next: highrank data prepare NAME, or the path of your own text")
 
 
 def prepare(
@@ -52,7 +43,7 @@ def prepare(
     ] = None,
     name: Annotated[str | None, unless_given("as the file or folder", "STR")] = None,
     cache: Annotated[Path | None, unless_given("the user's", "PATH")] = None,
-    text: Annotated[TextOptions, tyro.conf.arg(name="")] = AS_USUAL,
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = DEFAULTS,
     force: bool = False,
     json: bool = False,
 ) -> None:
@@ -75,15 +66,13 @@ def prepare(
     """
     from highrank.data.catalog import CATALOG
     from highrank.data.prepare import prepare_known, prepare_text
+    from highrank.report.corpora import corpus_table
 
     is_known = source in CATALOG
-    if is_known and (name is not None or text != AS_USUAL):
+    if is_known and (name is not None or text != DEFAULTS):
         raise ValueError(f"{source} has a fixed protocol: options for your own text do not apply")
-    if not is_known and from_ is not None:
-        raise ValueError(f"--from must go with one of {', '.join(CATALOG)}, got {source!r}")
-    if not is_known and not Path(source).exists():
-        known = ", ".join(CATALOG)
-        raise ValueError(f"the corpus must be a file, a folder or one of {known}, got {source!r}")
+    if not is_known:
+        _check_path(source, from_)
     with progress(f"Preparing {source}") as on_progress:
         if is_known:
             done = prepare_known(
@@ -98,26 +87,34 @@ def prepare(
                 force=force,
                 on_progress=on_progress,
             )
-    if json:
-        header = asdict(done.corpus.header)
-        print(dumps({"path": str(done.corpus.path), "is_new": done.is_new} | header))
-    else:
-        _tell(done, done.corpus.name if cache is None else str(done.corpus.path))
+    corpus = done.corpus
+    found = {"path": str(corpus.path), "is_new": done.is_new} | asdict(corpus.header)
+    show(found, lambda _: corpus_table(corpus), json=json)
+    if not json:
+        _print_notes(done, corpus.name if cache is None else str(corpus.path))
 
 
-def _tell(done: Prepared, corpus_option: str) -> None:
+def _check_path(source: str, from_: Path | None) -> None:
     from highrank.data.catalog import CATALOG
-    from highrank.report.corpora import corpus_table
 
-    corpus, console = done.corpus, Console(highlight=False, markup=False)
-    console.print(corpus_table(corpus))
-    console.print(f"Split: {corpus.header.recipe.split}", soft_wrap=True)
+    known = ", ".join(CATALOG)
+    if from_ is not None:
+        raise ValueError(f"--from must go with one of {known}, got {source!r}")
+    if not Path(source).exists():
+        raise ValueError(f"the corpus must be a file, a folder or one of {known}, got {source!r}")
+
+
+def _print_notes(done: Prepared, corpus_option: str) -> None:
+    """How the corpus was split, where it is, and what is next."""
+    from highrank.data.catalog import CATALOG
+
+    corpus, console = done.corpus, plain_console()
+    console.print(f"Split: {corpus.header.recipe.split}")
     where = "is in" if done.is_new else "was prepared before, and nothing was done: it is in"
-    console.print(f"{corpus.name} {where} {corpus.path}", soft_wrap=True)
+    console.print(f"{corpus.name} {where} {corpus.path}")
     if corpus.name in CATALOG:
-        console.print(f"Licence: {CATALOG[corpus.name].licence}", soft_wrap=True)
-    command = f"highrank train --corpus {shlex.quote(corpus_option)}"
-    console.print(f"Next: {command}", soft_wrap=True)
+        console.print(f"Licence: {CATALOG[corpus.name].licence}")
+    console.print(f"Next: highrank train --corpus {shlex.quote(corpus_option)}")
 
 
 CORPORA: dict[str, Callable[..., Any]] = {"list": list_, "prepare": prepare}

@@ -33,14 +33,13 @@ def demo(
     for path in (out, picture):
         if path is not None:
             check_writable(path)
-    from highrank.report.page import write_page
+    from highrank.report.page import write_html
     from highrank.studies.demo.measure import run_demo
-    from highrank.studies.demo.page import demo_page, demo_picture
-    from highrank.studies.demo.table import demo_table
+    from highrank.studies.demo.page import demo_page, demo_picture, demo_table
 
     with progress("Fitting heads to exact languages") as on_progress:
         result = run_demo(seed, quick, on_progress)
-    write_page(demo_page(result), out)
+    write_html(demo_page(result), out)
     if picture is not None:
         demo_picture(result, picture)
     if json:

@@ -1,167 +1,131 @@
-"""The options of `highrank generate`, and the mistakes in them.
+"""`highrank generate RUN`: text from a trained model, printed token by token."""
 
-`highrank generate RUN`: text from a trained model, printed as it is written.
-"""
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from highrank.cli.console import progress, unless_given
-from highrank.cli.printer import has_colors, print_legend, print_samples
-from highrank.run import LoadedRun, load_run
-
-if TYPE_CHECKING:
-    from highrank.generation import Sampling
+from highrank.cli.console import as_json, progress, unless_given
 
 if TYPE_CHECKING:
     from highrank.generation import Step
+    from highrank.run import LoadedRun
 
 
-# A text in several lines keeps its line breaks in the help: each is one line.
+# A help text in several lines keeps its line breaks: each is one line.
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    prompt: Annotated[str, tyro.conf.arg(help_behavior_hint="(default: the model begins)")] = ""
+    prompt: Annotated[str, unless_given("the model begins")] = ""
     """How the text begins; it starts a line."""
-    words: int = 100
-    """How many words each sample has (characters for a model of characters)."""
-    samples: int = 1
-    """How many samples; they are written side by side."""
+    num_tokens: int = 100
+    """How many tokens each sample has: words, or characters for a model of characters."""
+    num_samples: int = 1
+    """How many samples; they are generated side by side."""
     temperature: float = 1.0
-    """Divides log-probabilities: below 1 bolder, above 1 wilder, 0 takes the likeliest word."""
+    """Divides log-probabilities: below 1 bolder, above 1 wilder, 0 takes the likeliest token."""
     top_k: Annotated[int | None, unless_given("all", "INT")] = None
-    """Draw from so many likeliest words only."""
-    top_p: Annotated[float | None, unless_given("all words", "FLOAT")] = None
-    """Draw from the fewest likeliest words that together have this probability."""
+    """Draw from so many likeliest tokens only."""
+    top_p: Annotated[float | None, unless_given("all tokens", "FLOAT")] = None
+    """Draw from the fewest likeliest tokens that together have this probability."""
     seed: int = 0
-    """The same seed writes the same text."""
+    """The same seed gives the same text."""
     show_components: bool = False
-    """Colour each word by the softmax most responsible for it; without colours: word/number."""
+    """Colour each token by the softmax most responsible for it; without colours: token/number."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     json: bool = False
-    """Print samples, words and unknown words of the prompt as JSON instead of text."""
-
-    def sampling(self) -> "Sampling":
-        from highrank.generation import Sampling
-
-        return Sampling(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
-        )
+    """Print samples, tokens and unknown tokens of the prompt as JSON instead of text."""
 
 
-def check(options: Options) -> None:
-    """Raise for numbers that cannot be."""
-    for name, count in (("words", options.words), ("samples", options.samples)):
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
-    if not 0 <= options.seed < 1 << 63:
-        raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {options.seed}")
-    options.sampling()
-
-
-AS_USUAL = Options()
+DEFAULTS = Options()
 
 
 # The help shows each paragraph on a line of its own: none is longer than 80 columns.
 def generate(
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
-    options: Annotated[Options, tyro.conf.arg(name="")] = AS_USUAL,
+    options: Annotated[Options, tyro.conf.arg(name="")] = DEFAULTS,
 ) -> None:
-    """Write text with a trained model, such as `highrank generate runs/small-1`.
+    """Generate text with a trained model, such as `highrank generate runs/small-1`.
 
     Temperature and cuts act on the whole mixture, not on each of its components.
 
     Args:
         run: Folder of a run that `highrank train` made.
-        options: How to write.
+        options: How to generate.
     """
     from highrank.data.text import check_known
+    from highrank.generation import Sampling, prompt_tokens, stream
+    from highrank.run import load_run
 
-    check(options)
+    sampling = Sampling(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+    )
     loaded = load_run(run, options.device)
     if options.show_components and loaded.config.head.kind != "mos":
         raise ValueError(
             "show-components must go with a mixture of softmaxes, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
-    prompt, unknown = _tokens(options.prompt, loaded), []
+    prompt, unknown = prompt_tokens(options.prompt, loaded.corpus.header.recipe), []
     if options.prompt.strip():
         unknown = check_known(prompt, loaded.vocabulary, "the prompt")
-    if options.json:
-        with progress("Writing") as on_progress:
-            steps = _watched(_steps(loaded, prompt, options), options.words, on_progress)
-        print(dumps(_as_json(loaded, prompt, unknown, steps), ensure_ascii=False))
-    else:
-        _write(loaded, prompt, unknown, options)
-
-
-def _steps(loaded: LoadedRun, prompt: list[str], options: Options) -> "Iterator[Step]":
-    from highrank.generation import stream
-
-    return stream(
+    steps = stream(
         loaded.model,
         loaded.vocabulary,
         prompt,
-        options.sampling(),
-        num_words=options.words,
-        num_samples=options.samples,
+        sampling,
+        num_tokens=options.num_tokens,
+        num_samples=options.num_samples,
         with_components=options.show_components,
     )
+    if options.json:
+        samples = _samples(steps, prompt, loaded.corpus.level, options.num_tokens)
+        found = {"run": str(loaded.folder), "prompt": prompt, "unknown": unknown}
+        print(as_json(found | {"samples": samples}))
+    else:
+        _print(steps, prompt, unknown, loaded, options)
 
 
-def _write(loaded: LoadedRun, prompt: list[str], unknown: list[str], options: Options) -> None:
-    """The samples; unknown words of the prompt are told on stderr, apart from the text."""
+def _print(
+    steps: "Iterable[Step]",
+    prompt: list[str],
+    unknown: list[str],
+    loaded: "LoadedRun",
+    options: Options,
+) -> None:
+    """The samples; unknown tokens of the prompt go to stderr, apart from the text."""
+    from highrank.cli.printer import has_colors, print_legend, print_samples
+
     if unknown:
         text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
         Console(stderr=True).out(text, highlight=False)
-    console, steps = Console(), _steps(loaded, prompt, options)
-    print_samples(console, loaded.corpus.level, steps, options.samples, prompt)
+    console = Console()
+    print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
     if options.show_components and has_colors(console):
         print_legend(console, loaded.model.head.num_components)
 
 
-def _watched(
-    steps: "Iterable[Step]", num_words: int, on_progress: Callable[[float, str], None]
-) -> list["Step"]:
-    written = []
-    for step in steps:
-        written.append(step)
-        on_progress(len(written) / num_words, "writing")
-    return written
-
-
-def _tokens(prompt: str, loaded: LoadedRun) -> list[str]:
-    """The prompt's tokens; its last line has ended only if the prompt says so."""
-    from highrank.data.text import tokenized_lines
-
-    lines = [list(line) for line in tokenized_lines(prompt, loaded.corpus.header.recipe)]
-    # A line without tokens may have no end.
-    if lines and lines[-1] and not prompt.endswith("\n"):
-        lines[-1].pop()
-    return list(chain.from_iterable(lines))
-
-
-def _as_json(
-    loaded: LoadedRun, prompt: list[str], unknown: list[str], written: list["Step"]
-) -> dict[str, Any]:
+def _samples(
+    steps: "Iterable[Step]", prompt: list[str], level: str, num_tokens: int
+) -> list[dict[str, Any]]:
+    """Each sample's text, tokens and components, for JSON."""
     from highrank.data.tokenizer import readable
 
-    samples = []
-    for index, words in enumerate(zip(*(step.words for step in written), strict=True)):
-        sample: dict[str, Any] = {
-            "text": readable([*prompt, *words], loaded.corpus.level),
-            "words": words,
-        }
-        if written[0].components is not None:
-            sample["components"] = [
-                step.components[index] + 1 for step in written if step.components is not None
-            ]
-        samples.append(sample)
-    return {"run": str(loaded.folder), "prompt": prompt, "unknown": unknown, "samples": samples}
+    written: list[Step] = []
+    with progress("Generating") as on_progress:
+        for step in steps:
+            written.append(step)
+            on_progress(len(written) / num_tokens, "generating")
+    samples: list[dict[str, Any]] = []
+    for index, tokens in enumerate(zip(*(step.tokens for step in written), strict=True)):
+        samples.append({"text": readable([*prompt, *tokens], level), "tokens": tokens})
+        components = [step.components[index] + 1 for step in written if step.components is not None]
+        if components:
+            samples[-1]["components"] = components
+    return samples

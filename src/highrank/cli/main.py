@@ -1,44 +1,48 @@
 """`highrank`: which command, and what the user sees when something goes wrong."""
 
-import inspect
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib import import_module
 from typing import Any
 
 import tyro
 
-from highrank.cli.audit import audit
-from highrank.cli.bench import BENCHMARKS, bench
-from highrank.cli.data import CORPORA, data
-from highrank.cli.demo import demo
-from highrank.cli.evaluate import evaluate
-from highrank.cli.generate import generate
-from highrank.cli.presets import presets
-from highrank.cli.train import run_train, train
+from highrank import __version__
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "demo": demo,
-    "data": data,
-    "train": train,
-    "presets": presets,
-    "evaluate": evaluate,
-    "generate": generate,
-    "audit": audit,
-    "bench": bench,
+# Each is a module beside this one, which is loaded when it is used: the list needs no torch.
+COMMANDS = {
+    "demo": "Fit Softmax, MoC and MoS to languages whose distribution is known exactly.",
+    "data": "List and prepare corpora: known ones, or your own text.",
+    "train": "Train a language model: highrank train [PRESET] [options]",
+    "presets": "List the presets of highrank train, with the numbers of the papers.",
+    "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
+    "generate": "Generate text with a trained model.",
+    "audit": "Audit the output layer of one model, or of several side by side.",
+    "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
-# Commands that have commands: `highrank bench loss`. The docstring in `COMMANDS` describes all.
-GROUPS: dict[str, dict[str, Callable[..., Any]]] = {"data": CORPORA, "bench": BENCHMARKS}
+# Commands that have commands: `highrank bench loss`. The module's table of them.
+GROUPS = {"data": "CORPORA", "bench": "BENCHMARKS"}
 DESCRIPTION = "Output layers of language models beyond one softmax. Start with `highrank demo`."
+RENAMED = {
+    "train": {
+        "--valid-columns": "--valid-batch-size",
+        "--batch.window": "--batch.bptt",
+        "--batch.window-deviation": "--batch.bptt-std",
+        "--batch.window-extra": "--batch.bptt-max-delta",
+        "--batch.short-share": "--batch.bptt-half-probability",
+    },
+    "evaluate": {"--columns": "--batch-size", "--cache.flatness": "--cache.theta"},
+    "generate": {"--words": "--num-tokens", "--samples": "--num-samples"},
+}
+CONFIG = (tyro.conf.FlagCreatePairsOff,)
 
 
 def main() -> None:
     """Run a command. A caller's mistake ends with one line and code 2, Ctrl-C with code 130."""
-    arguments = sys.argv[1:] or ["--help"]
     try:
         try:
-            _run(arguments)
+            _run(sys.argv[1:] or ["--help"])
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -57,29 +61,51 @@ def main() -> None:
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
             raise
         reason = (str(error).splitlines() or ["no reason given"])[0]
-        print(
-            f"highrank: there must be enough memory for these sizes, got {reason}", file=sys.stderr
-        )
+        print(f"highrank: Out of memory: {reason}", file=sys.stderr)
         sys.exit(2)
 
 
 def _run(arguments: list[str]) -> None:
+    name, *rest = arguments
     if arguments == ["--version"]:
-        print(f"highrank {version('highrank')}")
-        return
-    prog, commands, description = "highrank", COMMANDS, DESCRIPTION
-    if arguments[0] in GROUPS:
-        prog, commands = f"highrank {arguments[0]}", GROUPS[arguments[0]]
-        description = inspect.getdoc(COMMANDS[arguments[0]]) or ""
-        arguments = arguments[1:] or ["--help"]
-    if prog == "highrank" and arguments[0] == "train":
-        # The preset decides the defaults of all options, so it is read before they are.
-        run_train(arguments[1:])
-        return
+        print(f"highrank {__version__}")
+    elif name not in COMMANDS:
+        _run_one_of({name: _described(text) for name, text in COMMANDS.items()}, arguments)
+    else:
+        _check_renamed(name, rest)
+        module = import_module(f"highrank.cli.{name}")
+        if name in GROUPS:
+            _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
+        elif name == "train":
+            # The preset decides the defaults of all options, so it is read before they are.
+            module.run_train(rest)
+        else:
+            tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=CONFIG)
+
+
+def _run_one_of(
+    commands: dict[str, Callable[..., Any]], arguments: list[str], group: str | None = None
+) -> None:
     tyro.extras.subcommand_cli_from_dict(
         commands,
-        prog=prog,
-        description=description,
+        prog="highrank" if group is None else f"highrank {group}",
+        description=DESCRIPTION if group is None else COMMANDS[group],
         args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
+        config=CONFIG,
     )
+
+
+def _described(text: str) -> Callable[[], None]:
+    """A command that is only listed."""
+
+    def command() -> None: ...
+
+    command.__doc__ = text
+    return command
+
+
+def _check_renamed(command: str, arguments: list[str]) -> None:
+    for argument in arguments:
+        option = argument.split("=")[0].replace("_", "-")
+        if option in RENAMED.get(command, {}):
+            raise ValueError(f"{option} is now {RENAMED[command][option]}")

@@ -1,12 +1,10 @@
 """`highrank presets`: the runs that have a name."""
 
 import inspect
-from dataclasses import asdict
-from json import dumps
 
-from rich.console import Console
 from rich.table import Table
 
+from highrank.cli.console import show
 from highrank.presets import PRESETS
 
 
@@ -16,12 +14,13 @@ def presets(*, json: bool = False) -> None:
     Args:
         json: Print the complete configurations as JSON.
     """
-    if json:
-        print(dumps({name: asdict(make()) for name, make in PRESETS.items()}))
-        return
+    show({name: make() for name, make in PRESETS.items()}, lambda _: _table(), json=json)
+
+
+def _table() -> Table:
     table = Table(title="highrank train PRESET", box=None, pad_edge=False, padding=(0, 2))
     for column in ("preset", "corpus", "what it is; perplexities as published"):
         table.add_column(column)
     for name, make in PRESETS.items():
         table.add_row(name, make().corpus, inspect.getdoc(make))
-    Console().print(table)
+    return table

@@ -1,4 +1,4 @@
-"""Text on the terminal as it comes, word by word, coloured by the component that said it."""
+"""Text on the terminal, token by token, coloured by the component most responsible for each."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -11,31 +11,30 @@ from highrank.data.vocabulary import EOS
 if TYPE_CHECKING:
     from highrank.generation import Step
 
-
 # Readable on black and on white; from the ninth on they repeat in bold, then underlined.
 COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_black", "bright_red")
 
 
-class Pen:
-    """Writes one text, with a space between words where people put one."""
+class Printer:
+    """Prints one text, with a space between tokens where people put one."""
 
     def __init__(self, console: Console, level: str) -> None:
         self.console, self.level = console, level
         self.line: list[str] = []
         self.text = ""
 
-    def write(self, word: str, component: int | None = None) -> None:
-        """The next word; its component, from 0, is its colour, or a number from 1 behind it."""
+    def print(self, token: str, component: int | None = None) -> None:
+        """The next token; its component, from 0, is its colour, or a number from 1 behind it."""
         space = " " if self.line else ""
-        self.line.append(word)
+        self.line.append(token)
         text = readable(self.line, self.level)
         new = text[len(self.text) :]
-        if component is not None and word != EOS and not has_colors(self.console):
+        if component is not None and token != EOS and not has_colors(self.console):
             # Signs stand apart, too: in no/1,/2 one cannot tell what the numbers are of.
-            new = f"{space}{'␣' if word.isspace() else word}/{component + 1}"
+            new = f"{space}{'␣' if token.isspace() else token}/{component + 1}"
         self.console.out(new, style=_style(component), highlight=False, end="")
         # What follows the end of a line does not depend on the line.
-        self.line, self.text = ([], "") if word == EOS else (self.line, text)
+        self.line, self.text = ([], "") if token == EOS else (self.line, text)
 
     def end(self) -> None:
         """Begin a new line, unless one has begun."""
@@ -50,7 +49,7 @@ def print_samples(
     num_samples: int,
     prompt: Sequence[str] = (),
 ) -> None:
-    """The first sample as its words come; the others, which grew beside it, when it has ended.
+    """The first sample as its tokens come; the others, which grew beside it, when it has ended.
 
     Args:
         level: of the corpus, word or char.
@@ -60,15 +59,15 @@ def print_samples(
     for index in range(num_samples):
         if num_samples > 1:
             console.out(f"--- {index + 1}", style="dim", highlight=False)
-        pen = Pen(console, level)
-        for word in prompt:
-            pen.write(word)
+        printer = Printer(console, level)
+        for token in prompt:
+            printer.print(token)
         for step in steps if index == 0 else written:
             if index == 0:
                 written.append(step)
             component = None if step.components is None else step.components[index]
-            pen.write(step.words[index], component)
-        pen.end()
+            printer.print(step.tokens[index], component)
+        printer.end()
 
 
 def has_colors(console: Console) -> bool:

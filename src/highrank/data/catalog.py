@@ -1,11 +1,7 @@
-"""Known corpora: where they come from, under which licence, and what they must count.
+"""The known corpora, and how prepared ones are found by name in the cache folder.
 
-None of them is part of this package. Downloads are checked by sha256 and by the published counts;
+No corpus is part of this package. Downloads are checked by sha256 and by the published counts;
 whether an address still answers is found out when it is used, one after the other.
-
-Where prepared corpora live.
-
-All corpora at a glance: the known ones, and what the user has prepared.
 """
 
 import os
@@ -15,15 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from highrank.data.corpus import HEADER_FILE, Corpus, Recipe, load_corpus
+from highrank.data.corpus import HEADER_FILE, SPLITS, Corpus, Recipe, load_corpus
 
-# Whitespace words, `<eos>` after every line, ids in order of first appearance over all splits.
+# What can be the name of a corpus, and of its folder.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+# Tokens between spaces, `<eos>` after every line, ids by first appearance over all splits.
 PUBLISHED = Recipe(tokenizer="whitespace", vocabulary="appearance", split="as published")
 
-# The addresses up to 2008 are the training text: two centuries, 2.1 million tokens.
+# The addresses up to 2008 are the training split: two centuries, 2.1 million tokens.
 SOTU_VALID_FROM, SOTU_TEST_FROM = 2009, 2017
 
-WIKITEXT = "CC BY-SA 3.0 and GFDL"
+WIKITEXT_LICENCE = "CC BY-SA 3.0 and GFDL"
 WIKITEXT_MIRRORS = (
     "https://wikitext.smerity.com/",
     "https://s3.amazonaws.com/research.metamind.io/wikitext/",
@@ -53,13 +52,8 @@ class KnownCorpus:
     """Python package that brings the files."""
 
 
-def _tokens(train: int, valid: int, test: int) -> dict[str, int]:
-    return {"train": train, "valid": valid, "test": test}
-
-
 def _three_files(pattern: str) -> dict[str, tuple[tuple[str, ...], ...]]:
-    splits = ("train", "valid", "test")
-    return {split: ((pattern.format(split), f"{split}.txt"),) for split in splits}
+    return {split: ((pattern.format(split), f"{split}.txt"),) for split in SPLITS}
 
 
 CATALOG: dict[str, KnownCorpus] = {
@@ -88,24 +82,24 @@ CATALOG: dict[str, KnownCorpus] = {
             "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
             "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
         },
-        num_tokens=_tokens(929_589, 73_760, 82_430),
+        num_tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
         vocab_size=10_000,
     ),
     "wikitext-2": KnownCorpus(
         title="WikiText-2: 600 articles of Wikipedia",
-        licence=WIKITEXT,
+        licence=WIKITEXT_LICENCE,
         recipe=PUBLISHED,
         files=_three_files("wiki.{}.tokens"),
         addresses=tuple(f"{mirror}wikitext-2-v1.zip" for mirror in WIKITEXT_MIRRORS),
         sha256={
             "wikitext-2-v1.zip": "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
         },
-        num_tokens=_tokens(2_088_628, 217_646, 245_569),
+        num_tokens={"train": 2_088_628, "valid": 217_646, "test": 245_569},
         vocab_size=33_278,
     ),
     "wikitext-103": KnownCorpus(
         title="WikiText-103: 28,475 articles of Wikipedia",
-        licence=WIKITEXT,
+        licence=WIKITEXT_LICENCE,
         recipe=PUBLISHED,
         files=_three_files("wiki.{}.tokens"),
         addresses=tuple(f"{mirror}wikitext-103-v1.zip" for mirror in WIKITEXT_MIRRORS),
@@ -114,7 +108,7 @@ CATALOG: dict[str, KnownCorpus] = {
                 "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"
             )
         },
-        num_tokens=_tokens(103_227_021, 217_646, 245_569),
+        num_tokens={"train": 103_227_021, "valid": 217_646, "test": 245_569},
         vocab_size=267_735,
     ),
     "one-billion": KnownCorpus(
@@ -143,9 +137,6 @@ CATALOG: dict[str, KnownCorpus] = {
 }
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
 def cache_folder(cache: Path | None = None) -> Path:
     """The argument, else `$HIGHRANK_CACHE`, else highrank in the user's cache folder."""
     if cache is not None:
@@ -168,6 +159,33 @@ def corpus_folder(name: str, cache: Path | None = None) -> Path:
     return cache_folder(cache) / "corpora" / name
 
 
+def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
+    """A prepared corpus by name or by folder; if there is none, the error names the command.
+
+    Args:
+        corpus: the name it was prepared under, or the folder itself.
+        cache: where to look for names instead of the user's cache folder.
+    """
+    name, path = str(corpus), Path(corpus)
+    for folder in (*([corpus_folder(name, cache)] if NAME.fullmatch(name) else []), path):
+        if (folder / HEADER_FILE).is_file():
+            return load_corpus(folder)
+    if name in CATALOG:
+        raise ValueError(
+            f"corpus {name} must be prepared first, and is not in {cache_folder(cache)}: "
+            f"run `highrank data prepare {name}`, "
+            f"or, if you have its files, `highrank data prepare {name} --from DIR`"
+        )
+    if path.exists():
+        raise ValueError(
+            f"text must be prepared first, got {corpus}: run `highrank data prepare {corpus}`"
+        )
+    raise ValueError(
+        f"a corpus must be a prepared name, a prepared folder or one of {', '.join(CATALOG)}, "
+        f"got {name!r}: see `highrank data list`, or run `highrank data prepare PATH`"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Listing:
     """One corpus; what is not known is None."""
@@ -187,75 +205,35 @@ class Listing:
 
 def list_corpora(cache: Path | None = None) -> list[Listing]:
     """The catalogue in its order, then the user's own by name."""
-    prepared = _prepared_names(cache)
-    own = [name for name in prepared if name not in CATALOG]
-    return [_listing(name, name in prepared, cache) for name in (*CATALOG, *own)]
+    headers = (cache_folder(cache) / "corpora").glob(f"*/{HEADER_FILE}")
+    own = {file.parent.name for file in headers} - CATALOG.keys()
+    return [_listing(name, cache) for name in (*CATALOG, *sorted(filter(NAME.fullmatch, own)))]
 
 
-def _prepared_names(cache: Path | None) -> list[str]:
-    folder = cache_folder(cache) / "corpora"
-    if not folder.is_dir():
-        return []
-    found = (entry for entry in folder.iterdir() if (entry / HEADER_FILE).is_file())
-    return sorted(entry.name for entry in found if NAME.fullmatch(entry.name))
-
-
-def _listing(name: str, is_prepared: bool, cache: Path | None) -> Listing:
+def _listing(name: str, cache: Path | None) -> Listing:
     known = CATALOG.get(name)
     folder = corpus_folder(name, cache)
-    corpus, problem = None, None
-    if is_prepared:
+    header = problem = None
+    if (folder / HEADER_FILE).is_file():
         try:
-            corpus = load_corpus(folder)
+            header = load_corpus(folder).header
         except (ValueError, OSError) as error:
             problem = str(error)
     num_tokens, vocab_size = (known.num_tokens, known.vocab_size) if known else (None, None)
-    if corpus is not None:
-        num_tokens = {split: info.num_tokens for split, info in corpus.header.splits.items()}
-        vocab_size = corpus.header.vocab_size
+    title = known.title if known else "your text"
+    if header is not None:
+        num_tokens = {split: info.num_tokens for split, info in header.splits.items()}
+        vocab_size = header.vocab_size
+        if known is None:
+            first, *others = header.sources
+            title += f": {first.name}" + (f" and {len(others)} more" if others else "")
     return Listing(
         name=name,
-        title=known.title if known else _own_title(corpus),
+        title=title,
         licence=known.licence if known else None,
         addresses=known.addresses if known else (),
         num_tokens=num_tokens,
         vocab_size=vocab_size,
-        prepared=None if corpus is None else str(folder),
+        prepared=None if header is None else str(folder),
         problem=problem,
-    )
-
-
-def _own_title(corpus: Corpus | None) -> str:
-    if corpus is None:
-        return "your text"
-    sources = corpus.header.sources
-    return f"your text: {sources[0].name}" + (f" and {len(sources) - 1} more" * (len(sources) > 1))
-
-
-def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
-    """A prepared corpus by name or by folder; if there is none, the error says how to get it.
-
-    Args:
-        corpus: the name it was prepared under, or the folder itself.
-        cache: where to look for names instead of the user's cache folder.
-    """
-    name = str(corpus)
-    is_name = NAME.fullmatch(name) is not None
-    folders = [*([corpus_folder(name, cache)] if is_name else []), Path(corpus)]
-    for folder in folders:
-        if (folder / HEADER_FILE).is_file():
-            return load_corpus(folder)
-    if name in CATALOG:
-        raise ValueError(
-            f"corpus {name} must be prepared first, and is not in {cache_folder(cache)}: "
-            f"run `highrank data prepare {name}`, "
-            f"or, if you have its files, `highrank data prepare {name} --from DIR`"
-        )
-    if Path(corpus).exists():
-        raise ValueError(
-            f"text must be prepared first, got {corpus}: run `highrank data prepare {corpus}`"
-        )
-    raise ValueError(
-        f"a corpus must be a prepared name, a prepared folder or one of {', '.join(CATALOG)}, "
-        f"got {name!r}: see `highrank data list`, or run `highrank data prepare PATH`"
     )

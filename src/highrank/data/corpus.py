@@ -1,9 +1,7 @@
-"""What a prepared corpus says about itself: counts, hashes, and how it was made.
-
-A prepared corpus: a folder with a header, a vocabulary, and three memory-mapped token files.
-"""
+"""A prepared corpus: a folder with a header, a vocabulary and three memory-mapped token files."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -15,11 +13,15 @@ from highrank.data.vocabulary import Vocabulary
 from highrank.files import file_sha256
 
 FORMAT, VERSION = "highrank corpus", 1
+HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
 SPLITS = ("train", "valid", "test")
-# Little-endian unsigned integers of two bytes, which are enough for 65,536 words, and of four.
+# Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
 DTYPES = ("<u2", "<u4")
+PREPARE_AGAIN = "prepare it again with `highrank data prepare … --force`"
 
 Level = Literal["word", "char"]
+# Called with the fraction of the work that is done, and what is being done.
+OnProgress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +35,12 @@ class Recipe:
     lower: bool = False
     """Whether the text was lower-cased first."""
     vocabulary: Literal["appearance", "frequency"] = "frequency"
-    """All words of all splits in order of first appearance; or `<unk>`, `<eos>` and the words of
-    the training text, most frequent first, ties by alphabet."""
+    """All tokens of all splits in order of first appearance; or `<unk>`, `<eos>` and the tokens of
+    the training split, most frequent first, ties by alphabet."""
     min_count: int = 1
-    """A word that the training text has less often is `<unk>`."""
+    """Tokens that occur less often in the training split are `<unk>`."""
     max_vocab: int | None = None
-    """Only so many words, `<unk>` and `<eos>` among them; the rarer ones are `<unk>`."""
+    """Largest vocabulary, `<unk>` and `<eos>` included; rarer tokens are `<unk>`."""
 
     @property
     def level(self) -> Level:
@@ -65,13 +67,13 @@ class Split:
     sha256: str
 
     @property
-    def unknown_share(self) -> float:
+    def unknown_fraction(self) -> float:
         return self.num_unknown / self.num_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """`corpus.json`."""
+    """`corpus.json`: counts, hashes, and how the corpus was made."""
 
     name: str
     level: Level
@@ -93,28 +95,20 @@ class Header:
         content: dict[str, Any] = json.loads(text)
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"its format must be {FORMAT!r}")
-        version = content.pop("version", None)
-        if version != VERSION:
-            raise ValueError(f"its version must be {VERSION}, got {version}")
+        if (found := content.pop("version", None)) != VERSION:
+            raise ValueError(f"its version must be {VERSION}, got {found}")
         if content.get("dtype") not in DTYPES:
             raise ValueError(f"its dtype must be one of {DTYPES}, got {content.get('dtype')}")
         try:
-            splits = {name: Split(**content["splits"].pop(name)) for name in SPLITS}
-            content |= {
-                "splits": splits,
-                "sources": tuple(Source(**source) for source in content["sources"]),
-                "recipe": Recipe(**content["recipe"]),
-            }
+            content["splits"] = {name: Split(**content["splits"][name]) for name in SPLITS}
+            content["sources"] = tuple(Source(**source) for source in content["sources"])
+            content["recipe"] = Recipe(**content["recipe"])
             return cls(**content)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(f"its fields must be those of {FORMAT!r}: {error}") from error
 
 
-HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
-AGAIN = "prepare it again with `highrank data prepare … --force`"
-
-
-class Text(Protocol):
+class CorpusLike(Protocol):
     """What training needs of a corpus."""
 
     @property
@@ -126,7 +120,7 @@ class Text(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `load_corpus` returns: everything but the tokens is in memory."""
+    """What `load_corpus` returns: everything but the token ids is in memory."""
 
     path: Path
     header: Header
@@ -137,8 +131,7 @@ class Corpus:
         return self.header.name
 
     @property
-    def level(self) -> str:
-        """`word` or `char`."""
+    def level(self) -> Level:
         return self.header.level
 
     def split(self, name: str) -> "np.memmap[Any, np.dtype[Any]]":
@@ -158,16 +151,15 @@ def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
     """
     path = Path(path)
     header = _load_header(path)
-    vocabulary = _load_vocabulary(path, header)
-    itemsize = np.dtype(header.dtype).itemsize
+    vocabulary = _load_vocabulary(path / VOCABULARY_FILE, header)
     for name, split in header.splits.items():
         file = token_file(path, name)
         size = file.stat().st_size if file.is_file() else 0
-        if size != split.num_tokens * itemsize:
-            want = f"{split.num_tokens * itemsize:,} bytes"
-            raise ValueError(f"{file} must have {want}, got {size:,}: {AGAIN}")
+        want = split.num_tokens * np.dtype(header.dtype).itemsize
+        if size != want:
+            raise ValueError(f"{file} must have {want:,} bytes, got {size:,}: {PREPARE_AGAIN}")
         if verify and file_sha256(file) != split.sha256:
-            raise ValueError(f"{file} must have sha256 {split.sha256}, and has not: {AGAIN}")
+            raise ValueError(f"{file} must have sha256 {split.sha256}: {PREPARE_AGAIN}")
     return Corpus(path, header, vocabulary)
 
 
@@ -187,17 +179,16 @@ def _load_header(path: Path) -> Header:
     try:
         return Header.from_json(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} must be a corpus header: {error}; {AGAIN}") from error
+        raise ValueError(f"{file} must be a corpus header: {error}; {PREPARE_AGAIN}") from error
 
 
-def _load_vocabulary(path: Path, header: Header) -> Vocabulary:
-    file = path / VOCABULARY_FILE
-    if not file.is_file():
-        raise ValueError(f"{file} is missing: {AGAIN}")
+def _load_vocabulary(file: Path, header: Header) -> Vocabulary:
     try:
         vocabulary = Vocabulary.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"{file} is missing: {PREPARE_AGAIN}") from None
     except ValueError as error:
-        raise ValueError(f"{error}; {AGAIN}") from error
+        raise ValueError(f"{error}; {PREPARE_AGAIN}") from error
     if vocabulary.sha256 != header.vocab_sha256:
-        raise ValueError(f"{file} must be the vocabulary that {HEADER_FILE} names: {AGAIN}")
+        raise ValueError(f"{file} must be the vocabulary that {HEADER_FILE} names: {PREPARE_AGAIN}")
     return vocabulary

@@ -1,11 +1,11 @@
-"""Text to token files in bounded memory: the text is read once, what follows is arithmetic.
+"""From text to token files in bounded memory: the text is read once.
 
-First every word gets the next free number when it appears, and the numbers go to a scratch file;
-then the vocabulary is chosen from their counts, and numbers become ids by looking them up.
+First every token gets the next free number when it appears, and the numbers go to a scratch file;
+then the vocabulary is chosen from their counts, and a table turns numbers into ids.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
@@ -14,34 +14,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.corpus import DTYPES, SPLITS, Recipe, Split, token_file
+from highrank.data.corpus import DTYPES, SPLITS, OnProgress, Recipe, Split, token_file
 from highrank.data.text import Span, read_text
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 
-Numbers = NDArray[np.uint32]
-OnProgress = Callable[[float, str], None]
+Spans = Mapping[str, Sequence[Span]]
 
 CHUNK_TOKENS = 1 << 20
-# All different words are kept in memory while the text is read: so many take about 3 GB.
-MAX_WORDS = 20_000_000
-# Reading is slow; turning numbers into ids is not.
+# All distinct tokens are kept in memory while the text is read: so many take about 3 GB.
+MAX_DISTINCT = 20_000_000
+# The fraction of the time that goes into reading; turning numbers into ids is fast.
 READING = 0.95
 
 
 def encode_text(
-    spans: Mapping[str, Sequence[Span]], recipe: Recipe, folder: Path, on_progress: OnProgress
+    spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress
 ) -> tuple[Vocabulary, str, dict[str, Split]]:
-    """Write train.bin, valid.bin and test.bin; return the vocabulary, their type and what they are.
+    """Write train.bin, valid.bin and test.bin; return the vocabulary, their dtype and counts.
 
     Args:
         spans: the text of each split.
-        folder: exists; also has room for scratch files of four bytes per token.
+        folder: exists; also holds scratch files of four bytes per token.
     """
-    words = _number(spans, recipe, folder, lambda share, text: on_progress(READING * share, text))
-    vocabulary = _choose_vocabulary(words, recipe, folder)
+    tokens = _number(spans, recipe, folder, on_progress)
+    vocabulary = _choose_vocabulary(tokens, recipe, folder)
     dtype = DTYPES[len(vocabulary) > 1 << 16]
-    ids = vocabulary.encode(words).astype(dtype)
+    ids = vocabulary.encode(tokens).astype(dtype)
     splits = {}
     for index, name in enumerate(SPLITS):
         on_progress(READING + (1 - READING) * index / len(SPLITS), f"writing {name}")
@@ -49,10 +48,8 @@ def encode_text(
     return vocabulary, dtype, splits
 
 
-def _number(
-    spans: Mapping[str, Sequence[Span]], recipe: Recipe, folder: Path, on_progress: OnProgress
-) -> list[str]:
-    """Write each split as numbers of words; return the words in order of first appearance."""
+def _number(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress) -> list[str]:
+    """Write each split as numbers of tokens; return the tokens in order of first appearance."""
     numbers: defaultdict[str, int] = defaultdict(count().__next__)
     total = sum(span.end - span.start for span in chain.from_iterable(spans.values()))
     done = 0
@@ -62,13 +59,13 @@ def _number(
                 for tokens, num_bytes in _tokens(span, recipe):
                     found = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))
                     file.write(found.tobytes())
-                    if len(numbers) > MAX_WORDS:
+                    if len(numbers) > MAX_DISTINCT:
                         raise ValueError(
-                            f"a text must have at most {MAX_WORDS:,} different words, got more "
-                            f"in {span.path}: is it text with spaces? Try --level char"
+                            f"a corpus must have at most {MAX_DISTINCT:,} distinct tokens, got "
+                            f"more in {span.path}: is it text with spaces? Try --level char"
                         )
                     done += num_bytes
-                    on_progress(done / total, f"reading {span.path.name}")
+                    on_progress(READING * (done / total), f"reading {span.path.name}")
             if not file.tell():
                 raise ValueError(
                     f"the {name} split must not be empty, but the text has no line for it: give it "
@@ -86,37 +83,37 @@ def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[list[str], int]]:
         *lines, last = (text.lower() if recipe.lower else text).split("\n")
         found = [tokenize(line) for line in lines]
         if lines:
-            # The rest of a line that had begun before may be without a token: it ends all the same.
+            # The rest of a line that began in an earlier block ends even if it has no token.
             found[0] = found[0] or [EOS] * is_open
             is_open = False
         if last and position == span.end:
             found.append(tokenize(last) or [EOS] * is_open)
         elif last:
-            # The line goes on in the next block: it has not ended.
+            # The line continues in the next block: no <eos> yet.
             found.append(tokenize(last)[:-1])
             is_open = is_open or bool(found[-1])
         yield list(chain.from_iterable(found)), num_bytes
 
 
-def _choose_vocabulary(words: list[str], recipe: Recipe, folder: Path) -> Vocabulary:
-    chosen = [word for word in words if word not in (UNK, EOS)]
+def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocabulary:
+    chosen = [token for token in tokens if token not in (UNK, EOS)]
     if recipe.vocabulary == "appearance":
-        vocabulary = Vocabulary(tuple(words))
+        vocabulary = Vocabulary(tuple(tokens))
     else:
         counts = sum(
-            (np.bincount(chunk, minlength=len(words)) for chunk in _chunks(folder, "train")),
-            start=np.zeros(len(words), dtype=np.int64),
+            (np.bincount(chunk, minlength=len(tokens)) for chunk in _chunks(folder, "train")),
+            start=np.zeros(len(tokens), dtype=np.int64),
         )
-        count_of = dict(zip(words, counts.tolist(), strict=True))
-        chosen = [word for word in chosen if count_of[word] >= recipe.min_count]
-        chosen.sort(key=lambda word: (-count_of[word], word))
+        count_of = dict(zip(tokens, counts.tolist(), strict=True))
+        chosen = [token for token in chosen if count_of[token] >= recipe.min_count]
+        chosen.sort(key=lambda token: (-count_of[token], token))
         if recipe.max_vocab is not None:
             del chosen[max(recipe.max_vocab - 2, 0) :]
         vocabulary = Vocabulary((UNK, EOS, *chosen))
     if len(chosen) < 2:
         raise ValueError(
-            f"the vocabulary must have 2 words or more besides {UNK} and {EOS}, got {len(chosen)}: "
-            "give it more text, a lower --min-count or a higher --max-vocab"
+            f"the vocabulary must have 2 tokens or more besides {UNK} and {EOS}, got "
+            f"{len(chosen)}: give it more text, a lower --min-count or a higher --max-vocab"
         )
     return vocabulary
 
@@ -136,7 +133,7 @@ def _write_ids(ids: NDArray[Any], vocabulary: Vocabulary, folder: Path, name: st
     return Split(num_tokens=num_tokens, num_unknown=num_unknown, sha256=digest.hexdigest())
 
 
-def _chunks(folder: Path, name: str) -> Iterator[Numbers]:
+def _chunks(folder: Path, name: str) -> Iterator[NDArray[np.uint32]]:
     with _scratch(folder, name).open("rb") as file:
         while block := file.read(4 * CHUNK_TOKENS):
             yield np.frombuffer(block, dtype=np.uint32)

@@ -1,15 +1,11 @@
-"""A language whose distribution P* is a table: what a model loses to it is computed, not estimated.
+"""Languages whose distribution P* is a table: a model's loss is computed, not estimated.
 
-It walks over contexts: in context c it says word v with probability P*(v | c) and moves to
-`next_context[c, v]`. C contexts, V words, B chains, T tokens of a chain.
+In context c a language emits token v with probability P*(v | c) and moves to `next_context[c, v]`.
+There are two families: one that a softmax represents exactly, one that a mixture of softmaxes does.
+Their contexts are what the last `order` tokens leave behind: every token has one of G groups, γ(v),
+the context is (γ(w_1), …, γ(w_order)), and C is G^order. With G = V it is the last tokens.
 
-Two families of exact languages: one that a softmax can say, one that a mixture can say.
-
-A context is what the last `order` words leave behind: every word has one of G groups, γ(v), the
-context is (γ(w_1), …, γ(w_order)), and C is G^order. With G = V a context is the last words
-themselves.
-
-C contexts, V words, r rank, S senses, K senses of one context.
+C contexts, V tokens, B chains, T tokens of a chain, r rank, S senses, K senses of one context.
 """
 
 from dataclasses import dataclass
@@ -34,7 +30,7 @@ MAX_STEPS = 20_000
 
 
 class Stream(NamedTuple):
-    """Independent walks through a language, one per row; tokens[b, t] is said in contexts[b, t]."""
+    """Independent walks, one per row: contexts[b, t] is where tokens[b, t] was drawn."""
 
     tokens: Integers
     contexts: Integers
@@ -42,12 +38,12 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """A next-word distribution for each context, and the context that each word leads to.
+    """A next-token distribution for each context, and the context that each token leads to.
 
     Args:
-        log_prob: log P*(v | c), float64, (C, V); -inf for a word that the context rules out.
-        next_context: context after word v in context c, any integer type, (C, V). Every context
-            must be reachable from every other through possible words.
+        log_prob: log P*(v | c), float64, (C, V); -inf for a token that the context rules out.
+        next_context: context after token v in context c, any integer type, (C, V). Every context
+            must be reachable from every other through possible tokens.
     """
 
     log_prob: Floats
@@ -55,7 +51,7 @@ class Language:
 
     def __post_init__(self) -> None:
         if self.log_prob.ndim != 2 or self.log_prob.size == 0:
-            raise ValueError(f"log_prob must be (contexts, words), got {self.log_prob.shape}")
+            raise ValueError(f"log_prob must be (contexts, tokens), got {self.log_prob.shape}")
         if self.log_prob.dtype != np.float64:
             raise ValueError(f"log_prob must be float64, got {self.log_prob.dtype}")
         _check_normalised(self.log_prob, LANGUAGE_TOLERANCE)
@@ -100,8 +96,8 @@ class Language:
         """-Σ_c μ_c Σ_v P*(v | c) log P(v | c), in nats per token.
 
         Args:
-            log_prob: log P(v | c) of a model, normalised, (C, V). If it rules out a word that the
-                language may say, the cross-entropy is inf.
+            log_prob: log P(v | c) of a model, normalised, (C, V). If it rules out a token that the
+                language may emit, the cross-entropy is inf.
         """
         self._check_model(log_prob)
         return self._mean(-log_prob)
@@ -109,7 +105,7 @@ class Language:
     def excess(self, log_prob: Floats) -> float:
         """Σ_c μ_c KL(P*(· | c) ‖ P(· | c)): cross-entropy minus entropy, without cancellation."""
         self._check_model(log_prob)
-        # -inf minus -inf is the NaN of a word that both rule out; the mean leaves it out.
+        # -inf minus -inf is the NaN of a token that both rule out; the mean leaves it out.
         with np.errstate(invalid="ignore"):
             return self._mean(self.log_prob - log_prob)
 
@@ -141,10 +137,10 @@ class Language:
         return Stream(tokens, contexts)
 
     def _edges(self) -> Floats:
-        """c + Σ_{w ≤ v} P*(w | c), ascending, (C·V,): the first edge above c + u is the word drawn.
+        """c + Σ_{w ≤ v} P*(w | c), ascending, (C·V,): the first edge above c + u gives the token.
 
-        The last edge of a context is c + 1 exactly, and an impossible word repeats the edge before
-        it: whatever rounding does (1e-11 at C = 40,000), no impossible word is ever drawn.
+        The last edge of a context is c + 1 exactly, and an impossible token repeats the edge before
+        it: whatever rounding does (1e-11 at C = 40,000), no impossible token is ever drawn.
         """
         cumulative = self.prob.cumsum(axis=1)
         cumulative /= cumulative[:, -1:]
@@ -184,31 +180,24 @@ def _check_transition(next_context: Integers, shape: tuple[int, ...]) -> None:
 
 def _check_connected(possible: NDArray[np.bool_], next_context: Integers) -> None:
     source, target = np.nonzero(possible)[0], next_context[possible]  # (edges,)
-    num_contexts = len(possible)
     for start, end, verb in ((source, target, "reachable from"), (target, source, "able to reach")):
-        seen = _reachable(start, end, num_contexts)
+        seen = _reachable(start, end, len(possible))
         if not seen.all():
             raise ValueError(
-                f"every context must be {verb} context 0 through possible words, "
-                f"got {num_contexts - seen.sum()} that are not, such as context {seen.argmin()}"
+                f"every context must be {verb} context 0 through possible tokens, "
+                f"got {(~seen).sum()} that are not, such as context {seen.argmin()}"
             )
 
 
 def _reachable(source: Integers, target: Integers, num_contexts: int) -> NDArray[np.bool_]:
     """Whether a walk along the edges source → target gets from context 0 to each context, (C,)."""
-    edges = np.sort(source * num_contexts + target, kind="stable")
-    source, target = np.divmod(edges, num_contexts)
-    first = source.searchsorted(np.arange(num_contexts + 1))  # (C + 1,)
-    seen = np.zeros(num_contexts, dtype=np.bool_)
-    seen[0] = True
-    stack = [0]
-    while stack:
-        context = stack.pop()
-        found = target[first[context] : first[context + 1]]
-        found = found[~seen[found]]
-        seen[found] = True
-        stack.extend(set(found.tolist()))
-    return seen
+    seen: NDArray[np.bool_] = np.arange(num_contexts) == 0
+    while True:
+        found = seen.copy()
+        found[target[seen[source]]] = True
+        if np.array_equal(found, seen):
+            return seen
+        seen = found
 
 
 def factorised(
@@ -222,10 +211,10 @@ def factorised(
 ) -> Language:
     """log P* = log_softmax(H Wᵀ) with Gaussian H (C, r-1) and W (V, r-1): log P* has rank r.
 
-    One softmax of size r-1 says this language exactly, and none that is smaller does.
+    One softmax of size r-1 represents this language exactly, and no smaller one does.
 
     Args:
-        num_contexts: C = G^order for a whole number of word groups G up to vocab_size.
+        num_contexts: C = G^order for a whole number of token groups G up to vocab_size.
         rank: r, from 2 to the smaller of vocab_size and num_contexts.
         scale: standard deviation of the logits.
     """
@@ -235,8 +224,8 @@ def factorised(
     largest = min(vocab_size, num_contexts)
     if not 2 <= rank <= largest:
         raise ValueError(f"rank must be from 2 to {largest} (vocab_size, num_contexts), got {rank}")
-    logits = _gaussian_logits(num_contexts, vocab_size, rank - 1, scale, rng)  # (C, V)
-    return Language(_log_softmax(logits), next_context)
+    log_prob = _gaussian_log_prob(num_contexts, vocab_size, rank - 1, scale, rng)  # (C, V)
+    return Language(log_prob, next_context)
 
 
 def senses(
@@ -254,10 +243,10 @@ def senses(
 
     As with words of several meanings, what a context may continue with is a sum of distributions,
     not of logits: P* has rank at most S, while log P* has a rank far above it, up to V. A mixture
-    of K softmaxes of size `sense_size` says this language exactly; one small softmax does not.
+    of K softmaxes of size `sense_size` represents it exactly; one small softmax does not.
 
     Args:
-        num_contexts: C = G^order for a whole number of word groups G up to vocab_size.
+        num_contexts: C = G^order for a whole number of token groups G up to vocab_size.
         num_senses: S, the distributions that all contexts share.
         senses_per_context: K of them have a weight, uniform on the simplex; the others have none.
         sense_size: rank of the senses' logits, which are Gaussian as in `factorised`.
@@ -270,14 +259,14 @@ def senses(
         raise ValueError(f"senses_per_context must be {limit}, got {senses_per_context}")
     rng = default_rng(seed)
     next_context = _transition(vocab_size, num_contexts, order, rng)
-    sense = np.exp(_log_softmax(_gaussian_logits(num_senses, vocab_size, sense_size, scale, rng)))
+    sense = np.exp(_gaussian_log_prob(num_senses, vocab_size, sense_size, scale, rng))  # (S, V)
     weight = rng.dirichlet(np.ones(senses_per_context), size=num_contexts)  # (C, K)
     blend = np.pad(weight, ((0, 0), (0, num_senses - senses_per_context)))  # (C, S)
     return Language(np.log(rng.permuted(blend, axis=1) @ sense), next_context)
 
 
 def _transition(vocab_size: int, num_contexts: int, order: int, rng: Generator) -> Integers:
-    """Shift the word's group in, the oldest out: (c·G + γ(v)) mod G^order, (C, V). Row 0 is γ."""
+    """Shift the token's group in, the oldest out: (c·G + γ(v)) mod G^order, (C, V). Row 0 is γ."""
     _check_positive(vocab_size=vocab_size, num_contexts=num_contexts, order=order)
     root = int(num_contexts ** (1 / order))
     valid = sorted({min(groups, vocab_size) ** order for groups in (root, root + 1)})
@@ -293,17 +282,13 @@ def _transition(vocab_size: int, num_contexts: int, order: int, rng: Generator) 
     return next_context
 
 
-def _gaussian_logits(
-    num_rows: int, vocab_size: int, inner_size: int, scale: float, rng: Generator
+def _gaussian_log_prob(
+    num_rows: int, vocab_size: int, rank: int, scale: float, rng: Generator
 ) -> Floats:
-    """Rows of logits of rank `inner_size` and standard deviation `scale`, (num_rows, V)."""
-    hidden = rng.standard_normal((num_rows, inner_size))
-    weight = rng.standard_normal((vocab_size, inner_size))
-    logits: Floats = hidden @ weight.T * (scale / np.sqrt(inner_size))
-    return logits
-
-
-def _log_softmax(logits: Floats) -> Floats:
+    """log_softmax of Gaussian logits of this rank and standard deviation, (num_rows, V)."""
+    hidden = rng.standard_normal((num_rows, rank))
+    weight = rng.standard_normal((vocab_size, rank))
+    logits = hidden @ weight.T * (scale / np.sqrt(rank))
     log_prob: Floats = logits - logits.max(axis=1, keepdims=True)
     log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
     return log_prob

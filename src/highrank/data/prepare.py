@@ -2,14 +2,12 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from highrank.data.catalog import CATALOG, KnownCorpus, cache_folder, corpus_folder
+from highrank.data.catalog import CATALOG, cache_folder, corpus_folder
 from highrank.data.corpus import (
     HEADER_FILE,
     SPLITS,
@@ -17,17 +15,15 @@ from highrank.data.corpus import (
     Corpus,
     Header,
     Level,
+    OnProgress,
     Recipe,
     Source,
     load_corpus,
 )
-from highrank.data.encode import encode_text
+from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
-from highrank.data.text import Span, split_text, whole
-from highrank.files import clear_leftovers, file_sha256, new_folder, room_for
-
-Spans = Mapping[str, Sequence[Span]]
-OnProgress = Callable[[float, str], None]
+from highrank.data.text import split_text, whole
+from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
 
 
 class Prepared(NamedTuple):
@@ -43,9 +39,9 @@ class TextOptions:
     level: Level = "word"
     """Tokens are words and punctuation marks, or single characters."""
     min_count: int = 3
-    """A word that the training text has less often becomes <unk>."""
+    """Tokens that occur less often in the training split become <unk>."""
     max_vocab: int | None = None
-    """Keep only so many words, <unk> and <eos> among them: the most frequent ones."""
+    """Keep only so many tokens, <unk> and <eos> among them: the most frequent ones."""
     lower: bool = False
     """Lower-case the text first."""
 
@@ -56,17 +52,13 @@ class TextOptions:
             raise ValueError(f"max_vocab must be at least 4, got {self.max_vocab}")
 
 
-def _silent(share: float, text: str) -> None:
-    pass
-
-
 def prepare_known(
     name: str,
     *,
     source: Path | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = _silent,
+    on_progress: OnProgress = lambda fraction, activity: None,
 ) -> Prepared:
     """Prepare a corpus of the catalogue, and check it against the published counts.
 
@@ -75,36 +67,26 @@ def prepare_known(
         cache: instead of the user's cache folder.
         force: prepare it even if one of that name is there, and replace that.
     """
-    known = CATALOG[name]
-    target = corpus_folder(name, cache)
+    known, target = CATALOG[name], _target(name, cache)
+    if source is None and not force and target.exists():
+        return Prepared(_existing(target, known.recipe), is_new=False)
     downloads = cache_folder(cache) / "downloads" / name
     unpacked = downloads / "unpacked"
-    encoding = on_progress
-    clear_leftovers(target)
-    with _room_while_unpacked(target, unpacked):
-        if source is not None:
-            files = own_files(name, source, unpacked)
-        elif not force and target.exists():
-            return Prepared(_existing(target, known.recipe, None), is_new=False)
-        elif known.package is not None:
-            files = package_files(name)
-        else:
-            files = download_files(name, downloads, unpacked, _part(on_progress, 0.0, 0.5))
-            encoding = _part(on_progress, 0.5, 1.0)
-        spans = {split: [whole(file) for file in files[split]] for split in SPLITS}
-        done = _prepare(target, spans, known.recipe, None, force, encoding, known)
-        shutil.rmtree(downloads, ignore_errors=True)
-        return done
-
-
-@contextmanager
-def _room_while_unpacked(target: Path, unpacked: Path) -> Iterator[None]:
-    """Whatever happens, what was unpacked goes away; a full disk is told."""
     try:
-        with room_for(target):
-            yield
+        with explained_full_disk(target):
+            if source is not None:
+                files = own_files(name, source, unpacked)
+            elif known.package is not None:
+                files = package_files(name)
+            else:
+                files = download_files(name, downloads, unpacked, _part(on_progress, 0.0, 0.5))
+                on_progress = _part(on_progress, 0.5, 1.0)
+            spans = {split: [whole(file) for file in files[split]] for split in SPLITS}
+            prepared = _prepare(target, spans, known.recipe, None, force, on_progress)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
+    shutil.rmtree(downloads, ignore_errors=True)
+    return prepared
 
 
 def prepare_text(
@@ -114,7 +96,7 @@ def prepare_text(
     options: TextOptions | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = _silent,
+    on_progress: OnProgress = lambda fraction, activity: None,
 ) -> Prepared:
     """Prepare a text file, or a folder of .txt files, of the user's.
 
@@ -135,7 +117,14 @@ def prepare_text(
         max_vocab=options.max_vocab,
     )
     base = path if path.is_dir() else path.parent
-    return _prepare(corpus_folder(name, cache), spans, recipe, base, force, on_progress)
+    return _prepare(_target(name, cache), spans, recipe, base, force, on_progress)
+
+
+def _target(name: str, cache: Path | None) -> Path:
+    """The corpus' folder, restored if a killed process had moved it away."""
+    target = corpus_folder(name, cache)
+    clear_leftovers(target)
+    return target
 
 
 def _prepare(
@@ -145,10 +134,8 @@ def _prepare(
     base: Path | None,
     force: bool,
     on_progress: OnProgress,
-    known: KnownCorpus | None = None,
 ) -> Prepared:
     on_progress(0.0, "hashing")
-    clear_leftovers(target)
     sources = _sources(spans, base)
     if target.exists() and not force:
         return Prepared(_existing(target, recipe, sources), is_new=False)
@@ -169,43 +156,40 @@ def _prepare(
             recipe=recipe,
             made_by=f"highrank {version('highrank')}",
         )
-        if known is not None:
-            _check_counts(header, known)
+        _check_counts(header)
         vocabulary.save(folder / VOCABULARY_FILE)
         (folder / HEADER_FILE).write_text(header.to_json(), encoding="utf-8")
     on_progress(1.0, "done")
     return Prepared(load_corpus(target), is_new=True)
 
 
-def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None) -> Corpus:
+def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None = None) -> Corpus:
     """The corpus that is there, if it was made in the same way of the same files."""
     corpus = load_corpus(target)
-    header = corpus.header
-    is_same = header.recipe == recipe
-    if sources is not None:
-        old, new = ([file.sha256 for file in files] for files in (header.sources, sources))
-        is_same = is_same and old == new
-    if not is_same:
+    name, old = corpus.name, corpus.header.sources
+    is_same = sources is None or [file.sha256 for file in old] == [file.sha256 for file in sources]
+    if not is_same or corpus.header.recipe != recipe:
         raise ValueError(
-            f"another corpus is already prepared as {header.name} in {target}: replace it with "
-            "--force" + ("" if header.name in CATALOG else ", or give your text another --name")
+            f"another corpus is already prepared as {name} in {target}: replace it with "
+            "--force" + ("" if name in CATALOG else ", or give your text another --name")
         )
     return corpus
 
 
-def _check_counts(header: Header, known: KnownCorpus) -> None:
-    found = {name: split.num_tokens for name, split in header.splits.items()}
-    for name, want in (known.num_tokens or {}).items():
-        if found[name] != want:
+def _check_counts(header: Header) -> None:
+    """Raise if this is a known corpus and its counts are not the published ones."""
+    if (known := CATALOG.get(header.name)) is None:
+        return
+    wanted = {f"{split} tokens": want for split, want in (known.num_tokens or {}).items()}
+    found = {f"{name} tokens": split.num_tokens for name, split in header.splits.items()}
+    if known.vocab_size is not None:
+        wanted["distinct tokens"], found["distinct tokens"] = known.vocab_size, header.vocab_size
+    for what, want in wanted.items():
+        if found[what] != want:
             raise ValueError(
-                f"{header.name} must have {want:,} {name} tokens, got {found[name]:,}: "
+                f"{header.name} must have {want:,} {what}, got {found[what]:,}: "
                 "these are not the published files"
             )
-    if known.vocab_size is not None and header.vocab_size != known.vocab_size:
-        raise ValueError(
-            f"{header.name} must have {known.vocab_size:,} words, got {header.vocab_size:,}: "
-            "these are not the published files"
-        )
 
 
 def _sources(spans: Spans, base: Path | None) -> tuple[Source, ...]:
@@ -231,4 +215,4 @@ def _default_name(path: Path) -> str:
 
 
 def _part(on_progress: OnProgress, low: float, high: float) -> OnProgress:
-    return lambda share, text: on_progress(low + (high - low) * share, text)
+    return lambda fraction, activity: on_progress(low + (high - low) * fraction, activity)

@@ -1,7 +1,4 @@
-"""Text files in bounded memory: which part of which file, read block by block, errors located.
-
-New text, read as a corpus was: the same tokenizer, the same case, the same vocabulary.
-"""
+"""Text files, read block by block in bounded memory, split, and turned into a corpus' tokens."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,8 +9,7 @@ from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 
 BLOCK_BYTES = 1 << 20
-
-# Of the text, in its order: the last twentieth is for the test, the one before for validation.
+# Fractions of the bytes: the last twentieth is the test split, the one before for validation.
 VALID_FROM, TEST_FROM = 0.90, 0.95
 
 
@@ -49,7 +45,7 @@ def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
     """Train, valid and test as spans, and the rule: the folder's own three files, or a cut.
 
     The cut goes through all files end to end, at 90 % and 95 % of the bytes, each moved back to the
-    start of its line: no line is in two splits, and every split is text in its own order.
+    start of its line: no line is in two splits, and every split keeps the order of the text.
     """
     files = text_files(path)
     spans = [whole(file) for file in files]
@@ -63,10 +59,26 @@ def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
             )
         return {own[span.path.name]: [span] for span in spans}, ", ".join(own)
     total = sum(span.end for span in spans)
-    before, after = _cut(spans, int(TEST_FROM * total))
-    start, middle = _cut(before, int(VALID_FROM * total))
+    before, test = _cut(spans, int(TEST_FROM * total))
+    train, valid = _cut(before, int(VALID_FROM * total))
     rule = f"files end to end; valid from {VALID_FROM:.0%}, test from {TEST_FROM:.0%} of the bytes"
-    return {"train": start, "valid": middle, "test": after}, rule
+    return {"train": train, "valid": valid, "test": test}, rule
+
+
+def _cut(spans: Sequence[Span], position: int) -> tuple[list[Span], list[Span]]:
+    """The spans, end to end, before and after the start of the line that `position` is in."""
+    for index, (path, start, end) in enumerate(spans):
+        if position < end - start:
+            window = max(start, start + position - BLOCK_BYTES)
+            with path.open("rb") as file:
+                file.seek(window)
+                block = file.read(start + position - window)
+            is_first_line = index > 0 and window == start and b"\n" not in block
+            middle = start if is_first_line else window + _last_break(block)
+            before = [Span(path, start, middle)] if middle > start else []
+            return [*spans[:index], *before], [Span(path, middle, end), *spans[index + 1 :]]
+        position -= end - start
+    return list(spans), []
 
 
 def read_text(span: Span) -> Iterator[tuple[str, int]]:
@@ -82,60 +94,12 @@ def read_text(span: Span) -> Iterator[tuple[str, int]]:
             wanted = min(BLOCK_BYTES, span.end - position - len(rest))
             data = file.read(wanted)
             if len(data) < wanted:
-                raise ValueError(
-                    f"{span.path} must not change while it is read, but became shorter"
-                )
+                raise ValueError(f"{span.path} became shorter while it was read")
             block = rest + data
             size = len(block) if position + len(block) == span.end else _last_break(block)
             text = _decode(block[:size], span.path, position)
             yield text.removeprefix("\ufeff") if position == 0 else text, size
             position, rest = position + size, block[size:]
-
-
-def _decode(block: bytes, path: Path, position: int) -> str:
-    zero = block.find(0)
-    if zero >= 0:
-        where = _line(path, position + zero)
-        raise ValueError(
-            f"{path}, line {where}: text must be UTF-8, got a zero byte: is it binary?"
-        )
-    try:
-        text = block.decode()
-    except UnicodeDecodeError as error:
-        place = position + error.start
-        raise ValueError(
-            f"{path}, line {_line(path, place)}: text must be UTF-8, "
-            f"got byte 0x{block[error.start]:02x} at byte {place} of the file"
-        ) from None
-    return text.replace("\r\n", "\n")
-
-
-def _line(path: Path, position: int) -> int:
-    """Number of the line that the byte is in."""
-    newlines = 0
-    with path.open("rb") as file:
-        while position > 0:
-            block = file.read(min(BLOCK_BYTES, position))
-            newlines += block.count(b"\n")
-            position -= len(block)
-    return newlines + 1
-
-
-def _cut(spans: Sequence[Span], position: int) -> tuple[list[Span], list[Span]]:
-    """The spans, end to end, before and after the start of the line that `position` is in."""
-    for index, (path, start, end) in enumerate(spans):
-        if position < end - start:
-            window = max(start, start + position - BLOCK_BYTES)
-            with path.open("rb") as file:
-                file.seek(window)
-                block = file.read(start + position - window)
-            is_first_line = index > 0 and window == start and b"\n" not in block
-            middle = start if is_first_line else window + _last_break(block)
-            before, after = Span(path, start, middle), Span(path, middle, end)
-            first = [*spans[:index], *([before] if middle > start else [])]
-            return first, [after, *spans[index + 1 :]]
-        position -= end - start
-    return list(spans), []
 
 
 def _last_break(block: bytes) -> int:
@@ -150,6 +114,27 @@ def _last_break(block: bytes) -> int:
     return size - 1 if size and block[size - 1] >= 0xC0 else size
 
 
+def _decode(block: bytes, path: Path, position: int) -> str:
+    bad, found = block.find(0), "a zero byte: is it binary?"
+    if bad < 0:
+        try:
+            return block.decode().replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            bad = error.start
+        found = f"byte 0x{block[bad]:02x} at byte {position + bad} of the file"
+    line = _line(path, position + bad)
+    raise ValueError(f"{path}, line {line}: text must be UTF-8, got {found}")
+
+
+def _line(path: Path, position: int) -> int:
+    """Number of the line that the byte is in."""
+    line = 1
+    with path.open("rb") as file:
+        while block := file.read(min(BLOCK_BYTES, position - file.tell())):
+            line += block.count(b"\n")
+    return line
+
+
 def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
     """The tokens of each line of a text file, `<eos>` included; no token for a line of none."""
     if not path.is_file():
@@ -159,22 +144,22 @@ def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
 
 def tokenized_lines(text: str, recipe: Recipe) -> list[list[str]]:
     tokenize = TOKENIZERS[recipe.tokenizer]
-    *lines, last = (text.lower() if recipe.lower else text).split("\n")
-    return [tokenize(line) for line in ([*lines, last] if last else lines)]
+    lines = (text.lower() if recipe.lower else text).split("\n")
+    return [tokenize(line) for line in (lines if lines[-1] else lines[:-1])]
 
 
-def check_known(words: Iterable[str], vocabulary: Vocabulary, what: str) -> list[str]:
-    """The unknown words, each once; an error if no word is known, or the first cannot be read.
+def check_known(tokens: Iterable[str], vocabulary: Vocabulary, what: str) -> list[str]:
+    """The unknown tokens, each once; an error if none is known, or if there is no `<unk>`.
 
     Args:
         what: the text's name in the error, such as "the prompt".
     """
-    every = [word for word in dict.fromkeys(words) if word not in (EOS, UNK)]
-    unknown = [word for word in every if word not in vocabulary]
-    if len(unknown) == len(every):
-        shown = " ".join(every[:8]) + (" …" if len(every) > 8 else "")
+    distinct = [token for token in dict.fromkeys(tokens) if token not in (EOS, UNK)]
+    unknown = [token for token in distinct if token not in vocabulary]
+    if len(unknown) == len(distinct):
+        shown = " ".join(distinct[:8]) + (" …" if len(distinct) > 8 else "")
         raise ValueError(
-            f"{what} must have a word of the run's vocabulary, got {shown or 'no word at all'}"
+            f"{what} must have a token of the run's vocabulary, got {shown or 'no token at all'}"
         )
     if vocabulary.unk is None:
         vocabulary.encode(unknown)

@@ -1,4 +1,4 @@
-"""The words of a corpus, in order: a word's place is its id."""
+"""The tokens of a corpus and their ids."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-# The word that stands for all words outside the vocabulary, and the end of a line.
+# What stands for all tokens outside the vocabulary, and the end of a line.
 UNK, EOS = "<unk>", "<eos>"
 
 FORMAT, VERSION = "highrank vocabulary", 1
@@ -21,98 +21,88 @@ FORMAT, VERSION = "highrank vocabulary", 1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words and their ids, which are their places. Immutable; equal if the words are.
+    """Tokens in order: a token's position is its id. Immutable; equal if the tokens are.
 
     Args:
-        words: each once. `<unk>` and `<eos>` may be among them, anywhere.
+        tokens: each once. `<unk>` and `<eos>` may be among them, anywhere.
     """
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(self.words))
-        for word in self.words:
-            if not isinstance(word, str):
-                raise ValueError(f"a word must be a string, got {word!r}")
-        if not self.words:
-            raise ValueError("a vocabulary must have at least one word, got none")
-        if len(self._ids) < len(self.words):
-            twice = Counter(self.words).most_common(1)[0][0]
-            raise ValueError(f"a vocabulary must have every word once, got {twice!r} twice")
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        for token in self.tokens:
+            if not isinstance(token, str):
+                raise ValueError(f"a token must be a string, got {token!r}")
+        if not self.tokens:
+            raise ValueError("a vocabulary must have at least one token, got none")
+        if len(self._ids) < len(self.tokens):
+            twice = Counter(self.tokens).most_common(1)[0][0]
+            raise ValueError(f"a vocabulary must have every token once, got {twice!r} twice")
 
     def __repr__(self) -> str:
-        return f"<Vocabulary of {len(self)} words, sha256 {self.sha256[:12]}>"
+        return f"<Vocabulary of {len(self)} tokens, sha256 {self.sha256[:12]}>"
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.tokens)
 
-    def __contains__(self, word: object) -> bool:
-        return word in self._ids
+    def __contains__(self, token: object) -> bool:
+        return token in self._ids
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: index for index, token in enumerate(self.tokens)}
 
     @property
     def unk(self) -> int | None:
-        """Id of `<unk>`; None if every word is known."""
+        """Id of `<unk>`; None if the vocabulary has none."""
         return self._ids.get(UNK)
 
     @property
     def eos(self) -> int | None:
-        """Id of `<eos>`; None if lines do not end."""
+        """Id of `<eos>`; None if the vocabulary has none."""
         return self._ids.get(EOS)
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the words in their order: two vocabularies with the same ids have the same."""
-        return sha256(json.dumps(self.words, separators=(",", ":")).encode()).hexdigest()
+        """Hash of the tokens in their order: two vocabularies with the same ids have the same."""
+        return sha256(json.dumps(self.tokens, separators=(",", ":")).encode()).hexdigest()
 
-    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """The id of each word, (N,); that of `<unk>` for a word outside the vocabulary."""
+    def encode(self, tokens: Iterable[str]) -> NDArray[np.int64]:
+        """The id of each token, (N,); that of `<unk>` for a token outside the vocabulary."""
         if self.unk is not None:
-            return np.fromiter(map(self._ids.get, words, repeat(self.unk)), dtype=np.int64)
+            return np.fromiter(map(self._ids.get, tokens, repeat(self.unk)), dtype=np.int64)
         try:
-            return np.fromiter(map(self._ids.__getitem__, words), dtype=np.int64)
+            return np.fromiter(map(self._ids.__getitem__, tokens), dtype=np.int64)
         except KeyError as error:
-            word = error.args[0]
             raise ValueError(
-                f"words must be in the vocabulary, which has no {UNK}, got {word!r}"
+                f"tokens must be in the vocabulary, which has no {UNK}, got {error.args[0]!r}"
             ) from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The word of each id."""
-        words = []
-        for place in map(int, ids):
-            if not 0 <= place < len(self.words):
-                raise ValueError(f"ids must be from 0 to {len(self.words) - 1}, got {place}")
-            words.append(self.words[place])
-        return words
-
-    def to_json(self) -> str:
-        content = {"format": FORMAT, "version": VERSION, "words": self.words}
-        return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(f"a vocabulary must say that its format is {FORMAT!r}")
-        if content.get("version") != VERSION:
-            raise ValueError(
-                f"the vocabulary's version must be {VERSION}, got {content.get('version')}: "
-                "another version of highrank wrote it"
-            )
-        if not isinstance(content.get("words"), list):
-            raise ValueError("a vocabulary must have a list of words")
-        return cls(content["words"])
+        """The token of each id."""
+        tokens = []
+        for index in map(int, ids):
+            if not 0 <= index < len(self):
+                raise ValueError(f"ids must be from 0 to {len(self) - 1}, got {index}")
+            tokens.append(self.tokens[index])
+        return tokens
 
     def save(self, path: Path) -> None:
-        path.write_text(self.to_json(), encoding="utf-8")
+        content = {"format": FORMAT, "version": VERSION, "words": self.tokens}
+        text = json.dumps(content, ensure_ascii=False, indent=0) + "\n"
+        path.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise ValueError(f"its format must be {FORMAT!r}")
+            if (found := content.get("version")) != VERSION:
+                raise ValueError(f"its version must be {VERSION}, got {found}")
+            if not isinstance(content.get("words"), list):
+                raise ValueError("it must have a list of words")
+            return cls(content["words"])
         except ValueError as error:
             raise ValueError(f"{path} must be a vocabulary: {error}") from error
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {word: place for place, word in enumerate(self.words)}

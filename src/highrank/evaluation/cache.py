@@ -1,15 +1,12 @@
 """Neural cache: Grave, Joulin and Usunier (2017), arXiv 1612.04426.
 
-Words that followed similar hidden states among the last `window` tokens become likelier:
+Tokens that followed similar hidden states among the last `window` tokens become likelier:
 
     p(w) = (1 - λ)·p_model(w) + λ·p_cache(w),  p_cache(w) ∝ Σ_{i < t} [x_{i+1} = w]·exp(θ·h_t·h_i)
 
-h_t predicts x_{t+1}, so only pairs (h_i, x_{i+1}) that were complete before it count.
-D hidden size, n tokens of a block, M pairs that one of them may see.
-
-What a neural cache remembers, and how it compares: a block of tokens at a time, no loop inside.
-
-D hidden size, n tokens of a block, M pairs that one of them may see.
+h_t predicts x_{t+1}, so only pairs (h_i, x_{i+1}) that were complete before it count. A block of
+tokens is compared at a time, without a loop. D hidden size, n tokens of a block, M pairs that one
+of them may see.
 """
 
 import math
@@ -29,9 +26,9 @@ class CacheSettings:
     window: int = 2000
     """Tokens that are remembered."""
     theta: float = 0.3
-    """θ: 0 counts all remembered words alike, a large one only those after the likest states."""
+    """θ: 0 counts all remembered tokens alike, a large one only those after the likest states."""
     weight: float = 0.1
-    """λ: the share of the cache in the mixture."""
+    """λ: the weight of the cache in the mixture."""
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -47,8 +44,8 @@ def with_cache(
 ) -> Generator[Scored, None, None]:
     """The same segments, with log-probabilities of the model and the cache together.
 
-    The first token of the text has no past: there the model speaks alone. `segments` is closed
-    with this stream.
+    The first token has no past: its probability is the model's. `segments` is closed with this
+    stream.
     """
     history = History(settings.window)
     with closed(segments):
@@ -72,19 +69,19 @@ TABLE_SIZE = 1 << 22
 
 
 class Block(NamedTuple):
-    """Tokens compared with the pairs (hidden state, next word) before them, and with their own."""
+    """Tokens compared with the pairs (hidden state, next token) before them, and with their own."""
 
     log_prob: Tensor
     """(n,), the model's, of each target."""
     similarity: Tensor
-    """(n, M), h_t·h_i; the last n columns are the block's own pairs."""
+    """(n, M), h_t·h_i; the last n are the block's own pairs."""
     is_target: Tensor
-    """(n, M), whether the pair's word is the token's target."""
+    """(n, M), whether the pair's token is the target."""
 
     def log_cache(self, window: int, theta: float) -> Tensor:
         """log p_cache of each target (n,), from the last `window` pairs that are complete.
 
-        The first token of a text has none: p_cache is the model's probability there.
+        The first token of a stream has none: p_cache is the model's probability there.
         """
         n, M = self.similarity.shape
         num_before = min(window, M - n)
@@ -100,7 +97,7 @@ class Block(NamedTuple):
 
 
 class History:
-    """The last `window` pairs of a text, in a buffer with room for as many new ones."""
+    """The last `window` pairs of a stream, in a buffer that holds as many new ones."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -136,9 +133,9 @@ class History:
         return first
 
     def _grow(self, capacity: int, hidden: Tensor, target: Tensor) -> None:
-        """Room for so many pairs: a long window of a short text needs little."""
+        """A buffer for so many pairs: a long window of a short text needs little memory."""
         old = slice(0, self.length)
-        room = hidden.new_empty(capacity, hidden.shape[1]), target.new_empty(capacity)
+        buffers = hidden.new_empty(capacity, hidden.shape[1]), target.new_empty(capacity)
         if self.length:
-            room[0][old], room[1][old] = self.hidden[old], self.target[old]
-        self.hidden, self.target = room
+            buffers[0][old], buffers[1][old] = self.hidden[old], self.target[old]
+        self.hidden, self.target = buffers

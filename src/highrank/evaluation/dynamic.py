@@ -6,13 +6,7 @@ gradient of a segment's mean loss, and σ, σ̄ from `highrank.evaluation.statis
     rms:  θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε)
     sgd:  θ ← θ + λ·(θ₀ - θ) - η·g
 
-The update of dynamic evaluation: two passes over the weights for each segment.
-
-What stays the same from segment to segment is computed once.
-
-Three published conventions for η, ε and λ of dynamic evaluation, and the exact way between them.
-
-They differ in what σ and σ̄ are. With B batches and n parameter tensors:
+Three conventions for η, ε and λ are published. With B batches and n parameter tensors:
 
     paper     σ = √(Σ g² / B)   σ̄ = mean over tensors of mean σ   Krause et al. (2018)
     original  σ = √(Σ g²)       σ̄ = sum over tensors of mean σ    their first code, and Yang et al.
@@ -23,38 +17,44 @@ conversion is exact with the clipped decay, too: what is clipped is the product 
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from highrank.evaluation.static import Evaluation, Read, Scored, reader, scored, steps, summed
+from highrank.evaluation.static import (
+    Evaluation,
+    Forward,
+    OnProgress,
+    Scored,
+    forward_of,
+    scored,
+    steps,
+    summed,
+)
 from highrank.evaluation.statistics import (
     SEGMENT,
     GradientStatistics,
     chosen,
     differentiable,
+    forward_with_graph,
     gradients,
-    read_to_learn,
 )
 from highrank.models.weights import restored
 
 RULES = ("rms", "sgd")
 
 
-Update = Callable[[Sequence[Tensor]], None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class DynamicSettings:
-    """η, ε and λ as in the paper; `highrank.evaluation.dynamic` converts others to them."""
+    """η, ε and λ as in the paper; `converted` makes them from others."""
 
     lr: float = 5e-5
-    """η."""
+    """η, the learning rate."""
     epsilon: float = 2e-5
     """ε: added to σ, so that what had hardly any gradient in training takes no huge steps."""
     decay: float = 2e-3
@@ -86,40 +86,34 @@ def score_dynamically(
     tokens: NDArray[np.integer],
     settings: DynamicSettings,
     statistics: GradientStatistics | None = None,
-    read: Read | None = None,
+    forward: Forward | None = None,
 ) -> Generator[Scored, None, None]:
-    """The text as one column, each segment scored by a model that has learned from those before.
+    """One stream, each segment scored by a model that has learned from those before.
 
     Everything random is off and the state is carried. While the stream is open, the model has
     other weights; it has its own, and its mode, again when the stream is exhausted, closed, or
     ended by an exception. Who may stop before the end should use `contextlib.closing`.
 
     Args:
-        statistics: of the training text, in segments as long; the rule "sgd" needs none.
-        read: how to read with a model that is no `LanguageModel`.
+        statistics: of the training split, in segments as long; the rule "sgd" needs none.
+        forward: of a model that is no `LanguageModel`.
     """
     parameters = chosen(model, settings.adapt)
     if settings.rule == "rms":
         _check_statistics(model, statistics, settings.segment)
-    return _score(model, tokens, settings, parameters, statistics, reader(model, read))
+    forward = forward_of(model, forward)
 
+    def segments() -> Generator[Scored, None, None]:
+        weights, state = list(parameters.values()), None
+        with differentiable(model, weights), restored(model):
+            update = _updater(parameters, settings, statistics)
+            for tokens_in, target in steps(model, tokens, settings.segment):
+                out = forward_with_graph(forward, tokens_in, target, state)
+                state = out.state
+                yield scored(out, target)
+                update(gradients(out, weights))
 
-def _score(
-    model: nn.Module,
-    tokens: NDArray[np.integer],
-    settings: DynamicSettings,
-    parameters: dict[str, nn.Parameter],
-    statistics: GradientStatistics | None,
-    read: Read,
-) -> Generator[Scored, None, None]:
-    weights, state = list(parameters.values()), None
-    with differentiable(model, weights), restored(model):
-        update = _update(settings, parameters, statistics)
-        for words, target in steps(model, tokens, settings.segment):
-            reading = read_to_learn(read, words, target, state)
-            state = reading.state
-            yield scored(reading, target)
-            update(gradients(reading, weights))
+    return segments()
 
 
 def evaluate_dynamically(
@@ -127,24 +121,45 @@ def evaluate_dynamically(
     tokens: NDArray[np.integer],
     settings: DynamicSettings,
     statistics: GradientStatistics | None = None,
-    on_progress: Callable[[float, str], None] | None = None,
-    read: Read | None = None,
+    on_progress: OnProgress | None = None,
+    forward: Forward | None = None,
 ) -> Evaluation:
     """The mean loss of `score_dynamically`; the model is left as it was, whatever happens."""
-    segments = score_dynamically(model, tokens, settings, statistics, read)
+    segments = score_dynamically(model, tokens, settings, statistics, forward)
     return summed(segments, len(tokens) - 1, on_progress)
 
 
-def _update(
-    settings: DynamicSettings,
+def _updater(
     parameters: dict[str, nn.Parameter],
+    settings: DynamicSettings,
     statistics: GradientStatistics | None,
-) -> Update:
-    lr, decay = settings.lr, settings.decay
+) -> Callable[[Sequence[Tensor]], None]:
+    """A function that takes the gradients of a segment's loss and changes the parameters.
+
+    θ₀ is the weights as they are now. What stays the same from segment to segment is computed once.
+    """
+    weights: list[Tensor] = list(parameters.values())
+    trained = [p.detach().clone() for p in weights]
+
+    @torch.no_grad()
+    def sgd(gradients: Sequence[Tensor]) -> None:
+        torch._foreach_lerp_(weights, trained, settings.decay)
+        torch._foreach_add_(weights, list(gradients), alpha=-settings.lr)
+
     if settings.rule == "sgd":
-        return sgd_update(parameters, lr=lr, decay=decay)
+        return sgd
     assert statistics is not None
-    return rms_update(parameters, statistics, lr=lr, epsilon=settings.epsilon, decay=decay)
+    sigmas = [statistics.rms[name].to(p) for name, p in parameters.items()]
+    relative = settings.decay / statistics.mean_rms
+    pull = [(relative * sigma).clamp_(max=1.0) for sigma in sigmas]
+    scale = [settings.lr / (sigma + settings.epsilon) for sigma in sigmas]
+
+    @torch.no_grad()
+    def rms(gradients: Sequence[Tensor]) -> None:
+        torch._foreach_lerp_(weights, trained, pull)
+        torch._foreach_addcmul_(weights, list(gradients), scale, value=-1.0)
+
+    return rms
 
 
 def _check_statistics(
@@ -167,58 +182,8 @@ def _check_statistics(
         )
 
 
-"""Takes the gradients of one segment's loss, and changes the parameters."""
-
-
-def rms_update(
-    parameters: Mapping[str, nn.Parameter],
-    statistics: GradientStatistics,
-    *,
-    lr: float,
-    epsilon: float,
-    decay: float,
-) -> Update:
-    """θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε), with θ₀ the weights as they are now."""
-    weights: list[Tensor] = list(parameters.values())
-    trained = [p.detach().clone() for p in weights]
-    rms = [statistics.rms[name].to(p) for name, p in parameters.items()]
-    share = decay / statistics.mean_rms
-    pull = [(share * sigma).clamp_(max=1.0) for sigma in rms]
-    scale = [lr / (sigma + epsilon) for sigma in rms]
-
-    @torch.no_grad()
-    def update(gradients: Sequence[Tensor]) -> None:
-        torch._foreach_lerp_(weights, trained, pull)
-        torch._foreach_addcmul_(weights, list(gradients), scale, value=-1.0)
-
-    return update
-
-
-def sgd_update(parameters: Mapping[str, nn.Parameter], *, lr: float, decay: float) -> Update:
-    """θ ← θ + λ·(θ₀ - θ) - η·g, with θ₀ the weights as they are now."""
-    weights: list[Tensor] = list(parameters.values())
-    trained = [p.detach().clone() for p in weights]
-
-    @torch.no_grad()
-    def update(gradients: Sequence[Tensor]) -> None:
-        torch._foreach_lerp_(weights, trained, decay)
-        torch._foreach_add_(weights, list(gradients), alpha=-lr)
-
-    return update
-
-
-class Convention(NamedTuple):
-    sums_batches: bool
-    """Whether σ² is a sum over batches, not a mean."""
-    sums_tensors: bool
-    """Whether σ̄ is a sum over tensors, not a mean."""
-
-
-CONVENTIONS = {
-    "paper": Convention(sums_batches=False, sums_tensors=False),
-    "original": Convention(sums_batches=True, sums_tensors=True),
-    "ms": Convention(sums_batches=False, sums_tensors=True),
-}
+# Whether σ² is a sum over batches, and σ̄ a sum over tensors, where the paper has means.
+CONVENTIONS = {"paper": (False, False), "original": (True, True), "ms": (False, True)}
 
 
 def converted(
@@ -242,9 +207,9 @@ def converted(
             raise ValueError(f"a convention must be one of {', '.join(CONVENTIONS)}, got {name!r}")
     if settings.rule != "rms":
         raise ValueError(f"settings must be of the rule rms to be converted, got {settings.rule}")
-    given, wanted = CONVENTIONS[source], CONVENTIONS[target]
-    rms = math.sqrt(num_batches) ** (wanted.sums_batches - given.sums_batches)
-    mean = num_tensors ** (wanted.sums_tensors - given.sums_tensors)
+    (sums_batches, sums_tensors), wanted = CONVENTIONS[source], CONVENTIONS[target]
+    rms = math.sqrt(num_batches) ** (wanted[0] - sums_batches)
+    mean = num_tensors ** (wanted[1] - sums_tensors)
     return replace(
         settings,
         lr=settings.lr * rms,

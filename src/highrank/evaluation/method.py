@@ -1,30 +1,43 @@
 """A way to evaluate: static, with a model that learns, with a cache, or with both."""
 
-from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from highrank.evaluation.cache import CacheSettings, with_cache
-from highrank.evaluation.dynamic import DynamicSettings, score_dynamically
-from highrank.evaluation.static import Evaluation, Scored, evaluate, score, summed
-from highrank.evaluation.statistics import GradientStatistics
+from highrank.evaluation.dynamic import DynamicSettings, converted, score_dynamically
+from highrank.evaluation.search import Search, Settings, search_cache, search_dynamic
+from highrank.evaluation.static import (
+    Evaluation,
+    OnProgress,
+    ProgressBar,
+    Scored,
+    evaluate,
+    no_progress,
+    score,
+    summed,
+)
+from highrank.evaluation.statistics import GradientStatistics, chosen, statistics_beside
 from highrank.models.language_model import LanguageModel
+from highrank.run import LoadedRun
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     dynamic: DynamicSettings | None = None
     statistics: GradientStatistics | None = None
-    """Of the training text; `dynamic` needs them for the rule rms."""
+    """Of the training split; `dynamic` needs them for the rule rms."""
     cache: CacheSettings | None = None
+    searches: Mapping[str, Search[Any]] = field(default_factory=dict)
+    """What was tried on valid to find the settings, by the method's part."""
 
     @property
     def name(self) -> str:
-        parts = {"dynamic": self.dynamic, "cache": self.cache}
-        return "+".join(name for name, part in parts.items() if part is not None) or "static"
+        return "+".join(self.settings) or "static"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -34,7 +47,7 @@ class Method:
     def score(
         self, model: LanguageModel, tokens: NDArray[np.integer]
     ) -> Generator[Scored, None, None]:
-        """The text as one column. The cache sees the hidden states of the model that learns."""
+        """One stream. The cache compares hidden states of the model that learns."""
         if self.dynamic is None:
             segments = score(model, tokens)
         else:
@@ -47,11 +60,80 @@ def evaluate_by(
     model: LanguageModel,
     tokens: NDArray[np.integer],
     batch_size: int = 1,
-    on_progress: Callable[[float, str], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Mean loss of the text; only static evaluation reads it in more than one column."""
+    """Mean loss of the tokens; only static evaluation has more than one stream."""
     if method.name == "static":
         return evaluate(model, tokens, batch_size, on_progress=on_progress)
     if batch_size != 1:
         raise ValueError(f"batch_size must be 1 for {method.name} evaluation, got {batch_size}")
     return summed(method.score(model, tokens), len(tokens) - 1, on_progress)
+
+
+def find_method(
+    loaded: LoadedRun,
+    dynamic: Sequence[DynamicSettings] = (),
+    cache: Sequence[CacheSettings] = (),
+    *,
+    convention: str = "paper",
+    is_search: bool = False,
+    search_tokens: int | None = None,
+    progress: ProgressBar = no_progress,
+) -> Method:
+    """The method with the best of the settings on valid: first how to learn, then the cache on top.
+
+    Args:
+        dynamic: as `dynamic_grid` makes them; none for a model that does not learn.
+        cache: as `cache_grid` makes them; none for no cache.
+        convention: of `dynamic`, a key of `highrank.evaluation.dynamic.CONVENTIONS`.
+        is_search: if not, the first settings are taken, and nothing is tried.
+        search_tokens: predict only so many of the first tokens of valid in a search.
+    """
+    method, model = Method(), loaded.model
+    valid = loaded.corpus.split("valid")[: search_tokens and search_tokens + 1]
+    if dynamic:
+        chosen(model, dynamic[0].adapt)
+        statistics = _statistics(loaded, dynamic[0], progress)
+        dynamic = [_as_the_paper_s(settings, convention, statistics) for settings in dynamic]
+        method = Method(dynamic=dynamic[0], statistics=statistics)
+        if is_search:
+            with progress(f"Trying {len(dynamic)} ways to learn, on valid") as on_progress:
+                found = search_dynamic(model, valid, statistics, dynamic, on_progress=on_progress)
+            best = _best(found, "lr")
+            method = replace(method, dynamic=best, searches={"dynamic": found})
+    if cache:
+        if not is_search:
+            return replace(method, cache=cache[0])
+        with progress(f"Trying {len(cache)} settings of the cache, on valid") as on_progress:
+            tried = search_cache(method.score(model, valid), cache, len(valid) - 1, on_progress)
+        searches = {**method.searches, "cache": tried}
+        method = replace(method, cache=_best(tried, "theta"), searches=searches)
+    return method
+
+
+def _statistics(
+    loaded: LoadedRun, settings: DynamicSettings, progress: ProgressBar
+) -> GradientStatistics | None:
+    if settings.rule != "rms":
+        return None
+    with progress("Gradient statistics of the training split") as on_progress:
+        train = loaded.corpus.split("train")
+        return statistics_beside(
+            loaded.folder, loaded.model, train, segment=settings.segment, on_progress=on_progress
+        )
+
+
+def _as_the_paper_s(
+    settings: DynamicSettings, convention: str, statistics: GradientStatistics | None
+) -> DynamicSettings:
+    if statistics is None or convention == "paper":
+        return settings
+    num_batches, num_tensors = statistics.num_batches, statistics.num_tensors
+    return converted(settings, convention, num_batches=num_batches, num_tensors=num_tensors)
+
+
+def _best(search: Search[Settings], name: str) -> Settings:
+    """The best settings; there are none if no trial has a finite loss."""
+    if search.best.nats == math.inf:
+        raise ValueError(f"No trial has a finite loss: try a lower {name}.")
+    return search.best.settings

@@ -1,20 +1,32 @@
 """A number and all that it takes to trust it: one JSON file for each, in the run's folder."""
 
 import json
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from highrank.environment import Environment
-from highrank.files import write_atomically
+from highrank.environment import Environment, environment
+from highrank.evaluation.dataset import Dataset
+from highrank.evaluation.method import Method, evaluate_by
+from highrank.evaluation.static import (
+    Evaluation,
+    ProgressBar,
+    as_the_original_divides,
+    no_progress,
+)
+from highrank.evaluation.surprisal import evaluate_lines
+from highrank.files import check_writable, write_atomically
+from highrank.run import LoadedRun
 
-FORMAT = "highrank result"
+FORMAT, VERSION = "highrank result", 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One evaluation of one text."""
+    """One evaluation of one dataset."""
 
     value: float
     unit: str
@@ -33,7 +45,7 @@ class Result:
     method: str
     """static, dynamic, cache or dynamic+cache."""
     settings: Mapping[str, Any]
-    """Of the method, with the number of columns."""
+    """Of the method, with the batch size."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """What was tried on valid to find the settings; empty if they were given."""
     run: str
@@ -47,6 +59,88 @@ class Result:
     environment: Environment
 
 
+def evaluate_dataset(
+    loaded: LoadedRun,
+    dataset: Dataset,
+    method: Method,
+    *,
+    batch_size: int | None = None,
+    compat: str | None = None,
+    per_token: Path | None = None,
+    independent_lines: bool = False,
+    progress: ProgressBar = no_progress,
+) -> Result:
+    """Evaluate the run's best model; the result is not written yet.
+
+    Args:
+        batch_size: for static evaluation of a split; as in the paper if None: that of the run's
+            validation for valid, 1 for test.
+        compat: "mos" divides the loss as the original code does.
+        per_token: a .csv or .jsonl for the numbers of each token of a file; static only.
+        independent_lines: forget everything at the end of each line of a file; static only.
+    """
+    is_static = method.name == "static"
+    if batch_size is None:
+        is_valid = is_static and dataset.name == "valid"
+        batch_size = loaded.config.valid_batch_size if is_valid else 1
+    settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
+    start = time.monotonic()
+    with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
+        if is_static and dataset.lines is not None:
+            settings["independent_lines"] = independent_lines
+            found = evaluate_lines(
+                loaded.model,
+                loaded.vocabulary,
+                dataset.lines,
+                independent=independent_lines,
+                out=per_token,
+                on_progress=on_progress,
+            )
+        else:
+            found = evaluate_by(method, loaded.model, dataset.tokens, batch_size, on_progress)
+    if not math.isfinite(found.nats):
+        raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
+    if compat is not None:
+        found = as_the_original_divides(found, batch_size)
+    return _result(loaded, dataset, method, settings, found, time.monotonic() - start)
+
+
+def _result(
+    loaded: LoadedRun,
+    dataset: Dataset,
+    method: Method,
+    settings: Mapping[str, Any],
+    found: Evaluation,
+    elapsed: float,
+) -> Result:
+    unknown = {"tokens": dataset.unknown.total(), "distinct": len(dataset.unknown)}
+    return Result(
+        value=found.perplexity,
+        unit=f"perplexity per {'character' if loaded.corpus.level == 'char' else 'word'}",
+        nats=found.nats,
+        bits=found.bits,
+        num_tokens=found.num_tokens,
+        unknown={} if dataset.lines is None else unknown,
+        split=dataset.name,
+        method=method.name,
+        settings=settings,
+        search={name: search.as_json() for name, search in method.searches.items()},
+        run=str(loaded.folder),
+        model_sha256=loaded.sha256,
+        corpus=loaded.corpus.name,
+        data_sha256=dataset.sha256,
+        seconds=elapsed,
+        environment=environment(),
+    )
+
+
+def result_folder(run: Path) -> Path:
+    """Where the results of a run go; it is made with the first of them. Raise if it cannot be."""
+    folder = run / "results"
+    check_writable((folder if folder.exists() else run) / "result.json")
+    return folder
+
+
 def write_result(folder: Path, result: Result) -> Path:
     """A new file in the folder, named by date, method and split."""
     folder.mkdir(exist_ok=True)
@@ -54,7 +148,7 @@ def write_result(folder: Path, result: Result) -> Path:
     # A name may have 255 bytes in all.
     split = result.split.encode()[:120].decode(errors="ignore")
     path = _reserve(folder, f"{date}-{result.method}-{split}")
-    text = json.dumps({"format": FORMAT, "version": 1} | asdict(result), indent=2) + "\n"
+    text = json.dumps({"format": FORMAT, "version": VERSION} | asdict(result), indent=2) + "\n"
     try:
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except BaseException:

@@ -1,20 +1,16 @@
-"""Gradients of a reading's loss that leave no trace in the model: no .grad, no mode, no flags.
-
-How large gradients are on the training text: what scales the steps of dynamic evaluation.
+"""Gradient statistics of the training split: what scales the steps of dynamic evaluation.
 
 Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432, and their code. For each element of
 each parameter, σ = √(mean over batches of g²), where g is the gradient of a batch's mean loss. A
 batch is as many steps long as the segments that the evaluation learns from: their --bptt is both.
-T time, B batches.
 
-Gradient statistics beside a run: computed once, then read while nothing they need changes.
-
-The file's name has a hash of the weights, the training text and the sizes of the batches.
+They are computed once and kept beside the run, in a file whose name has a hash of the weights, the
+training split and the sizes of the batches. T time, B batches.
 """
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -30,10 +26,87 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from highrank.data.batches import Streams
-from highrank.evaluation.static import Read, Reading, reader
+from highrank.evaluation.static import Forward, OnProgress, Output, forward_of
 from highrank.files import write_atomically
 from highrank.models.weights import without_dropout
 from highrank.ops.numerics import at_least_float32
+
+BATCH_SIZE, SEGMENT = 100, 5
+# Tokens that are hashed at once: the corpus may be a memory map larger than memory.
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientStatistics:
+    rms: Mapping[str, Tensor]
+    """σ by the parameter's name, in the parameter's shape; a tied parameter once."""
+    num_batches: int
+    """B."""
+    segment: int
+    """Steps of a batch."""
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.rms)
+
+    @property
+    def mean_rms(self) -> float:
+        """σ̄: the mean over tensors of each tensor's mean σ."""
+        means = [rms.cpu().mean(dtype=torch.float64).item() for rms in self.rms.values()]
+        return sum(means) / len(means)
+
+
+def gradient_statistics(
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    *,
+    batch_size: int = BATCH_SIZE,
+    segment: int = SEGMENT,
+    on_progress: OnProgress | None = None,
+    forward: Forward | None = None,
+) -> GradientStatistics:
+    """σ of every parameter on the training split, with everything random off.
+
+    The state is carried from a zero start; the model is left as it was.
+
+    Args:
+        tokens: the training split.
+        segment: steps of each stream in a batch; the evaluation's segments must be as long.
+        forward: of a model that is no `LanguageModel`.
+    """
+    if segment < 1:
+        raise ValueError(f"segment must be at least 1, got {segment}")
+    data = Streams(tokens, batch_size, next(model.parameters()).device)
+    if len(data) < 3:
+        raise ValueError(
+            f"the corpus must have at least three tokens for each of {batch_size} streams, "
+            f"got {len(tokens)} tokens"
+        )
+    forward, parameters = forward_of(model, forward), dict(model.named_parameters())
+    squares = [torch.zeros_like(p, dtype=at_least_float32(p.dtype)) for p in parameters.values()]
+    parts, state = list(batches(len(data), segment)), None
+    with differentiable(model, parameters.values()):
+        for index, (start, length) in enumerate(parts, 1):
+            tokens_in, target = data[start : start + length], data[start + 1 : start + 1 + length]
+            out = forward_with_graph(forward, tokens_in, target, state)
+            state = out.state
+            found = gradients(out, list(parameters.values()))
+            with torch.no_grad():
+                wide = [g.to(s.dtype) for g, s in zip(found, squares, strict=True)]
+                torch._foreach_addcmul_(squares, wide, wide)
+            if on_progress is not None:
+                on_progress(index / len(parts), "gradients on the training split")
+    rms = {name: s.div_(len(parts)).sqrt_() for name, s in zip(parameters, squares, strict=True)}
+    return GradientStatistics(rms=rms, num_batches=len(parts), segment=segment)
+
+
+def batches(num_rows: int, segment: int) -> Iterator[tuple[int, int]]:
+    """Start and length of each batch: ⌈(T - 2) / segment⌉ of them, as in the published code.
+
+    The last may be short; one of a single step is left out.
+    """
+    for start in range(0, num_rows - 2, segment):
+        yield start, min(segment, num_rows - 1 - start)
 
 
 def chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
@@ -75,112 +148,22 @@ def differentiable(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Iter
                 p.requires_grad_(requires_grad)
 
 
-def read_to_learn(read: Read, words: Tensor, target: Tensor, state: Any) -> Reading:
-    """A reading with a graph behind its loss, and a state without one."""
-    with torch.enable_grad(), _without_cudnn():
-        reading = read(words, target, state)
-    return reading._replace(state=tree_map_only(Tensor, Tensor.detach, reading.state))
-
-
-def gradients(reading: Reading, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
-    """Of the loss; zeros for a parameter that it does not depend on."""
-    return torch.autograd.grad(reading.loss, parameters, materialize_grads=True)
-
-
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    # Its recurrent layers have no backward pass in evaluation mode; torch's own have.
+def forward_with_graph(forward: Forward, tokens: Tensor, target: Tensor, state: Any) -> Output:
+    """The output with a graph behind its loss, and a state without one."""
+    # The recurrent layers of cuDNN have no backward pass in evaluation mode; torch's own have.
     was_enabled = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:
-        yield
+        with torch.enable_grad():
+            out = forward(tokens, target, state)
     finally:
         torch.backends.cudnn.enabled = was_enabled
+    return out._replace(state=tree_map_only(Tensor, Tensor.detach, out.state))
 
 
-BATCH_SIZE, SEGMENT = 100, 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientStatistics:
-    rms: Mapping[str, Tensor]
-    """σ by the parameter's name, in the parameter's shape; a tied parameter once."""
-    num_batches: int
-    """B."""
-    segment: int
-    """Steps of a batch."""
-
-    @property
-    def num_tensors(self) -> int:
-        return len(self.rms)
-
-    @property
-    def mean_rms(self) -> float:
-        """σ̄: the mean over tensors of each tensor's mean σ."""
-        means = [rms.cpu().mean(dtype=torch.float64).item() for rms in self.rms.values()]
-        return sum(means) / len(means)
-
-
-def gradient_statistics(
-    model: nn.Module,
-    tokens: NDArray[np.integer],
-    *,
-    batch_size: int = BATCH_SIZE,
-    segment: int = SEGMENT,
-    on_progress: Callable[[float, str], None] | None = None,
-    read: Read | None = None,
-) -> GradientStatistics:
-    """σ of every parameter on the training text, with everything random off.
-
-    The text is read from left to right in `batch_size` columns, the state carried from a zero
-    start; the model is left as it was.
-
-    Args:
-        tokens: the training text.
-        segment: steps of each column in a batch; the evaluation's segments must be as long.
-        read: how to read with a model that is no `LanguageModel`.
-    """
-    if segment < 1:
-        raise ValueError(f"segment must be at least 1, got {segment}")
-    data = Streams(tokens, batch_size, next(model.parameters()).device)
-    if len(data) < 3:
-        raise ValueError(
-            f"the text must have at least three tokens for each of {batch_size} columns, "
-            f"got {len(tokens)} tokens"
-        )
-    read, parameters = reader(model, read), dict(model.named_parameters())
-    squares = [torch.zeros_like(p, dtype=at_least_float32(p.dtype)) for p in parameters.values()]
-    parts, state = list(batches(len(data), segment)), None
-    with differentiable(model, parameters.values()):
-        for index, (start, length) in enumerate(parts, 1):
-            words, target = data[start : start + length], data[start + 1 : start + 1 + length]
-            reading = read_to_learn(read, words, target, state)
-            state = reading.state
-            found = gradients(reading, list(parameters.values()))
-            _add_squares(squares, found)
-            if on_progress is not None:
-                on_progress(index / len(parts), "gradients on the training text")
-    rms = {name: s.div_(len(parts)).sqrt_() for name, s in zip(parameters, squares, strict=True)}
-    return GradientStatistics(rms=rms, num_batches=len(parts), segment=segment)
-
-
-def batches(num_rows: int, segment: int) -> Iterator[tuple[int, int]]:
-    """Start and length of each batch: ⌈(T - 2) / segment⌉ of them, as in the published code.
-
-    The last may be short; one of a single step is left out.
-    """
-    for start in range(0, num_rows - 2, segment):
-        yield start, min(segment, num_rows - 1 - start)
-
-
-@torch.no_grad()
-def _add_squares(squares: list[Tensor], found: tuple[Tensor, ...]) -> None:
-    wide = [g.to(s.dtype) for g, s in zip(found, squares, strict=True)]
-    torch._foreach_addcmul_(squares, wide, wide)
-
-
-# Tokens that are hashed at once: the text may be a memory map larger than memory.
-CHUNK = 1 << 20
+def gradients(out: Output, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
+    """Of the loss; zeros for a parameter that it does not depend on."""
+    return torch.autograd.grad(out.loss, parameters, materialize_grads=True)
 
 
 def statistics_beside(
@@ -190,28 +173,20 @@ def statistics_beside(
     *,
     batch_size: int = BATCH_SIZE,
     segment: int = SEGMENT,
-    on_progress: Callable[[float, str], None] | None = None,
-    read: Read | None = None,
+    on_progress: OnProgress | None = None,
 ) -> GradientStatistics:
-    """As `gradient_statistics`, from folder/statistics-<key>.safetensors if that is there.
-
-    Args:
-        read: how to read with a model that is no `LanguageModel`; the key knows nothing of it.
-    """
-    key = statistics_key(model, tokens, batch_size, segment)
+    """As `gradient_statistics`, from folder/statistics-<key>.safetensors if that is there."""
+    key = _key(model, tokens, batch_size, segment)
     path = folder / f"statistics-{key[:16]}.safetensors"
     found = _load(path, key, segment)
     if found is None:
         found = gradient_statistics(
-            model,
-            tokens,
-            batch_size=batch_size,
-            segment=segment,
-            on_progress=on_progress,
-            read=read,
+            model, tokens, batch_size=batch_size, segment=segment, on_progress=on_progress
         )
+        tensors = {name: rms.cpu().contiguous() for name, rms in found.rms.items()}
+        about = {"key": key, "num_batches": str(found.num_batches)}
         try:
-            _save(path, key, found)
+            write_atomically(path, lambda temporary: save_file(tensors, temporary, about))
         except (OSError, SafetensorError) as error:
             # They are complete; only the next evaluation has to make them again.
             warnings.warn(f"{path} could not be kept: {error}", stacklevel=2)
@@ -220,16 +195,17 @@ def statistics_beside(
     return replace(found, rms=rms)
 
 
-def statistics_key(
-    model: nn.Module, tokens: NDArray[np.integer], batch_size: int, segment: int
-) -> str:
+def _key(model: nn.Module, tokens: NDArray[np.integer], batch_size: int, segment: int) -> str:
     """A hash of all that the statistics depend on."""
+    # Reworded, it would change the names of files that exist.
     digest = hashlib.sha256(f"{batch_size} columns, {segment} steps".encode())
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    for chunk in _chunks(tokens):
-        digest.update(chunk.astype("<i8").tobytes())
+        # As bytes already in torch: numpy does not know bfloat16.
+        flat = tensor.detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    for start in range(0, len(tokens), CHUNK):
+        digest.update(np.asarray(tokens[start : start + CHUNK]).astype("<i8").tobytes())
     return digest.hexdigest()
 
 
@@ -243,19 +219,3 @@ def _load(path: Path, key: str, segment: int) -> GradientStatistics | None:
     except (FileNotFoundError, SafetensorError):
         return None
     return GradientStatistics(rms=rms, num_batches=int(about["num_batches"]), segment=segment)
-
-
-def _save(path: Path, key: str, statistics: GradientStatistics) -> None:
-    tensors = {name: rms.cpu().contiguous() for name, rms in statistics.rms.items()}
-    about = {"key": key, "num_batches": str(statistics.num_batches)}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, about))
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    # As bytes already in torch: numpy does not know bfloat16.
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def _chunks(tokens: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
-    for start in range(0, len(tokens), CHUNK):
-        yield np.asarray(tokens[start : start + CHUNK])

@@ -1,4 +1,4 @@
-"""What a model thought of each word of a text: probability, surprisal, rank, and who said it.
+"""What a model predicts for each token of a text: probability, surprisal, rank, and the component.
 
 T time, D hidden size, K components, V vocabulary.
 """
@@ -7,6 +7,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.heads import Head
-from highrank.heads.mixture import log_responsibility
+from highrank.evaluation.static import Evaluation, OnProgress
+from highrank.files import write_atomically
+from highrank.heads.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 
@@ -26,41 +28,30 @@ FORMATS = (".csv", ".jsonl")
 
 
 class Surprisal(NamedTuple):
-    """One word of a text, as the model met it."""
-
-    word: str
+    token: str
     """As the text has it."""
     is_known: bool
-    """False: outside the vocabulary, so the model read `<unk>`, and all else here is of `<unk>`."""
+    """False: outside the vocabulary, so it is read as `<unk>`, and all else here is of `<unk>`."""
     probability: float
     bits: float
     """-log2 of the probability."""
     rank: int
-    """1 is the likeliest word."""
+    """1 is the likeliest token."""
     component: int | None
-    """The softmax most responsible for the word, from 1; None if the contexts were mixed before
+    """The softmax most responsible for the token, from 1; None if the contexts were mixed before
     one softmax (MoC)."""
     weights: tuple[float, ...]
-    """Of the mixture's components, before the word is known; (1.0,) for one softmax."""
-
-
-class Place(NamedTuple):
-    """Where a word stands."""
-
-    line: int
-    """Of the file, from 1."""
-    position: int
-    """In the line, from 1; the end of the line is its last word."""
+    """Of the mixture's components, before the token is known; (1.0,) for one softmax."""
 
 
 @torch.no_grad()
 def surprisals(
-    model: LanguageModel, vocabulary: Vocabulary, words: Sequence[str], window: int | None = None
+    model: LanguageModel, vocabulary: Vocabulary, tokens: Sequence[str], window: int | None = None
 ) -> Iterator[Surprisal]:
-    """Each word of a text, predicted from all words before it; the first from an `<eos>`.
+    """Each token of a text, predicted from all before it; the first from an `<eos>`.
 
     Args:
-        window: words that are read at once; it does not change the numbers.
+        window: tokens in one forward pass; it does not change the numbers.
     """
     if vocabulary.eos is None:
         raise ValueError(f"the vocabulary must have {EOS}, which starts the text, got {vocabulary}")
@@ -68,17 +59,18 @@ def surprisals(
         window = max(1, min(1000, TABLE_SIZE // len(vocabulary)))
     with without_dropout(model):
         device = next(model.parameters()).device
-        ids = torch.from_numpy(vocabulary.encode([EOS, *words])).to(device)  # (T + 1,)
+        ids = torch.from_numpy(vocabulary.encode([EOS, *tokens])).to(device)  # (T + 1,)
         state = model.initial_state(1)
         for start, length in windows(len(ids), window):
-            hidden, _, state = model.backbone(ids[start : start + length, None], state)
+            hidden, past, state, _ = model.read(ids[start : start + length, None], state)
             target = ids[start + 1 : start + 1 + length]  # (T,)
-            met = words[start : start + length]
+            met = tokens[start : start + length]
+            assert isinstance(model.head, MixtureHead) and not past
             yield from _surprisals(model.head, hidden[:, 0], target, met, vocabulary)
 
 
 def _surprisals(
-    head: Head, hidden: Tensor, target: Tensor, words: Sequence[str], vocabulary: Vocabulary
+    head: MixtureHead, hidden: Tensor, target: Tensor, tokens: Sequence[str], vocabulary: Vocabulary
 ) -> Iterator[Surprisal]:
     log_prob = head.log_prob(hidden)  # (T, V)
     log_p = log_prob.gather(-1, target[:, None])  # (T, 1)
@@ -87,11 +79,11 @@ def _surprisals(
     responsibility = log_responsibility(head, hidden, target)  # (T, K), or (T, 1) if MoC
     component = responsibility.argmax(-1) + 1  # (T,)
     is_mixed_before = responsibility.shape != weights.shape
-    for index, word in enumerate(words):
+    for index, token in enumerate(tokens):
         value = log_p[index].item()
         yield Surprisal(
-            word,
-            word in vocabulary,
+            token,
+            token in vocabulary,
             math.exp(value),
             abs(value) / math.log(2),
             int(rank[index]),
@@ -100,52 +92,77 @@ def _surprisals(
         )
 
 
-def places(lines: Iterable[Sequence[str]]) -> Iterator[Place]:
-    """The place of each word."""
-    for line, words in enumerate(lines, 1):
-        for position, _ in enumerate(words, 1):
-            yield Place(line, position)
+def evaluate_lines(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    lines: Sequence[Sequence[str]],
+    *,
+    independent: bool = False,
+    out: Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> Evaluation:
+    """Static evaluation of a text, token by token.
+
+    Args:
+        lines: the tokens of each line, `<eos>` included.
+        independent: whether each line starts without a past.
+        out: a .csv or .jsonl that gets a row for each token.
+    """
+    texts = lines if independent else [list(chain.from_iterable(lines))]
+    found = chain.from_iterable(surprisals(model, vocabulary, tokens) for tokens in texts)
+    num_tokens, bits = sum(map(len, lines)), 0.0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal bits
+        for index, (place, surprisal) in enumerate(zip(places(lines), found, strict=True), 1):
+            bits += surprisal.bits
+            if on_progress is not None:
+                on_progress(index / num_tokens, "token by token")
+            yield place | _row(surprisal)
+
+    if out is None:
+        for _ in rows():
+            pass
+    else:
+        write_atomically(out, lambda new: _write(new, rows(), out.suffix))
+    return Evaluation(bits * math.log(2) / num_tokens, num_tokens)
+
+
+def places(lines: Iterable[Sequence[str]]) -> Iterator[dict[str, int]]:
+    """Line of the file and position in the line of each token, from 1; `<eos>` is a line's last."""
+    for line, tokens in enumerate(lines, 1):
+        for position, _ in enumerate(tokens, 1):
+            yield {"line": line, "position": position}
 
 
 def check_format(path: Path) -> None:
     if path.suffix not in FORMATS:
-        raise ValueError(f"the words' file must end in {' or '.join(FORMATS)}, got {path}")
+        raise ValueError(f"the tokens' file must end in {' or '.join(FORMATS)}, got {path}")
 
 
-def write_surprisals(path: Path, rows: Iterable[tuple[Place, Surprisal]], suffix: str) -> None:
-    """Write one row for each word, as they come; `suffix` is one of `FORMATS`.
-
-    What was written of a file that cannot be finished, for an error or Ctrl-C, is removed.
-    """
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            if suffix == ".jsonl":
-                for place, found in rows:
-                    row = _row(place, found) | {"weights": list(map(_rounded, found.weights))}
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                return
-            writer = csv.writer(file)
-            for index, (place, found) in enumerate(rows):
-                row = _row(place, found)
-                if index == 0:
-                    numbers = range(1, len(found.weights) + 1)
-                    writer.writerow([*row, *(f"weight_{k}" for k in numbers)])
-                writer.writerow([*row.values(), *map(_rounded, found.weights)])
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+def _write(path: Path, rows: Iterator[dict[str, Any]], suffix: str) -> None:
+    """Write the rows as they come; `suffix` is one of `FORMATS`."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if suffix == ".jsonl":
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            return
+        writer = csv.writer(file)
+        for index, row in enumerate(rows):
+            weights = row.pop("weights")
+            if index == 0:
+                writer.writerow([*row, *(f"weight_{k + 1}" for k in range(len(weights)))])
+            writer.writerow([*row.values(), *weights])
 
 
-def _row(place: Place, found: Surprisal) -> dict[str, Any]:
+def _row(found: Surprisal) -> dict[str, Any]:
     return {
-        "line": place.line,
-        "position": place.position,
-        "word": found.word,
+        "token": found.token,
         "known": int(found.is_known),
         "probability": _rounded(found.probability),
         "surprisal_bits": _rounded(found.bits),
         "rank": found.rank,
         "component": found.component,
+        "weights": [_rounded(weight) for weight in found.weights],
     }
 
 

@@ -1,15 +1,64 @@
-"""Output layers: from a network's state to the probabilities of the next word."""
+"""Output layers: from a network's hidden states to the probabilities of the next token.
 
-from highrank.heads.base import Head, HeadOutput, Mixture
-from highrank.heads.moc import MixtureOfContexts
-from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.heads.softmax import Softmax
+`HEADS` is the only list of them: what builds, documents or audits heads reads it. A class is
+loaded when it is used; reading the list loads nothing.
+"""
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from highrank.heads.base import Head, HeadOutput
+    from highrank.heads.mixture import Mixture, MixtureHead
+    from highrank.heads.moc import MixtureOfContexts
+    from highrank.heads.mos import MixtureOfSoftmaxes
+    from highrank.heads.softmax import Softmax
 
 __all__ = [
+    "HEADS",
     "Head",
     "HeadOutput",
     "Mixture",
+    "MixtureHead",
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
 ]
+
+# The key is what --head.kind takes; a head's other options are its constructor's arguments.
+HEADS: dict[str, str] = {
+    "softmax": "highrank.heads.softmax:Softmax",
+    "moc": "highrank.heads.moc:MixtureOfContexts",
+    "mos": "highrank.heads.mos:MixtureOfSoftmaxes",
+}
+_BASES = {
+    "Head": "highrank.heads.base",
+    "HeadOutput": "highrank.heads.base",
+    "Mixture": "highrank.heads.mixture",
+    "MixtureHead": "highrank.heads.mixture",
+}
+
+
+def head_class(kind: str) -> type["Head"]:
+    """The class of a key of `HEADS`."""
+    if kind not in HEADS:
+        raise ValueError(f"head.kind must be one of {', '.join(HEADS)}, got {kind!r}")
+    module, name = HEADS[kind].split(":")
+    found: type[Head] = getattr(import_module(module), name)
+    return found
+
+
+def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a head's constructor, by name."""
+    arguments = dict(inspect.signature(head_class(kind).__init__).parameters)
+    del arguments["self"]
+    return arguments
+
+
+def __getattr__(name: str) -> Any:
+    modules = {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+    if name not in modules:
+        raise AttributeError(f"module 'highrank.heads' has no attribute {name!r}")
+    return getattr(import_module(modules[name]), name)

@@ -1,25 +1,23 @@
-"""What all heads share: the output embedding, the contexts that meet it, and the methods.
+"""What every output layer has: probabilities, a loss in bounded memory, prediction, sampling.
 
-A head states its idea in `mixture`; everything else follows. Letters, here and in the heads:
-D hidden size, K components, E embedding size, V vocabulary; `...` is any leading dimensions.
+A head states its idea in `log_prob_from`; everything else follows. Letters, here and in the heads:
+N tokens, D hidden size, K components, E embedding size, V vocabulary; `...` is any leading
+dimensions.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.dropout import locked_dropout
-from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_log_prob import mixture_log_prob, token_slices
+from highrank.ops.mixture_cross_entropy.arguments import check_reduction, check_targets
+from highrank.ops.mixture_cross_entropy.reference import reduce
+from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "identity": lambda x: x,
-}
 
 
 class HeadOutput(NamedTuple):
@@ -31,67 +29,50 @@ class HeadOutput(NamedTuple):
     """The reduced negative log-likelihood."""
 
 
-class Mixture(NamedTuple):
-    log_weight: Tensor
-    """(..., K), normalised."""
-    context: Tensor
-    """(..., K, E)."""
-
-
 class Head(nn.Module):
-    """Base of all heads: p(word | hidden) = Σ_k weight_k · softmax(W context_k + b)[word]."""
+    """Base of all heads: p(token | hidden).
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        *,
-        num_components: int,
-        embedding_size: int | None,
-        activation: str,
-        dropout: float,
-        bias: bool,
-        batch_first: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
+    A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
+    sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
+    output embedding `weight`, or its own `tie`.
+
+    A head that looks back sets `is_stateful` and writes `initial_state` and `advance`; its methods
+    then take `tokens` and `state` besides the hidden states, as `past`.
+    """
+
+    num_components: int = 1
+    """Softmaxes that are computed for each token (K)."""
+    layers: tuple[int, ...] = (-1,)
+    """Layers of the backbone whose hidden states, side by side, are what this head is given."""
+    is_stateful: bool = False
+    """Whether it remembers tokens and states of the windows before."""
+    weight: nn.Parameter
+
+    def __init__(self, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
-        sizes = {
-            "hidden_size": hidden_size,
-            "vocab_size": vocab_size,
-            "num_components": num_components,
-            "embedding_size": hidden_size if embedding_size is None else embedding_size,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        check_sizes(hidden_size=hidden_size, vocab_size=vocab_size)
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
-        self.num_components, self.embedding_size = num_components, sizes["embedding_size"]
-        self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
-        self.weight = nn.Parameter(
-            torch.empty(vocab_size, self.embedding_size, device=device, dtype=dtype)
-        )
-        self.bias = (
-            nn.Parameter(torch.empty(vocab_size, device=device, dtype=dtype)) if bias else None
-        )
-        self.latent = None
-        if embedding_size is not None:
-            size = num_components * embedding_size
-            self.latent = nn.Linear(hidden_size, size, device=device, dtype=dtype)
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """As the paper's code: embedding uniform in ±0.1, bias 0, linear layers as torch does."""
-        nn.init.uniform_(self.weight, -0.1, 0.1)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-        for layer in self.children():
-            if isinstance(layer, nn.Linear):
-                layer.reset_parameters()
+    @property
+    def rank_bound(self) -> int | None:
+        """No matrix of log-probabilities has a higher rank; None if no bound is known."""
+        return None
+
+    def features(self, hidden: Tensor, **past: Any) -> Any:
+        """What the prediction of each token is made from: a pytree of tensors (..., anything)."""
+        return hidden
+
+    def log_prob_from(self, features: Any) -> Tensor:
+        """log p of every token (..., V), normalised, in at least float32; nothing random."""
+        raise NotImplementedError
+
+    def initial_state(self, batch_size: int) -> Any:
+        """What a stateful head remembers before the first window. Dimension 1 is the batch."""
+        raise NotImplementedError
+
+    def advance(self, hidden: Tensor, tokens: Tensor, state: Any) -> Any:
+        """What it remembers after a window of hidden states (T, B, D) and tokens (T, B)."""
+        raise NotImplementedError
 
     def tie(self, weight: nn.Parameter) -> None:
         """Share the output embedding with an input embedding's `weight`."""
@@ -104,52 +85,38 @@ class Head(nn.Module):
             )
         self.weight = weight
 
-    @property
-    def rank_bound(self) -> int | None:
-        """No matrix of this head's log-probabilities has a higher rank; None if no bound is known.
-
-        The contexts contribute E, the normaliser 1, the bias 1.
-        """
-        return self.embedding_size + (1 if self.bias is None else 2)
-
-    def mixture(self, hidden: Tensor) -> Mixture:
-        """The weights (..., K) and the contexts (..., K, E) of a hidden state (..., D)."""
-        raise NotImplementedError
-
-    def softmaxes(self, hidden: Tensor) -> Mixture:
-        """The contexts that each get a softmax, and the weights of those softmaxes."""
-        return self.mixture(hidden)
+    def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
+        """log p of every token (..., V), normalised."""
+        return self.log_prob_from(self.features(hidden, **past))
 
     def forward(
-        self, hidden: Tensor, target: Tensor, reduction: str = "mean", ignore_index: int = -100
-    ) -> HeadOutput:
-        """The log-probability of each target, and the loss.
+        self,
+        hidden: Tensor,
+        target: Tensor | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        **past: Any,
+    ) -> HeadOutput | Tensor:
+        """The log-probability of each target, and the loss; without targets, `log_prob(hidden)`.
 
         Args:
             hidden: (..., D).
-            target: (...), word ids, or `ignore_index`.
+            target: (...), token ids, or `ignore_index`.
             reduction: "mean" over the targets that are not ignored, "sum" or "none".
+            past: `tokens` and `state`, for a stateful head.
         """
-        log_weight, context = self.softmaxes(hidden)
-        token_loss, loss = mixture_loss(
-            context,
-            log_weight,
-            self.weight,
-            target,
-            bias=self.bias,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
-        return HeadOutput(0.0 - token_loss, loss)
-
-    def log_prob(self, hidden: Tensor) -> Tensor:
-        """log p of every word (..., V), normalised."""
-        return self._log_prob(self.softmaxes(hidden))
+        features = self.features(hidden, **past)
+        if target is None:
+            return self.log_prob_from(features)
+        return self._loss(features, target, reduction, ignore_index)
 
     @torch.no_grad()
-    def predict(self, hidden: Tensor) -> Tensor:
-        """The likeliest word (...)."""
-        return self._by_chunks(hidden, lambda mixture: self._log_prob(mixture).argmax(-1))
+    def predict(self, hidden: Tensor, **past: Any) -> Tensor:
+        """The likeliest token (...)."""
+        features = self.features(hidden, **past)
+        return self._by_chunks(
+            hidden.shape[:-1], features, lambda chunk: self.log_prob_from(chunk).argmax(-1)
+        )
 
     @torch.no_grad()
     def sample(
@@ -159,63 +126,68 @@ class Head(nn.Module):
         top_k: int | None = None,
         top_p: float | None = None,
         generator: torch.Generator | None = None,
+        **past: Any,
     ) -> Tensor:
-        """A word (...) for each hidden state; `temperature` and cuts act on the mixture.
-
-        At temperature 1 without cuts the component is drawn first: exact, and one softmax a word.
-        """
+        """A token (...) for each hidden state; `temperature` and cuts act on the probabilities."""
         check_sampling(temperature, top_k, top_p)
+        is_plain = temperature == 1 and top_k is None and top_p is None
 
-        def draw_words(mixture: Mixture) -> Tensor:
-            if temperature == 1 and top_k is None and top_p is None:
-                mixture = _draw_components(mixture, generator)
-                return draw(self._log_prob(mixture), generator)
-            return draw(tempered(self._log_prob(mixture), temperature, top_k, top_p), generator)
+        def tokens_of(chunk: Any) -> Tensor:
+            if is_plain:
+                return self._draw(chunk, generator)
+            return draw(tempered(self.log_prob_from(chunk), temperature, top_k, top_p), generator)
 
-        return self._by_chunks(hidden, draw_words)
+        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), tokens_of)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        if self.num_components > 1:
-            text += f", num_components={self.num_components}"
-        if self.latent is not None:
-            text += f", embedding_size={self.embedding_size}, activation={self.activation!r}"
-        text += f", dropout={self.dropout}, bias={self.bias is not None}"
-        return text + (", batch_first=True" if self.batch_first else "")
+    def _draw(self, features: Any, generator: torch.Generator | None) -> Tensor:
+        """A token (N,) for the features of each of N."""
+        return draw(self.log_prob_from(features), generator)
 
-    def _contexts(self, hidden: Tensor) -> Tensor:
-        """(..., K, E), with dropout: one mask per sequence, shared over time."""
-        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
-            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
-        if self.latent is None:
-            context = hidden
-        else:
-            context = ACTIVATIONS[self.activation](self.latent(hidden))
-        K, E = self.num_components, self.embedding_size
-        context = context.view(*context.shape[:-1], K, E)  # (..., K, E)
-        if not self.training:
-            return context
-        time_dim = int(self.batch_first) if hidden.dim() > 2 else None
-        return locked_dropout(context, self.dropout, time_dim)
+    def _loss(self, features: Any, target: Tensor, reduction: str, ignore_index: int) -> HeadOutput:
+        """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
+        check_reduction(reduction)
+        flat = flattened(features, target.dim())
+        ids = target.reshape(-1).long()  # (N,)
+        kept = (ids != ignore_index).nonzero().squeeze(1)
+        check_targets(ids[kept], self.vocab_size)
+        leaves, tree = tree_flatten(flat)
 
-    def _log_prob(self, mixture: Mixture) -> Tensor:
-        return mixture_log_prob(mixture.context, mixture.log_weight, self.weight, self.bias)
+        def chunk_loss(ids: Tensor, *leaves: Tensor) -> Tensor:
+            log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
+            return -log_p.gather(-1, ids[:, None]).squeeze(-1)  # (n,)
 
-    def _by_chunks(self, hidden: Tensor, words_of: Callable[[Mixture], Tensor]) -> Tensor:
-        """Words (...) of the hidden states, without log-probabilities for all of them at once."""
-        log_weight, context = self.softmaxes(hidden)
-        log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
-        context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
-        words = torch.empty(len(context), dtype=torch.long, device=hidden.device)
-        itemsize = at_least_float32(self.weight.dtype).itemsize
-        for tokens in token_slices(len(context), self.vocab_size, itemsize):
-            words[tokens] = words_of(Mixture(log_weight[tokens], context[tokens]))
-        return words.reshape(hidden.shape[:-1])
+        found = [ids.new_empty(0, dtype=at_least_float32(leaves[0].dtype))]
+        for rows in token_slices(len(kept), self.vocab_size, found[0].itemsize):
+            chosen = kept[rows]
+            parts = (ids[chosen], *(leaf[chosen] for leaf in leaves))
+            loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
+            found.append(loss)
+        kept_loss = torch.cat(found)  # (kept,)
+        token_loss = kept_loss.new_zeros(len(ids)).index_copy(0, kept, kept_loss)
+        token_loss = token_loss.reshape(target.shape)
+        if reduction == "none":
+            return HeadOutput(0.0 - token_loss, token_loss)
+        return HeadOutput(0.0 - token_loss.detach(), reduce(kept_loss, reduction))
+
+    def _by_chunks(
+        self, shape: torch.Size, features: Any, tokens_of: Callable[[Any], Tensor]
+    ) -> Tensor:
+        """Tokens (...) without log-probabilities for all of them at once."""
+        flat = flattened(features, len(shape))
+        leaves = tree_flatten(flat)[0]
+        found = torch.empty(shape.numel(), dtype=torch.long, device=leaves[0].device)
+        itemsize = at_least_float32(leaves[0].dtype).itemsize
+        for rows in token_slices(len(found), self.vocab_size, itemsize):
+            found[rows] = tokens_of(tree_map(lambda leaf, rows=rows: leaf[rows], flat))
+        return found.reshape(shape)
 
 
-def _draw_components(mixture: Mixture, generator: torch.Generator | None) -> Mixture:
-    """A mixture (N, 1), (N, 1, E) with one component drawn for each token."""
-    chosen = draw(mixture.log_weight, generator)  # (N,)
-    rows = torch.arange(len(chosen), device=chosen.device)
-    context = mixture.context[rows, chosen].unsqueeze(1)  # (N, 1, E)
-    return Mixture(torch.zeros_like(mixture.log_weight[:, :1]), context)
+def flattened(features: Any, num_leading: int) -> Any:
+    """The tensors with their leading dimensions as one, (N, …)."""
+    return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[num_leading:]), features)
+
+
+def check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")

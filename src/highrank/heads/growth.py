@@ -1,6 +1,6 @@
-"""Turn a mixture of one softmax into K that start out saying nearly the same.
+"""Turn a mixture of one softmax into K that start out nearly equal.
 
-Each new component is the old one with noise, which is what lets them part; the weights start
+Each new component is the old one with noise, which lets them specialise; the weights start
 uniform. The noise of the K components sums to zero, so that the mixture changes in second order
 only: the components may differ a lot before their mixture does. D hidden size, E embedding size.
 """
@@ -31,27 +31,14 @@ def grown(
     It has as much noise as changes the loss of these states, without dropout, by at most 0.1 %.
 
     Args:
-        hidden: (..., D), states that the head meets.
-        target: (...), the words that followed them.
+        hidden: (..., D), hidden states that the head meets.
+        target: (...), the tokens that followed them.
     """
     if not isinstance(head, MixtureOfSoftmaxes) or head.num_components != 1:
         found = f"{type(head).__name__} with {head.num_components}"
         raise ValueError(f"the head must be a mixture with one component to grow, got {found}")
-    assert head.latent is not None
-    new = MixtureOfSoftmaxes(
-        head.hidden_size,
-        head.vocab_size,
-        num_components,
-        head.embedding_size,
-        activation=head.activation,
-        dropout=head.dropout,
-        bias=head.bias is not None,
-        batch_first=head.batch_first,
-        device=head.weight.device,
-        dtype=head.weight.dtype,
-    )
-    assert new.latent is not None
-    new.weight, new.bias = head.weight, head.bias
+    new = with_components(head, num_components)
+    assert head.latent is not None and new.latent is not None
     weight, bias = head.latent.weight, head.latent.bias  # (E, D), (E,)
     new.latent.bias.copy_(bias.repeat(num_components))
     new.prior.weight.zero_()
@@ -65,6 +52,24 @@ def grown(
         if abs(_loss(new, hidden, target) - loss) <= TOLERANCE * loss:
             break
     return new.train(head.training)
+
+
+def with_components(head: MixtureOfSoftmaxes, num_components: int) -> MixtureOfSoftmaxes:
+    """A head of K components as its constructor makes it; embedding and bias are shared."""
+    new = MixtureOfSoftmaxes(
+        head.hidden_size,
+        head.vocab_size,
+        num_components,
+        head.embedding_size,
+        activation=head.activation,
+        dropout=head.dropout,
+        bias=head.bias is not None,
+        batch_first=head.batch_first,
+        device=head.weight.device,
+        dtype=head.weight.dtype,
+    )
+    new.weight, new.bias = head.weight, head.bias
+    return new
 
 
 def _loss(head: MixtureOfSoftmaxes, hidden: Tensor, target: Tensor) -> float:

@@ -1,22 +1,148 @@
-"""What the two mixtures share: K contexts, and their weights from a linear prior without bias.
+"""Heads that are mixtures of softmaxes over contexts, one context being an ordinary softmax.
 
-Which component said a word: the posterior over the components of a mixture.
+    p(token | hidden) = Σ_k weight_k · softmax(W context_k + b)[token]
 
-    r_k = π_k · softmax(W h_k + b)[word] / p(word)
-
-D hidden size, K components, E embedding size; `...` is any leading dimensions.
+A head states its idea in `mixture`; the fused loss and everything else follow. D hidden size,
+K components, E embedding size, V vocabulary; `...` is any leading dimensions.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, Mixture
-from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+from highrank.heads.base import Head, HeadOutput, check_sizes
+from highrank.ops.dropout import locked_dropout
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_cross_entropy.arguments import check_targets
+from highrank.ops.mixture_log_prob import mixture_log_prob
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.sampling import draw
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+}
+
+
+class Mixture(NamedTuple):
+    log_weight: Tensor
+    """(..., K), normalised."""
+    context: Tensor
+    """(..., K, E)."""
 
 
 class MixtureHead(Head):
+    """Base of the mixtures: the output embedding, and the contexts that meet it."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        num_components: int,
+        embedding_size: int | None,
+        activation: str,
+        dropout: float,
+        bias: bool,
+        batch_first: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(hidden_size, vocab_size)
+        size = hidden_size if embedding_size is None else embedding_size
+        check_sizes(num_components=num_components, embedding_size=size)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.num_components, self.embedding_size = num_components, size
+        self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(vocab_size, size, **options))
+        self.bias = nn.Parameter(torch.empty(vocab_size, **options)) if bias else None
+        self.latent = None
+        if embedding_size is not None:
+            self.latent = nn.Linear(hidden_size, num_components * embedding_size, **options)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As the paper's code: embedding uniform in ±0.1, bias 0, linear layers as torch does."""
+        nn.init.uniform_(self.weight, -0.1, 0.1)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+
+    @property
+    def rank_bound(self) -> int | None:
+        """Of one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
+        return self.embedding_size + (1 if self.bias is None else 2)
+
+    def mixture(self, hidden: Tensor) -> Mixture:
+        """The weights (..., K) and the contexts (..., K, E) of a hidden state (..., D)."""
+        raise NotImplementedError
+
+    def softmaxes(self, hidden: Tensor) -> Mixture:
+        """The contexts that each get a softmax, and the weights of those softmaxes."""
+        return self.mixture(hidden)
+
+    def features(self, hidden: Tensor, **past: Any) -> Mixture:
+        return self.softmaxes(hidden)
+
+    def log_prob_from(self, features: Mixture) -> Tensor:
+        return mixture_log_prob(features.context, features.log_weight, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
+        if self.num_components > 1:
+            text += f", num_components={self.num_components}"
+        if self.latent is not None:
+            text += f", embedding_size={self.embedding_size}, activation={self.activation!r}"
+        text += f", dropout={self.dropout}, bias={self.bias is not None}"
+        return text + (", batch_first=True" if self.batch_first else "")
+
+    def _loss(
+        self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
+    ) -> HeadOutput:
+        token_loss, loss = mixture_loss(
+            features.context,
+            features.log_weight,
+            self.weight,
+            target,
+            bias=self.bias,
+            reduction=reduction,
+            ignore_index=ignore_index,
+        )
+        return HeadOutput(0.0 - token_loss, loss)
+
+    def _draw(self, features: Mixture, generator: torch.Generator | None) -> Tensor:
+        """The component first, then the token: exact, and one softmax a token."""
+        log_weight, context = features  # (N, K), (N, K, E)
+        chosen = draw(log_weight, generator)  # (N,)
+        rows = torch.arange(len(chosen), device=chosen.device)
+        one = Mixture(torch.zeros_like(log_weight[:, :1]), context[rows, chosen].unsqueeze(1))
+        return draw(self.log_prob_from(one), generator)
+
+    def _contexts(self, hidden: Tensor) -> Tensor:
+        """(..., K, E), with dropout: one mask per sequence, shared over time."""
+        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
+            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
+        if self.latent is None:
+            context = hidden
+        else:
+            context = ACTIVATIONS[self.activation](self.latent(hidden))
+        K, E = self.num_components, self.embedding_size
+        context = context.view(*context.shape[:-1], K, E)  # (..., K, E)
+        if not self.training:
+            return context
+        time_dim = int(self.batch_first) if hidden.dim() > 2 else None
+        return locked_dropout(context, self.dropout, time_dim)
+
+
+class PriorMixture(MixtureHead):
     """π = softmax(P hidden) and h_k = activation(L_k hidden + c_k); a subclass mixes."""
 
     def __init__(
@@ -54,14 +180,17 @@ class MixtureHead(Head):
 
 
 @torch.no_grad()
-def log_responsibility(head: Head, hidden: Tensor, target: Tensor) -> Tensor:
-    """log r (..., K), normalised. A head with one softmax, as MoC, has K = 1 here.
+def log_responsibility(head: MixtureHead, hidden: Tensor, target: Tensor) -> Tensor:
+    """log r (..., K), normalised: the posterior over the components, given the token.
 
-    Of a word that no component can say, the weights before it.
+        r_k = π_k · softmax(W h_k + b)[token] / p(token)
+
+    A head with one softmax, as MoC, has K = 1 here. Of a token that no component can predict, the
+    weights before it.
 
     Args:
         hidden: (..., D).
-        target: (...), word ids.
+        target: (...), token ids.
     """
     if target.shape != hidden.shape[:-1]:
         raise ValueError(f"target must be {tuple(hidden.shape[:-1])}, got {tuple(target.shape)}")

@@ -9,15 +9,14 @@ remains, so the rank of log p is bounded as for one softmax.
 import torch
 from torch import Tensor
 
-from highrank.heads.base import Mixture
-from highrank.heads.mixture import MixtureHead
+from highrank.heads.mixture import Mixture, PriorMixture
 
 
-class MixtureOfContexts(MixtureHead):
+class MixtureOfContexts(PriorMixture):
     """One softmax over a weighted sum of K contexts. Arguments as `MixtureOfSoftmaxes`."""
 
     def softmaxes(self, hidden: Tensor) -> Mixture:
         log_weight, context = self.mixture(hidden)
-        share = log_weight.exp().to(context.dtype)  # (..., K)
-        mixed = (share[..., None] * context).sum(-2, keepdim=True)  # (..., 1, E)
+        fraction = log_weight.exp().to(context.dtype)  # (..., K)
+        mixed = (fraction[..., None] * context).sum(-2, keepdim=True)  # (..., 1, E)
         return Mixture(torch.zeros_like(log_weight[..., :1]), mixed)

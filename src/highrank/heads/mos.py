@@ -6,10 +6,10 @@ The sum stands inside the logarithm, so log p is no longer linear in anything of
 bound on its rank follows from E. P has no bias and L has one, as in the paper's code.
 """
 
-from highrank.heads.mixture import MixtureHead
+from highrank.heads.mixture import PriorMixture
 
 
-class MixtureOfSoftmaxes(MixtureHead):
+class MixtureOfSoftmaxes(PriorMixture):
     """K softmaxes that share one output embedding, weighted by the hidden state.
 
     Args:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from highrank.heads.base import Head, Mixture
+from highrank.heads.mixture import Mixture, MixtureHead
 from highrank.ops.numerics import at_least_float32
 
 
-class Softmax(Head):
+class Softmax(MixtureHead):
     """The head that the mixtures are compared with.
 
     Args:

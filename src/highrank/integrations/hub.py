@@ -1,4 +1,4 @@
-"""The Hugging Face hub: which names can be on it, and whether a model is, asked once."""
+"""The Hugging Face hub: which names a model can have there, and whether it is there."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ MAX_LENGTH = 96
 
 
 class HubError(ValueError):
-    """What the hub said of a model, or that it said nothing."""
+    """The hub has no such model, or cannot be reached."""
 
 
 def is_hub_name(name: str) -> bool:
@@ -18,16 +18,19 @@ def is_hub_name(name: str) -> bool:
 
 
 def hub_answers(name: str) -> bool:
-    """Whether the model is on the hub: one question, where transformers would ask six times.
+    """Whether the model is on the hub: one request, where transformers would send six.
 
     False if there is no answer but the model was downloaded before. A `HubError` if there is no
     answer and no download, or if the hub has no such model.
     """
-    hub: Any = _hub()
+    import huggingface_hub
+    import huggingface_hub.errors
+
+    hub: Any = huggingface_hub
     try:
         hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
     except (hub.errors.GatedRepoError, hub.errors.EntryNotFoundError):
-        # The model is there. What keeps it from being read is said when it is read.
+        # The model is there. Why it cannot be loaded is reported when it is loaded.
         return True
     except hub.errors.RepositoryNotFoundError:
         raise HubError("the Hugging Face hub has no model of this name") from None
@@ -35,13 +38,10 @@ def hub_answers(name: str) -> bool:
     except (OSError, hub.errors.HTTPError) as error:
         if isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
             return False
-        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-        raise HubError(f"the Hugging Face hub could not be reached ({reason})") from None
+        raise HubError(f"the Hugging Face hub could not be reached ({first_line(error)})") from None
     return True
 
 
-def _hub() -> Any:
-    import huggingface_hub
-    import huggingface_hub.errors
-
-    return huggingface_hub
+def first_line(error: Exception) -> str:
+    """Of the error's message, which may be a page."""
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))

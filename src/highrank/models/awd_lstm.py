@@ -1,25 +1,24 @@
-"""Dropouts of AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182; Gal (2016).
+"""AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182, as Yang et al. (2018) use it.
 
-Locked dropout is `highrank.ops.dropout.locked_dropout`. V vocabulary, E embedding size, H hidden.
+    embedding, tokens dropped → locked dropout → LSTM → locked dropout → … → LSTM → locked dropout
 
-AWD-LSTM: Merity, Keskar and Socher (2018), arXiv 1708.02182, as Yang et al. (2018) use it.
-
-    embedding, words dropped → locked dropout → LSTM → locked dropout → … → LSTM → locked dropout
-
-Each LSTM's recurrent matrix has weight-drop. T time, B sequences, E embedding size, H layer size.
+Each LSTM's recurrent matrix has weight-drop. T time, B sequences, E embedding size, H layer size,
+V vocabulary.
 """
-
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from highrank.models.backbone import BackboneOutput
 from highrank.ops.dropout import locked_dropout
+
+# (h, c) of each layer, each (1, B, H).
+LSTMState = list[tuple[Tensor, Tensor]]
 
 
 def embed_with_dropout(embedding: nn.Embedding, tokens: Tensor, p: float) -> Tensor:
-    """Embed, with whole words left out: a dropped word is zero wherever it occurs."""
+    """Embed, with whole tokens left out: a dropped token is zero wherever it occurs."""
     if p == 0:
         return embedding(tokens)  # type: ignore[no-any-return]
     mask = F.dropout(embedding.weight.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
@@ -32,7 +31,7 @@ class WeightDropLSTM(nn.LSTM):
     The mask is drawn once per call, so it is the same for all time steps of a window.
 
     Args:
-        weight_dropout: share of the recurrent weights (4H, H) that is zero in training.
+        weight_dropout: fraction of the recurrent weights (4H, H) that is zero in training.
     """
 
     def __init__(
@@ -55,26 +54,14 @@ class WeightDropLSTM(nn.LSTM):
         return torch.func.functional_call(self, dropped, (x, state))  # type: ignore[no-any-return]
 
 
-# (h, c) of each layer, each (1, B, H).
-State = list[tuple[Tensor, Tensor]]
-
-
-class BackboneOutput(NamedTuple):
-    hidden: Tensor
-    """(T, B, D), after the last dropout: what feeds the head and the activation penalty."""
-    raw: Tensor
-    """(T, B, D), before it: what the temporal activation penalty compares."""
-    state: State
-
-
 class AWDLSTM(nn.Module):
-    """LSTM layers over word embeddings, with the dropouts of the paper.
+    """LSTM layers over token embeddings, with the dropouts of the paper.
 
     Args:
         vocab_size: V.
         embedding_size: E.
         hidden_sizes: H of each layer; the last is the hidden size D that the head sees.
-        embedding_dropout: share of the words that are zero in a window (dropoute).
+        embedding_dropout: fraction of the tokens that are zero in a window (dropoute).
         input_dropout: on the embeddings, locked (dropouti).
         hidden_dropout: between the layers, locked (dropouth).
         output_dropout: on the last layer, locked (dropout).
@@ -112,16 +99,15 @@ class AWDLSTM(nn.Module):
                 raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
         if not embedding_range > 0:
             raise ValueError(f"embedding_range must be positive, got {embedding_range}")
-        self.hidden_size, self.embedding_range = hidden_sizes[-1], embedding_range
-        # tanh times a sigmoid: every number of a hidden state lies within ±1.
-        self.hidden_bound = 1.0
+        self.layer_sizes, self.embedding_range = (embedding_size, *hidden_sizes), embedding_range
+        # tanh times a sigmoid; dropout is off where the bound matters.
+        self.hidden_bound: float | None = 1.0
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
         self.embedding = nn.Embedding(vocab_size, embedding_size, device=device, dtype=dtype)
-        sizes = (embedding_size, *hidden_sizes)
         self.layers = nn.ModuleList(
             WeightDropLSTM(before, after, weight_dropout, device=device, dtype=dtype)
-            for before, after in zip(sizes, hidden_sizes, strict=False)
+            for before, after in zip(self.layer_sizes, hidden_sizes, strict=False)
         )
         self.reset_parameters()
 
@@ -132,19 +118,20 @@ class AWDLSTM(nn.Module):
             assert isinstance(layer, WeightDropLSTM)
             layer.reset_parameters()
 
-    def initial_state(self, batch_size: int) -> State:
+    def initial_state(self, batch_size: int) -> LSTMState:
         """Zeros."""
         weight = self.embedding.weight
         sizes = [layer.hidden_size for layer in self.layers if isinstance(layer, WeightDropLSTM)]
         zeros = [weight.new_zeros(1, batch_size, size) for size in sizes]
         return [(zero, zero.clone()) for zero in zeros]
 
-    def forward(self, tokens: Tensor, state: State) -> BackboneOutput:
-        """Read tokens (T, B) on from a state."""
+    def forward(self, tokens: Tensor, state: LSTMState) -> BackboneOutput:
+        """Read tokens (T, B), starting in a state."""
         keep = 1.0 if self.training else 0.0
         x = embed_with_dropout(self.embedding, tokens, keep * self.embedding_dropout)  # (T, B, E)
         x = raw = locked_dropout(x, keep * self.input_dropout, shared_dim=0)
-        new_state: State = []
+        new_state: LSTMState = []
+        layers = [x]
         for index, (layer, layer_state) in enumerate(zip(self.layers, state, strict=True)):
             assert isinstance(layer, WeightDropLSTM)
             raw, layer_state = layer.run(x, layer_state)  # (T, B, H)
@@ -152,4 +139,5 @@ class AWDLSTM(nn.Module):
             last = index == len(self.layers) - 1
             rate = self.output_dropout if last else self.hidden_dropout
             x = locked_dropout(raw, keep * rate, shared_dim=0)
-        return BackboneOutput(x, raw, new_state)
+            layers.append(x)
+        return BackboneOutput(x, raw, new_state, tuple(layers))

@@ -1,11 +1,15 @@
-"""A backbone and a head: words in, loss of the next words out, state carried along."""
+"""A backbone and a head: tokens in, loss of the next tokens out, state carried along.
 
-from typing import NamedTuple
+T time, B sequences, D hidden size.
+"""
 
+from typing import Any, NamedTuple
+
+import torch
 from torch import Tensor, nn
 
-from highrank.heads import Head
-from highrank.models.awd_lstm import AWDLSTM, State
+from highrank.heads.base import Head
+from highrank.models.backbone import Backbone, BackboneOutput, State, map_state
 
 
 class LanguageModelOutput(NamedTuple):
@@ -14,44 +18,70 @@ class LanguageModelOutput(NamedTuple):
     output: Tensor
     """log p of each target (T, B), 0 where it is ignored."""
     hidden: Tensor
-    """(T, B, D), what the head saw."""
+    """(T, B, D), the backbone's last hidden states."""
     raw: Tensor
     """(T, B, D), the same before the last dropout."""
     state: State
     """Detached: gradients end at the window's boundary."""
 
 
+class Read(NamedTuple):
+    """What the head predicts from."""
+
+    hidden: Tensor
+    """(T, B, size), of the layers that the head asks for."""
+    past: dict[str, Any]
+    """`tokens` and `state` for a stateful head, else empty."""
+    state: State
+    """After the window."""
+    backbone: BackboneOutput
+
+
 class LanguageModel(nn.Module):
-    """p(word | words before), computed window by window.
+    """p(token | tokens before), computed window by window.
 
     Args:
-        backbone: reads tokens (T, B) on from a state.
-        head: predicts the next word from the backbone's hidden state.
+        backbone: reads tokens (T, B), starting in a state.
+        head: predicts the next token from the backbone's hidden states.
         tied: whether the head's output embedding is the backbone's input embedding.
     """
 
-    def __init__(self, backbone: AWDLSTM, head: Head, tied: bool = True) -> None:
+    backbone: Backbone
+    head: Head
+
+    def __init__(self, backbone: Backbone, head: Head, tied: bool = True) -> None:
         super().__init__()
-        if head.hidden_size != backbone.hidden_size:
+        size = sum(backbone.layer_sizes[layer] for layer in head.layers)
+        if head.hidden_size != size:
             raise ValueError(
-                f"the head's hidden_size must be the backbone's {backbone.hidden_size}, "
-                f"got {head.hidden_size}"
+                f"the head's hidden_size must be the backbone's {size}, got {head.hidden_size}"
             )
         if tied:
             head.tie(backbone.embedding.get_parameter("weight"))
         self.backbone, self.head = backbone, head
 
     def initial_state(self, batch_size: int) -> State:
-        return self.backbone.initial_state(batch_size)
+        state = self.backbone.initial_state(batch_size)
+        return (state, self.head.initial_state(batch_size)) if self.head.is_stateful else state
 
     def forward(
         self, tokens: Tensor, target: Tensor, state: State, reduction: str = "mean"
     ) -> LanguageModelOutput:
-        """Read tokens (T, B) and score targets (T, B), the words that follow each of them."""
-        hidden, raw, state = self.backbone(tokens, state)
-        output, loss = self.head(hidden, target, reduction=reduction)
-        return LanguageModelOutput(loss, output, hidden, raw, detached(state))
+        """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
+        read = self.read(tokens, state)
+        output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
+        state = map_state(torch.Tensor.detach, read.state)
+        return LanguageModelOutput(loss, output, read.backbone.hidden, read.backbone.raw, state)
 
-
-def detached(state: State) -> State:
-    return [(h.detach(), c.detach()) for h, c in state]
+    def read(self, tokens: Tensor, state: State) -> Read:
+        """Run the backbone over tokens (T, B): then `head.sample(read.hidden, **read.past)`."""
+        head = self.head
+        before, head_state = state if head.is_stateful else (state, None)
+        out = self.backbone(tokens, before)
+        hidden = out.hidden
+        if head.layers != (-1,):
+            hidden = torch.cat([out.layers[layer] for layer in head.layers], -1)
+        if not head.is_stateful:
+            return Read(hidden, {}, out.state, out)
+        past = {"tokens": tokens, "state": head_state}
+        return Read(hidden, past, (out.state, head.advance(hidden, tokens, head_state)), out)

@@ -1,10 +1,12 @@
-"""Borrow a model's parameters and give them back."""
+"""A model's parameters: borrow them and give them back, save them and fill them in."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from highrank.models.language_model import LanguageModel
 
 
 @contextmanager
@@ -39,3 +41,22 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in saved:
             module.training = training
+
+
+def save_state(model: LanguageModel) -> dict[str, Tensor]:
+    """The model's tensors, a tied embedding once."""
+    state = model.state_dict()
+    if _is_tied(model):
+        del state["head.weight"]
+    return {name: tensor.detach().contiguous() for name, tensor in state.items()}
+
+
+def load_state(model: LanguageModel, state: Mapping[str, Tensor]) -> None:
+    """Fill a model with what `save_state` gave."""
+    if _is_tied(model):
+        state = {**state, "head.weight": state["backbone.embedding.weight"]}
+    model.load_state_dict(state)
+
+
+def _is_tied(model: LanguageModel) -> bool:
+    return getattr(model.head, "weight", None) is model.backbone.embedding.weight

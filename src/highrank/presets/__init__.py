@@ -1,31 +1,24 @@
-"""Runs with a name: one function per table row, each returns a complete configuration."""
+"""Runs with a name, one function per table row, and the perplexities that papers print for them."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 from highrank.config import RunConfig
-from highrank.presets.penn_treebank import (
-    ptb_moc,
-    ptb_mos,
-    ptb_small_grown,
-    ptb_small_mos,
-    ptb_small_softmax,
-    ptb_softmax,
-)
-from highrank.presets.small import small, small_softmax
-from highrank.presets.wikitext_2 import wt2_moc, wt2_mos, wt2_softmax
+from highrank.presets import penn_treebank, small, wikitext_2
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
-    "small": small,
-    "small-softmax": small_softmax,
-    "ptb-small-softmax": ptb_small_softmax,
-    "ptb-small-mos": ptb_small_mos,
-    "ptb-small-grown": ptb_small_grown,
-    "ptb-softmax": ptb_softmax,
-    "ptb-moc": ptb_moc,
-    "ptb-mos": ptb_mos,
-    "wt2-softmax": wt2_softmax,
-    "wt2-moc": wt2_moc,
-    "wt2-mos": wt2_mos,
+    "small": small.small,
+    "small-softmax": small.small_softmax,
+    "ptb-small-softmax": small.ptb_small_softmax,
+    "ptb-small-mos": small.ptb_small_mos,
+    "ptb-small-grown": small.ptb_small_grown,
+    "ptb-softmax": penn_treebank.ptb_softmax,
+    "ptb-moc": penn_treebank.ptb_moc,
+    "ptb-mos": penn_treebank.ptb_mos,
+    "wt2-softmax": wikitext_2.wt2_softmax,
+    "wt2-moc": wikitext_2.wt2_moc,
+    "wt2-mos": wikitext_2.wt2_mos,
 }
 
 
@@ -33,3 +26,62 @@ def get(name: str) -> RunConfig:
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]()
+
+
+class Published(NamedTuple):
+    """A row of a table."""
+
+    source: str
+    method: str
+    """static, dynamic or cache."""
+    is_finetuned: bool
+    valid: float
+    test: float
+
+
+# Yang et al. (2018), https://arxiv.org/abs/1711.03953
+YANG_PTB, YANG_WT2, YANG_MOC = "Yang, table 1", "Yang, table 2", "Yang, table 5"
+
+PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "ptb-mos": (
+        Published(YANG_PTB, "static", False, 58.08, 55.97),
+        Published(YANG_PTB, "static", True, 56.54, 54.44),
+        Published(YANG_PTB, "dynamic", True, 48.33, 47.69),
+    ),
+    "ptb-moc": (Published(YANG_MOC, "static", False, 59.82, 57.55),),
+    # Yang et al. quote these of Merity et al., and of Krause et al. for dynamic evaluation.
+    "ptb-softmax": (
+        Published(YANG_PTB, "static", False, 60.7, 58.8),
+        Published(YANG_PTB, "static", True, 60.0, 57.3),
+        Published(YANG_PTB, "cache", True, 53.9, 52.8),
+        Published(YANG_PTB, "dynamic", True, 51.6, 51.1),
+    ),
+    "wt2-mos": (
+        Published(YANG_WT2, "static", False, 66.01, 63.33),
+        Published(YANG_WT2, "static", True, 63.88, 61.45),
+        Published(YANG_WT2, "dynamic", True, 42.41, 40.68),
+    ),
+    "wt2-moc": (Published(YANG_MOC, "static", False, 68.76, 65.98),),
+    "wt2-softmax": (
+        Published(YANG_WT2, "static", False, 69.1, 66.0),
+        Published(YANG_WT2, "static", True, 68.6, 65.8),
+        Published(YANG_WT2, "cache", True, 53.8, 52.0),
+        Published(YANG_WT2, "dynamic", True, 46.4, 44.3),
+    ),
+}
+
+
+def published(config: RunConfig, corpus: str) -> tuple[Published, ...]:
+    """The rows of the preset that the configuration is, whatever its seed; none if it is none.
+
+    Args:
+        corpus: the name of the prepared corpus, which the configuration may give as a path.
+    """
+    wanted = _normalised(replace(config, corpus=corpus))
+    found = (rows for name, rows in PUBLISHED.items() if _normalised(get(name)) == wanted)
+    return next(found, ())
+
+
+def _normalised(config: RunConfig) -> RunConfig:
+    """With constants for the fields that a published run leaves free."""
+    return replace(config, seed=0, precision="float32", valid_batch_size=1)

@@ -1,9 +1,4 @@
-"""Penn Treebank runs of Yang et al. (2018) and Merity et al. (2018), with their official flags.
-
-Penn Treebank in twenty minutes of a laptop: three heads, equal in parameters and context size.
-
-All three have contexts of 64 numbers and 1.82 million parameters.
-"""
+"""Penn Treebank runs of Yang et al. (2018) and Merity et al. (2018), with their official flags."""
 
 from dataclasses import replace
 
@@ -24,9 +19,8 @@ def ptb_mos() -> RunConfig:
             output_dropout=0.4,  # --dropout 0.4
             weight_dropout=0.5,  # --wdrop 0.5
         ),
-        head=HeadConfig(
-            kind="mos", num_components=15, dropout=0.29
-        ),  # --n_experts 15 --dropoutl 0.29
+        # --n_experts 15 --dropoutl 0.29
+        head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
         batch=BatchConfig(batch_size=12, bptt=70, bptt_max_delta=40),  # --batch_size 12 --bptt 70
         train=StageConfig(lr=20.0, epochs=1000, switch_after=5),  # --lr 20 --nonmono 5
         finetune=StageConfig(optimizer="asgd", lr=25.0, stop_after=5),  # finetune.py --lr 25
@@ -35,7 +29,8 @@ def ptb_mos() -> RunConfig:
 
 def ptb_moc() -> RunConfig:
     """AWD-LSTM-MoC: 59.82 valid, 57.55 test without finetuning (paper, table 5)."""
-    return replace(ptb_mos(), head=HeadConfig(kind="moc", num_components=15, dropout=0.29))
+    mos = ptb_mos()
+    return replace(mos, head=replace(mos.head, kind="moc"))
 
 
 def ptb_softmax() -> RunConfig:
@@ -56,47 +51,4 @@ def ptb_softmax() -> RunConfig:
         batch=BatchConfig(batch_size=20, bptt=70, bptt_max_delta=40),  # --batch_size 20 --bptt 70
         train=StageConfig(lr=30.0, epochs=500, switch_after=5),  # --lr 30 --epoch 500
         finetune=StageConfig(optimizer="asgd", lr=30.0, epochs=500, stop_after=5),
-    )
-
-
-CONTEXT_SIZE = 64
-
-
-def ptb_small_softmax() -> RunConfig:
-    """A small AWD-LSTM with one softmax; meant for --budget 20m."""
-    return RunConfig(
-        corpus="penn-treebank",
-        model=_model(476, CONTEXT_SIZE),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=20, bptt=35, bptt_max_delta=20),
-        train=StageConfig(
-            optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=1000, anneal=True
-        ),
-        activation_penalty=0.0,
-        temporal_penalty=0.0,
-    )
-
-
-def ptb_small_mos() -> RunConfig:
-    """The same size and budget, with a mixture of five softmaxes from the start."""
-    head = HeadConfig(kind="mos", num_components=5, dropout=0.0)
-    return replace(ptb_small_softmax(), model=_model(320, 256), head=head)
-
-
-def ptb_small_grown() -> RunConfig:
-    """The same mixture, grown from one softmax after 70 % of the budget."""
-    mos = ptb_small_mos()
-    return replace(mos, head=replace(mos.head, grow_at=0.7))
-
-
-def _model(*hidden_sizes: int) -> ModelConfig:
-    return ModelConfig(
-        embedding_size=CONTEXT_SIZE,
-        hidden_sizes=hidden_sizes,
-        embedding_dropout=0.0,
-        input_dropout=0.1,
-        hidden_dropout=0.1,
-        output_dropout=0.1,
-        weight_dropout=0.1,
-        embedding_range=0.5,
     )

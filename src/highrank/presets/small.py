@@ -1,8 +1,13 @@
-"""The default run: small enough for a laptop's lunch break, large enough to write sentences."""
+"""Small runs for a laptop: within a family, heads have equal parameters and context sizes."""
 
 from dataclasses import replace
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+
+# Quick, unlike the papers' SGD.
+ADAMW = StageConfig(
+    optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=1000, anneal=True
+)
 
 
 def small() -> RunConfig:
@@ -21,9 +26,7 @@ def small() -> RunConfig:
         ),
         head=HeadConfig(kind="mos", num_components=4, dropout=0.1, grow_at=0.85),
         batch=BatchConfig(batch_size=32, bptt=35, bptt_max_delta=20),
-        train=StageConfig(
-            optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=2, anneal=True
-        ),
+        train=replace(ADAMW, epochs=2),
         activation_penalty=0.0,
         temporal_penalty=0.0,
     )
@@ -37,3 +40,41 @@ def small_softmax() -> RunConfig:
         model=replace(mos.model, hidden_sizes=(361, mos.model.embedding_size)),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
     )
+
+
+def ptb_small_softmax() -> RunConfig:
+    """A small AWD-LSTM with one softmax, 1.82 million parameters; meant for --budget 20m."""
+    return RunConfig(
+        corpus="penn-treebank",
+        model=ModelConfig(
+            embedding_size=64,
+            hidden_sizes=(476, 64),
+            embedding_dropout=0.0,
+            input_dropout=0.1,
+            hidden_dropout=0.1,
+            output_dropout=0.1,
+            weight_dropout=0.1,
+            embedding_range=0.5,
+        ),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        batch=BatchConfig(batch_size=20, bptt=35, bptt_max_delta=20),
+        train=ADAMW,
+        activation_penalty=0.0,
+        temporal_penalty=0.0,
+    )
+
+
+def ptb_small_mos() -> RunConfig:
+    """The same size and budget, with a mixture of five softmaxes from the start."""
+    softmax = ptb_small_softmax()
+    return replace(
+        softmax,
+        model=replace(softmax.model, hidden_sizes=(320, 256)),
+        head=HeadConfig(kind="mos", num_components=5, dropout=0.0),
+    )
+
+
+def ptb_small_grown() -> RunConfig:
+    """The same mixture, grown from one softmax after 70 % of the budget."""
+    mos = ptb_small_mos()
+    return replace(mos, head=replace(mos.head, grow_at=0.7))

@@ -19,9 +19,8 @@ def wt2_mos() -> RunConfig:
             output_dropout=0.4,  # --dropout 0.4
             weight_dropout=0.5,  # --wdrop 0.5
         ),
-        head=HeadConfig(
-            kind="mos", num_components=15, dropout=0.29
-        ),  # --n_experts 15 --dropoutl 0.29
+        # --n_experts 15 --dropoutl 0.29
+        head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
         # --batch_size 15 --small_batch_size 5 --bptt 70 --max_seq_len_delta 20
         batch=BatchConfig(batch_size=15, micro_batch_size=5, bptt=70, bptt_max_delta=20),
         train=StageConfig(lr=15.0, epochs=1000, switch_after=5),  # --lr 15.0
@@ -31,7 +30,8 @@ def wt2_mos() -> RunConfig:
 
 def wt2_moc() -> RunConfig:
     """AWD-LSTM-MoC: 68.76 valid, 65.98 test without finetuning (paper, table 5)."""
-    return replace(wt2_mos(), head=HeadConfig(kind="moc", num_components=15, dropout=0.29))
+    mos = wt2_mos()
+    return replace(mos, head=replace(mos.head, kind="moc"))
 
 
 def wt2_softmax() -> RunConfig:

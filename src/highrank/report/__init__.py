@@ -1,1 +1,1 @@
-"""Results as terminal tables, pictures and pages: a leaf that only the commands import."""
+"""How results are shown: terminal tables, pictures and pages."""

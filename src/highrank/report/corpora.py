@@ -44,7 +44,7 @@ def corpus_table(corpus: Corpus) -> Table:
     table = make_table(("split",), ("tokens", "<unk>", "share"), title=title)
     for name in SPLITS:
         split = header.splits[name]
-        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_share:.2%}")
+        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_fraction:.2%}")
         table.add_row(name, *cells)
     return table
 

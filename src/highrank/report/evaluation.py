@@ -1,4 +1,4 @@
-"""Tables of `highrank evaluate`: what was found, what papers print, what a search tried."""
+"""What `highrank evaluate` prints: results, what papers print, what a search tried."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,16 @@ from typing import Any
 
 from rich.table import Table
 
+from highrank.evaluation.dataset import Dataset
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
-from highrank.presets.published import Published
+from highrank.presets import Published
 from highrank.report.table import make_table
 
 # What a search varies, as it is called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
-MOST_ROWS = 12
+MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 
 def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
@@ -23,10 +24,10 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     first = results[0]
     note = "tokens: how many were predicted, each <eos> among them. nats: per token."
     if first.method != "static" and first.split in ("valid", "test"):
-        note += f" {first.method} reads a text as one column: compare with static --columns 1."
+        note += f" {first.method} has one stream: compare with static --batch-size 1."
     per = first.unit.removeprefix("perplexity per ")
     numbers = ("perplexity", "nats", f"bits/{per}", "tokens")
-    table = make_table(("method", "text"), numbers, title=_title(first), caption=note)
+    table = make_table(("method", "split"), numbers, title=_title(first), caption=note)
     for result in results:
         table.add_row(
             method_text(result),
@@ -43,17 +44,16 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
 
 
 def _title(result: Result) -> str:
-    """The run and what it was measured on: its corpus, or a text of the user's."""
+    """The run and what it was evaluated on: its corpus, or a text file."""
     if result.split in ("valid", "test"):
         return f"{result.run} on {result.corpus}"
     return f"{result.run} on {result.split}, with the vocabulary of {result.corpus}"
 
 
 def method_text(result: Result) -> str:
-    """`static, 10 columns` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
+    """`static, batch size 10` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
     if result.method == "static":
-        columns = result.settings["columns"]
-        text = f"static, {columns} {'column' if columns == 1 else 'columns'}"
+        text = f"static, batch size {result.settings['batch_size']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + (", each line alone" if result.settings.get("independent_lines") else "")
     parts = []
@@ -125,6 +125,23 @@ def search_table(name: str, search: Search[Any]) -> Table:
         cells = (f"{each[key]:g}" if key in each else "–" for key in SEARCHED[name])
         table.add_row(*cells, _perplexity(trial.nats))
     return table
+
+
+def unknown_text(dataset: Dataset, unit: str) -> str:
+    """Which tokens of a file are outside the vocabulary; nothing if all are in it.
+
+    Args:
+        unit: of the result, such as "perplexity per word".
+    """
+    if not dataset.unknown:
+        return ""
+    distinct, kind = len(dataset.unknown), unit.removeprefix("perplexity per ")
+    shown = ", ".join(token for token, _ in dataset.unknown.most_common(MOST_UNKNOWN))
+    return (
+        f"Not in the vocabulary, read as <unk>: {dataset.unknown.total():,} of "
+        f"{len(dataset.tokens) - 1:,} tokens; {distinct:,} distinct {kind}"
+        f"{'' if distinct == 1 else 's'}: {shown}{', …' if distinct > MOST_UNKNOWN else ''}"
+    )
 
 
 def _perplexity(nats: float) -> str:

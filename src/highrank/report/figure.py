@@ -1,12 +1,8 @@
 """Charts: plain descriptions in, matplotlib figures out, as SVG for pages or PNG for documents.
 
-Figures are drawn in the light colours of `theme`, and in no others; `svg` turns them into the
-page's variables.
-
-Turn the SVG that matplotlib writes into an element of a page.
-
-Each colour becomes a variable of the page (`var(--ink)`) and text takes the page's font, so that a
-chart follows the reader's theme; without a size of its own it fills the width that it is given.
+Figures are drawn in the light colours of `theme`, and in no others. In a page's SVG each colour
+becomes a variable of the page (`var(--ink)`) and text takes the page's font, so that a chart
+follows the reader's theme; without a size of its own it fills the width that it is given.
 """
 
 import hashlib
@@ -20,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank.files import write_atomically
+from highrank.report.formats import power
 from highrank.report.theme import LIGHT, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 # Inches. At this width a chart that fills a phone of 360 px shows text about as large as here.
 PANEL = (4.4, 3.5)
@@ -131,7 +127,7 @@ def to_svg(figure: "Figure") -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with _style():
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-    return embedded(text.getvalue())
+    return _embedded(text.getvalue())
 
 
 def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
@@ -139,6 +135,18 @@ def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
     options: dict[str, Any] = {"format": "png", "dpi": dpi, "metadata": {"Software": None}}
     with _style():
         write_atomically(path, lambda temporary: figure.savefig(temporary, **options))
+
+
+def describe(chart: Chart) -> str:
+    """The chart in words: the points of each series, or its ends where there are many."""
+    sentences = [f"{chart.y.label}, by {chart.x.label}."]
+    for series in chart.series:
+        xs = chart.categories if isinstance(chart, Bars) else [f"{x:,}" for x in series.x]
+        points = [f"{y:.3g} at {x}" for x, y in zip(xs, series.y, strict=True)]
+        if len(points) > MAX_MARKERS:
+            points = [f"{len(points)} points from {points[0]} to {points[-1]}"]
+        sentences.append(f"{series.label}: {', '.join(points)}.")
+    return " ".join(sentences)
 
 
 def _write_labels(axes: "Axes", chart: Chart) -> None:
@@ -269,18 +277,13 @@ def _tick_label(value: float, is_floor: bool = False) -> str:
         text = f"{value / 1e6:g}M"
     elif value >= 1e3:
         text = f"{value / 1e3:g}k"
-    elif value >= 1e-3:
-        text = f"{value:g}"
     else:
-        exponent = math.floor(math.log10(value) + 1e-9)
-        digit = round(value / 10.0**exponent)
-        power = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        text = power if digit == 1 else f"{digit}·{power}"
+        text = f"{value:g}" if value >= 1e-3 else power(value)
     return f"≤ {text}" if is_floor else text
 
 
 def _style() -> AbstractContextManager[None]:
-    """Our settings on top of matplotlib's own: those of the user's matplotlibrc have no say."""
+    """Our settings on top of matplotlib's own: those of the user's matplotlibrc do not apply."""
     from matplotlib import style
 
     ink, muted, surface = LIGHT["ink"], LIGHT["muted"], LIGHT["surface"]
@@ -291,7 +294,7 @@ def _style() -> AbstractContextManager[None]:
         "font.sans-serif": ["DejaVu Sans"],
         "font.size": FONT_SIZE,
         "text.color": ink,
-        # A word of a corpus may have a dollar sign.
+        # A token may have a dollar sign.
         "text.parse_math": False,
         "figure.facecolor": surface,
         "axes.facecolor": surface,
@@ -317,11 +320,9 @@ def _style() -> AbstractContextManager[None]:
     return style.context(["default", settings])
 
 
-NAMES = {color: name for name, color in LIGHT.items()}
-
-
-def embedded(document: str) -> str:
-    """The `<svg>` element of the document. It must be drawn in the colours of `theme.LIGHT`."""
+def _embedded(document: str) -> str:
+    """The `<svg>` element of a document that is drawn in the colours of `theme.LIGHT`."""
+    names = {color: name for name, color in LIGHT.items()}
     svg = document[document.index("<svg") :].strip()
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)
     # Styles of an inline SVG would apply to the whole page.
@@ -329,12 +330,8 @@ def embedded(document: str) -> str:
     # matplotlib before 3.11 writes the shorthand.
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
-    svg = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _variable, svg)
+    svg = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", lambda m: f"{m[1]}: var(--{names[m[2]]})", svg)
     return _with_own_ids(svg)
-
-
-def _variable(match: re.Match[str]) -> str:
-    return f"{match[1]}: var(--{NAMES[match[2]]})"
 
 
 def _with_own_ids(svg: str) -> str:
@@ -342,8 +339,5 @@ def _with_own_ids(svg: str) -> str:
     own = "chart" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
 
-    def kept(match: re.Match[str]) -> str:
-        return f' id="{own}-{match[1]}"' if match[1] in used else ""
-
-    svg = re.sub(r' id="([^"]+)"', kept, svg)
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{own}-{m[1]}"' if m[1] in used else "", svg)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", svg)

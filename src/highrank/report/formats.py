@@ -1,5 +1,6 @@
-"""Words of a vocabulary, which may hold anything, as something that can be read on one line."""
+"""Numbers, durations, tokens and the environment as text."""
 
+import math
 import unicodedata
 from collections.abc import Iterable
 
@@ -8,23 +9,24 @@ from highrank.environment import Environment
 SPACE, NEWLINE = "␣", "⏎"
 # How byte-level and SentencePiece vocabularies write a space, a newline and a tab.
 MARKS = str.maketrans({"Ġ": SPACE, "▁": SPACE, "Ċ": NEWLINE, "ĉ": "\\t"})
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_LENGTH = 24
 MAX_CONTEXT = 120
 MAX_NAME = 28
 # Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
 # unassigned, separators of lines and paragraphs.
-UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
-def legible(word: str, source: str, max_length: int = MAX_LENGTH) -> str:
-    """The word with its spaces and unseen characters made visible, cut where it is long.
+def legible(token: str, source: str, max_length: int = MAX_LENGTH) -> str:
+    """The token on one line: spaces and invisible characters are shown, long tokens cut.
 
     Args:
         source: of the model; a Hugging Face vocabulary has signs of its own for white space.
     """
-    if not word:
+    if not token:
         return "(empty)"
-    marked = word.translate(MARKS) if source == "Hugging Face" else word
+    marked = token.translate(MARKS) if source == "Hugging Face" else token
     shown = "".join(map(_visible, marked.replace(" ", SPACE)))
     if unicodedata.category(shown[0]).startswith("M"):
         # A mark needs something to stand on.
@@ -47,7 +49,7 @@ def shortened(name: str) -> str:
 def _visible(character: str) -> str:
     if character == "\n":
         return NEWLINE
-    if unicodedata.category(character) in UNSEEN:
+    if unicodedata.category(character) in INVISIBLE:
         return character.encode("unicode_escape", "surrogatepass").decode("ascii")
     # The other spaces: no-break, thin, ideographic.
     return SPACE if character.isspace() and character != " " else character
@@ -84,6 +86,16 @@ def environment_text(environment: Environment) -> str:
         f"{environment.python}, {environment.threads} threads, {environment.cpu}, "
         f"{environment.platform}, {environment.date} UTC"
     )
+
+
+def power(value: float) -> str:
+    """10⁻³ for 0.001, 3·10⁻¹² for 3e-12; rounded up to one digit."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    digit = math.ceil(value / 10.0**exponent - 1e-6)
+    if digit == 10:
+        digit, exponent = 1, exponent + 1
+    text = "10" + str(exponent).translate(SUPERSCRIPTS)
+    return text if digit == 1 else f"{digit}·{text}"
 
 
 def listed(items: Iterable[object]) -> str:

@@ -1,7 +1,7 @@
-"""The page: a few blocks in, one self-contained HTML file out.
+"""Pages: a study's template in, one self-contained HTML file out.
 
-All pages are made of the blocks below. Text is escaped; only the SVG of a `Figure`, which
-`charts` draws, is taken as it is. The file refers to nothing outside itself and has no scripts.
+Text is escaped; only the SVG of a `Figure`, which `figure` draws, is taken as it is. The file loads
+nothing from outside itself and has no scripts.
 """
 
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from highrank.files import write_atomically
+from highrank.report.formats import listed
 from highrank.report.theme import DARK, LIGHT
 
 
@@ -45,11 +46,11 @@ class Paragraph:
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     svg: str
-    """Made by `charts.to_svg`; trusted."""
-    title: str
-    caption: str
+    """Made by `figure.to_svg`; trusted."""
     description: str
     """What the picture shows, for those who do not see it."""
+    title: str = ""
+    caption: str = ""
     kind: ClassVar = "figure"
 
 
@@ -71,10 +72,10 @@ class Column:
 class Table:
     """The first cell of each row is its heading."""
 
-    title: str
-    caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    caption: str = ""
     highlighted: frozenset[int] = frozenset()
     """Indices of rows."""
     kind: ClassVar = "table"
@@ -106,7 +107,8 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
     """A study's page as HTML.
 
     Args:
-        template: extends "report/page.html.j2" and fills its block `main`; its path in the package.
+        template: its path in the package. It extends "report/page.html.j2", fills its block `main`,
+            and places figures and tables with the macros of "report/blocks.html.j2".
         answer: the sentence that the page opens with.
         values: what the template shows. Text is escaped.
     """
@@ -119,7 +121,7 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["glued"] = _glued
+    environment.filters.update(glued=_glued, listed=listed)
     heading = {"title": title, "answer": answer, "footer": footer}
     found = environment.get_template(template)
     return found.render(**heading, light=LIGHT, dark=DARK, **values)

@@ -28,7 +28,7 @@ def make_table(
         caption_justify="left",
     )
     for name in text:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", min_width=len(name))
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table

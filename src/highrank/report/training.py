@@ -1,17 +1,59 @@
-"""A run's learning curve, from its metrics."""
+"""What `highrank train` shows at the end: a summary, and the learning curve."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from highrank.analysis.components import ALIKE, PARTED
+from highrank.config import RunConfig
 from highrank.report.figure import Axis, Lines, Mark, Series, draw, save_png
 from highrank.report.theme import Style
+from highrank.training.result import TrainingResult
 
 TRAIN = Style("series-1", marker="o", is_dashed=True)
 VALID = Style("series-3", marker="D")
 # Numbers on the axis of perplexities, times powers of ten.
 TICKS = (1, 1.5, 2, 3, 5, 7)
+
+
+def training_summary(result: TrainingResult, config: RunConfig) -> str:
+    """Perplexities, files, and whether the components have specialised or collapsed."""
+    outcome, run = result.outcome, result.run
+    lines = [
+        f"{split} perplexity {found.perplexity:.2f} (static, batch size {batch_size}, "
+        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each)"
+        for split, found, batch_size in (
+            ("valid", result.valid, config.valid_batch_size),
+            ("test ", result.test, 1),
+        )
+    ]
+    lines += [
+        f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.",
+        f"  {run}/model.safetensors     the best model; highrank.load reads it",
+        f"  {run}/metrics.jsonl         all numbers",
+        f"  {run}/learning-curve.png    a picture of them",
+    ]
+    head = config.head
+    if result.specialisation is not None:
+        lines.append(_specialisation(result.specialisation, run, head.grow_at is not None))
+    elif head.grow_at is not None and head.num_components > 1:
+        lines.append("It is one softmax: the run ended before the head could grow.")
+    return "\n".join(lines)
+
+
+def _specialisation(nats: float, run: str, has_grown: bool) -> str:
+    """Whether the components have specialised, and what to do if not."""
+    text = f"I(component; token) = {nats:.3f} nats at the start of valid: the components have"
+    if nats >= PARTED:
+        return f"{text} specialised. More: highrank audit {shlex.quote(run)}"
+    found = "collapsed" if nats < ALIKE else "hardly specialised"
+    earlier = "grows earlier (--head.grow-at), " if has_grown else ""
+    return (
+        f"{text} {found}, and the model is close to one softmax. They may specialise if the "
+        f"mixture {earlier}trains longer, or has smaller embeddings (--model.embedding-size)."
+    )
 
 
 def learning_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -20,7 +62,7 @@ def learning_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
-    """Train and valid perplexity against the tokens read, and where the head grew."""
+    """Train and valid perplexity against the tokens of training, and where the head grew."""
     epochs = [line for line in metrics if line["event"] == "epoch"]
     if not epochs:
         raise ValueError("a learning curve must have at least one validation, got none")

@@ -1,18 +1,24 @@
-"""A run's time: what was spent, what is left of a budget, and how fast it goes.
-
-Durations as people write them: 90s, 20m, 1.5h.
-"""
+"""A run's time: what was spent, what is left of a budget, and how fast it goes."""
 
 import re
+import time
 from collections import deque
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from highrank.evaluation.static import evaluate
+from highrank.models.language_model import LanguageModel
+
 # Their mean is the speed; a single one says little.
 NUM_TIMED_WINDOWS = 50
+# Of the test split, to find out how long the whole will take.
+NUM_TIMED_TOKENS = 500
 
 
 class Clock:
-    """Seconds of training and validation over all sittings, and the budget of them.
+    """Seconds of training and validation over all sessions, and the budget of them.
 
     Args:
         budget: seconds; None for no limit.
@@ -37,7 +43,7 @@ class Clock:
 
     def add_window(self, tokens: int, seconds: float) -> None:
         self.seconds += seconds
-        # The first of a sitting takes longer than any other.
+        # The first of a session takes longer than any other.
         if self.is_warm:
             self.windows.append((tokens, seconds))
         self.is_warm = True
@@ -60,8 +66,8 @@ class Clock:
             return self.validation_seconds
         return max(self.validation_seconds, self.num_valid / self.speed)
 
-    def share(self, num_components: int) -> float:
-        """Of the time before the last validation; 0 without a budget."""
+    def progress(self, num_components: int) -> float:
+        """The fraction of the time before the last validation that is spent; 0 without a budget."""
         if self.budget is None:
             return 0.0
         return min(1.0, self.seconds / max(1e-9, self.budget - self.reserve(num_components)))
@@ -83,7 +89,7 @@ class Clock:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on; the old budget holds unless a new one was given."""
+        """Resume; the old budget holds unless a new one was given."""
         new_budget = self.budget
         for name, value in state.items():
             setattr(self, name, value)
@@ -95,8 +101,29 @@ SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
 def parse_duration(text: str) -> float:
-    """The duration in parse_duration; a bare number is parse_duration."""
+    """Seconds of a duration as people write it: 90s, 20m, 1.5h; a bare number is in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if match is None or float(match[1]) == 0:
         raise ValueError(f"a duration must be like 90s, 20m or 1.5h, got {text!r}")
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
+
+
+def without_test(budget: float, model: LanguageModel, test: NDArray[np.integer]) -> float:
+    """Seconds of the budget that are left for training when the test at the end has its own.
+
+    Args:
+        model: as the run will train it; a piece of the test is timed on it.
+        test: the test split.
+    """
+    piece = test[:NUM_TIMED_TOKENS]
+    # What is slow the first time is not slow in the test.
+    evaluate(model, piece[:20], batch_size=1)
+    start = time.monotonic()
+    evaluate(model, piece, batch_size=1)
+    test_seconds = (time.monotonic() - start) * len(test) / len(piece)
+    if budget <= test_seconds:
+        raise ValueError(
+            f"budget must be longer than the test, which takes about {test_seconds:.0f} s here, "
+            f"got {budget:g} s"
+        )
+    return budget - test_seconds

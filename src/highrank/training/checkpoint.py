@@ -11,11 +11,13 @@ from safetensors.torch import save_file
 
 from highrank.files import write_atomically
 
-FORMAT = 2
+FORMAT = 3
+# Keys of the checkpoint by the format that they were last used in.
+RENAMED_KEYS = {2: {"text_sha256": "corpus_sha256"}}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    with _saying_what_to_do(path):
+    with _explaining_failures(path):
         write_atomically(path, lambda temporary: torch.save({"format": FORMAT, **state}, temporary))
 
 
@@ -26,28 +28,32 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} must be a checkpoint of highrank, got: {reason}") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if found not in (*RENAMED_KEYS, FORMAT):
         raise ValueError(
             f"{path} must be a checkpoint of format {FORMAT}, got {found}: start a new run"
         )
+    for format_ in range(found, FORMAT):
+        for old, new in RENAMED_KEYS[format_].items():
+            state[new] = state.pop(old)
+    assert isinstance(state, dict)
     return state
 
 
 def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
     """Weights alone, as safetensors: what `highrank.load` reads."""
-    with _saying_what_to_do(path):
+    with _explaining_failures(path):
         write_atomically(path, lambda temporary: save_file(state, temporary))
 
 
 @contextmanager
-def _saying_what_to_do(path: Path) -> Iterator[None]:
+def _explaining_failures(path: Path) -> Iterator[None]:
     """When the disk is full: torch and safetensors have errors of their own for it."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise OSError(
-            f"{path} must be written, and cannot be ({reason}). The last checkpoint is whole: when "
-            "there is room on the disk, the same command with --resume goes on from it"
+            f"{path} could not be written: {reason}. The last checkpoint is whole: when "
+            "the disk has space again, the same command with --resume continues from it"
         ) from None

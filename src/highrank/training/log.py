@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from highrank.environment import install_hint
 from highrank.files import lock_file
 
 
@@ -48,7 +49,7 @@ class MetricsLog:
 def check_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError(
-            "TensorBoard must be installed for --tensorboard: pip install 'highrank[track]'"
+            f"TensorBoard must be installed for --tensorboard: {install_hint('track')}"
         )
 
 

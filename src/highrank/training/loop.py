@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from highrank.build import build_model, check_config
 from highrank.config import RunConfig
-from highrank.data.corpus import Text
-from highrank.run import prepare_folder
+from highrank.data.batches import Streams
+from highrank.data.corpus import CorpusLike
+from highrank.run import CHECKPOINT_FILE, METRICS_FILE, MODEL_FILE, prepare_folder, read_counts
 from highrank.training.budget import Clock
-from highrank.training.check import check_config
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.log import MetricsLog
 from highrank.training.trainer import Diverged, Trainer
@@ -29,9 +34,10 @@ class Progress:
     stage: str
     epoch: int
     step: int
-    share: float
+    fraction: float
+    """Of the stage that is done."""
     tokens_per_second: float | None
-    """Of training, over the last windows; None before there were two in this sitting."""
+    """Of training, over the last windows; None before there were two in this session."""
     train_loss: float
     """Mean of the epoch's tokens so far."""
     valid_loss: float | None
@@ -48,7 +54,7 @@ class Outcome:
     num_tokens: int
     """Trained on, over all epochs."""
     seconds: float
-    """Spent, over all sittings."""
+    """Spent, over all sessions."""
 
 
 class Run:
@@ -57,7 +63,7 @@ class Run:
     def __init__(
         self,
         config: RunConfig,
-        corpus: Text,
+        corpus: CorpusLike,
         folder: Path,
         *,
         budget: float | None = None,
@@ -66,20 +72,20 @@ class Run:
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """Args:
-        folder: is made, or goes on from its checkpoint if it has one.
-        budget: seconds of training and validation, over all sittings. Schedules then follow the
-            clock, so that the numbers depend on the machine's speed. A run that goes on keeps the
-            one it had unless it is given another.
+        folder: is made, or resumed if it has a checkpoint.
+        budget: seconds of training and validation, over all sessions. Schedules then follow the
+            clock, so that the numbers depend on the machine's speed. A resumed run keeps the one
+            it had unless it is given another.
         on_event: is given each line of metrics.jsonl.
         """
         train, self.valid = corpus.split("train"), corpus.split("valid")
         check_config(config, len(train), len(self.valid))
-        prepare_folder(folder, config, corpus.vocabulary)
+        prepare_folder(folder, config, corpus.vocabulary, train)
         self.folder, self.clock = folder, Clock(budget, len(self.valid))
         self.on_progress, self.on_event = on_progress, on_event
-        self.trainer = Trainer(config, len(corpus.vocabulary), train, device)
-        self.log = MetricsLog(folder / "metrics.jsonl")
-        self.text_sha256 = {
+        self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
+        self.log = MetricsLog(folder / METRICS_FILE)
+        self.corpus_sha256 = {
             name: hashlib.sha256(split.data).hexdigest()
             for name, split in (("train", train), ("valid", self.valid))
         }
@@ -93,17 +99,17 @@ class Run:
 
     @property
     def checkpoint_path(self) -> Path:
-        return self.folder / "trainer.pt"
+        return self.folder / CHECKPOINT_FILE
 
     @property
-    def share(self) -> float:
-        """Of the stage: its epochs, or the time."""
-        return max(self.trainer.epoch_share, self.clock.share(self.num_components))
+    def progress(self) -> float:
+        """The fraction of the stage that is done: of its epochs, or of the time."""
+        return max(self.trainer.epoch_progress, self.clock.progress(self.num_components))
 
     @property
     def num_components(self) -> int:
         """K, at the moment."""
-        return self.trainer.model.head.num_components
+        return self.trainer.num_components
 
     def go(self) -> Outcome:
         """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
@@ -128,7 +134,7 @@ class Run:
             "trainer": self.trainer.state_dict(),
             "clock": self.clock.state_dict(),
             "log": self.log.length,
-            "text_sha256": self.text_sha256,
+            "corpus_sha256": self.corpus_sha256,
             "num_tokens": self.num_tokens,
             "validated_step": self.validated_step,
             "valid_loss": self.valid_loss,
@@ -137,11 +143,11 @@ class Run:
 
     def _resume(self) -> None:
         state = load_checkpoint(self.checkpoint_path)
-        for name, digest in state["text_sha256"].items():
-            if digest != self.text_sha256[name]:
+        for name, digest in state["corpus_sha256"].items():
+            if digest != self.corpus_sha256[name]:
                 raise ValueError(
-                    f"the corpus must be the one that the run began with, got another {name} text: "
-                    f"prepare {self.trainer.config.corpus} as it was"
+                    "the corpus must be the one that the run began with, got another "
+                    f"{name} split: prepare {self.trainer.config.corpus} as it was"
                 )
         self.trainer.load_state_dict(state["trainer"])
         self.clock.load_state_dict(state["clock"])
@@ -149,7 +155,7 @@ class Run:
             setattr(self, name, state[name])
         self.log.cut(state["log"])
         if self.valid_loss is not None:
-            save_model(self.folder / "model.safetensors", self.trainer.best_state)
+            save_model(self.folder / MODEL_FILE, self.trainer.best_state)
 
     def _train(self) -> str:
         trainer, saved = self.trainer, time.monotonic()
@@ -181,7 +187,7 @@ class Run:
     def _train_window(self) -> None:
         start, trainer, num_components = time.monotonic(), self.trainer, self.num_components
         try:
-            tokens = trainer.train_window(self.share)
+            tokens = trainer.train_window(self.progress)
         except Diverged as error:
             raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
@@ -222,7 +228,7 @@ class Run:
             stage="finetune" if trainer.is_finetuning else "train",
             epoch=trainer.epoch,
             step=trainer.step,
-            share=self.share,
+            progress=self.progress,
             train_loss=trainer.train_loss,
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
@@ -234,7 +240,7 @@ class Run:
         # Before the next epoch begins with a training loss of its own.
         self._show()
         if trainer.note_validation(valid.nats):
-            save_model(self.folder / "model.safetensors", trainer.best_state)
+            save_model(self.folder / MODEL_FILE, trainer.best_state)
         if trainer.is_epoch_over:
             trainer.end_epoch(valid.nats)
         self.save()
@@ -253,12 +259,22 @@ class Run:
                 stage="finetune" if trainer.is_finetuning else "train",
                 epoch=trainer.epoch,
                 step=trainer.step,
-                share=self.share,
+                fraction=self.progress,
                 tokens_per_second=self.clock.speed,
                 train_loss=trainer.train_loss,
                 valid_loss=self.valid_loss,
             )
         )
+
+
+def make_trainer(
+    config: RunConfig, vocab_size: int, train: NDArray[np.integer], device: str, folder: Path
+) -> Trainer:
+    """A trainer as it is before the first step: the seed decides its weights."""
+    torch.manual_seed(config.seed)
+    num_components = None if config.head.grow_at is None else 1
+    model = build_model(config, vocab_size, num_components, read_counts(folder)).to(device)
+    return Trainer(config, model, Streams(train, config.batch.batch_size, device))
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """What a run does between two checkpoints: steps, epochs, growth, and its whole state.
 
-T time, B columns, D hidden size.
+T time, B streams, D hidden size.
 """
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.build import build_model, load_state, num_components_of, save_state
 from highrank.config import RunConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.heads import MixtureOfSoftmaxes
-from highrank.heads.growth import grown
-from highrank.models.awd_lstm import State
-from highrank.models.weights import replaced
+from highrank.heads.growth import grown, with_components
+from highrank.models.backbone import State, joined, map_state, restored_state, tensors_of
+from highrank.models.language_model import LanguageModel
+from highrank.models.weights import load_state, replaced, save_state
+from highrank.run import num_components_of
 from highrank.training.averaging import Average, is_non_monotonic
-from highrank.training.check import check_config
 from highrank.training.penalties import activation_penalties
 
 
@@ -39,18 +40,18 @@ class Diverged(Exception):
 
 
 class Trainer:
-    """A run in progress. Everything that decides its future is in `state_dict`."""
+    """A run in progress. Everything that decides its future is in `state_dict`.
 
-    def __init__(
-        self, config: RunConfig, vocab_size: int, train: NDArray[np.integer], device: str = "cpu"
-    ) -> None:
-        self.config, self.device = config, torch.device(device)
-        torch.manual_seed(config.seed)
+    Args:
+        model: to be trained, where it is; its head has one component if it is to grow.
+        data: the training split as streams, where the model is.
+    """
+
+    def __init__(self, config: RunConfig, model: LanguageModel, data: Streams) -> None:
+        self.config, self.model, self.data = config, model, data
+        self.device = next(model.parameters()).device
         self.generator = torch.Generator().manual_seed(config.seed)
-        check_config(config, len(train))
-        grows = config.head.grow_at is not None
-        self.model = build_model(config, vocab_size, 1 if grows else None).to(self.device)
-        self.data = Streams(train, config.batch.batch_size, self.device)
+        self.hidden_state: State = None
         self.is_finetuning = False
         self.epoch, self.row, self.step = 1, 0, 0
         self.history: list[float] = []
@@ -68,12 +69,17 @@ class Trainer:
         return stage
 
     @property
+    def num_components(self) -> int:
+        """K, at the moment."""
+        return self.model.head.num_components
+
+    @property
     def is_epoch_over(self) -> bool:
         return self.row >= len(self.data) - 2
 
     @property
-    def epoch_share(self) -> float:
-        """How much of the stage's epochs is done."""
+    def epoch_progress(self) -> float:
+        """The fraction of the stage's epochs that is done."""
         return (self.epoch - 1 + min(1.0, self.row / (len(self.data) - 2))) / self.stage.epochs
 
     @property
@@ -81,13 +87,17 @@ class Trainer:
         """Mean loss of this epoch's tokens so far, with dropout."""
         return self.epoch_loss.item() / max(1, self.epoch_tokens)
 
-    def train_window(self, share: float) -> int:
-        """One update; returns its number of tokens. `share` of the stage is done, for schedules."""
-        if self._must_grow(share):
+    def train_window(self, progress: float) -> int:
+        """One update; returns its number of tokens.
+
+        Args:
+            progress: the fraction of the stage that is done, for schedules.
+        """
+        if self._must_grow(progress):
             self._grow()
         self.model.train()
         length = self._draw_bptt()
-        factor = 0.5 * (1 + math.cos(math.pi * min(1.0, share))) if self.stage.anneal else 1.0
+        factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if self.stage.anneal else 1.0
         lr = self.stage.lr * factor * length / self.config.batch.bptt
         length = min(length, len(self.data) - 1 - self.row)
         words = self.data[self.row : self.row + length]  # (T, B)
@@ -133,7 +143,7 @@ class Trainer:
         return True
 
     def end_epoch(self, valid_loss: float) -> None:
-        """Decide, after a whole epoch, whether to average, to stop, or to go on."""
+        """Decide, after a whole epoch, whether to average, to stop, or to continue."""
         stage, was_averaging = self.stage, self.average is not None
         stop = stage.stop_after
         self.is_stage_over = self.epoch >= stage.epochs or (
@@ -152,20 +162,20 @@ class Trainer:
         self._start_epoch()
 
     def start_finetuning(self, valid_loss: float) -> None:
-        """Go on from the best weights, with a fresh optimiser and a fresh history."""
+        """Continue from the best weights, with a fresh optimiser and a fresh history."""
         self.is_finetuning, self.epoch, self.history = True, 1, []
         self.best = valid_loss
-        self._resize(num_components_of(self.config, self.best_state))
+        self._resize(num_components_of(self.config, self.best_state) or self.num_components)
         load_state(self.model, self.best_state)
         self._start_stage()
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
-            "num_components": self.model.head.num_components,
+            "num_components": self.num_components,
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "hidden_state": [list(pair) for pair in self.hidden_state],
+            "hidden_state": tensors_of(self.hidden_state),
             "random": self._random_state(),
             "position": {
                 name: getattr(self, name)
@@ -195,9 +205,7 @@ class Trainer:
         if state["average"] is not None:
             self.average = Average(self.model.parameters())
             self.average.load_state_dict(state["average"])
-        self.hidden_state = [
-            (h.to(self.device), c.to(self.device)) for h, c in state["hidden_state"]
-        ]
+        self.hidden_state = restored_state(state["hidden_state"], self.hidden_state, self.device)
         self.history, self.best, self.best_state = (
             state["history"],
             state["best"],
@@ -235,15 +243,13 @@ class Trainer:
         return kind(self.model.parameters(), lr=self.stage.lr, weight_decay=self.stage.weight_decay)
 
     def _backward(self, words: Tensor, target: Tensor) -> float:
-        """Gradients of the whole batch, in micro-batches of columns; returns the mean loss."""
+        """Gradients of the whole batch, in micro-batches of streams; returns the mean loss."""
         batch_size = words.shape[1]
         size = self.config.batch.micro_batch_size or batch_size
         total, states = 0.0, []
         for first in range(0, batch_size, size):
             part = slice(first, first + size)
-            state = [
-                (h[:, part].contiguous(), c[:, part].contiguous()) for h, c in self.hidden_state
-            ]
+            state = map_state(_selector(part), self.hidden_state)
             with self._autocast():
                 out = self.model(words[:, part], target[:, part], state)
                 penalties = activation_penalties(
@@ -252,22 +258,22 @@ class Trainer:
                     self.config.activation_penalty,
                     self.config.temporal_penalty,
                 )
-            share = words[:, part].shape[1] / batch_size
-            ((out.loss + penalties) * share).backward()
-            total += out.loss.item() * share
+            fraction = words[:, part].shape[1] / batch_size
+            ((out.loss + penalties) * fraction).backward()
+            total += out.loss.item() * fraction
             states.append(out.state)
-        self.hidden_state = _joined(states)
+        self.hidden_state = joined(states)
         return total
 
     def _autocast(self) -> torch.autocast:
         is_on = self.config.precision == "bfloat16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_on)
 
-    def _must_grow(self, share: float) -> bool:
+    def _must_grow(self, progress: float) -> bool:
         at = self.config.head.grow_at
-        if at is None or self.model.head.num_components == self.config.head.num_components:
+        if at is None or self.num_components == self.config.head.num_components:
             return False
-        return self.is_finetuning or (share if at < 1 else self.epoch) >= at
+        return self.is_finetuning or (progress if at < 1 else self.epoch) >= at
 
     def _grow(self) -> None:
         """One component becomes K; the optimiser keeps its state of all other parameters."""
@@ -278,7 +284,7 @@ class Trainer:
         target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            hidden = self.model.backbone(self.data[rows], self.hidden_state)[0]  # (T, B, D)
+            hidden = self.model.backbone(self.data[rows], self.hidden_state).hidden  # (T, B, D)
             self.model.head = grown(
                 head, self.config.head.num_components, hidden, target, self.generator
             )
@@ -292,17 +298,13 @@ class Trainer:
         self.best = math.inf
 
     def _resize(self, num_components: int) -> None:
-        """A model of K components, to be filled with weights."""
-        if num_components != self.model.head.num_components:
-            vocab_size = self.model.head.vocab_size
-            self.model = build_model(self.config, vocab_size, num_components).to(self.device)
+        """A head of K components, to be filled with weights."""
+        if num_components != self.num_components:
+            head = self.model.head
+            assert isinstance(head, MixtureOfSoftmaxes)
+            self.model.head = with_components(head, num_components)
 
 
-def _joined(states: list[State]) -> State:
-    if len(states) == 1:
-        return states[0]
-    layers = zip(*states, strict=True)
-    return [
-        (torch.cat([h for h, _ in layer], 1), torch.cat([c for _, c in layer], 1))
-        for layer in layers
-    ]
+def _selector(part: slice) -> Callable[[Tensor], Tensor]:
+    """Picks the streams of a micro-batch out of a state's tensor."""
+    return lambda tensor: tensor[:, part].contiguous()

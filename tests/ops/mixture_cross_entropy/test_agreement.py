@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from highrank.ops.logit_map import Softcap
+
 SEVERAL_CHUNKS = (
     400  # two tokens of K = 3, V = 7 in float64, so that nine tokens end in half a chunk
 )
@@ -24,7 +26,7 @@ def cases(draw):
         "seed": draw(st.integers(0, 2**32)),
     }
     options = {
-        "softcap": draw(st.none() | st.floats(0.5, 50.0)),
+        "logit_map": draw(st.none() | st.builds(Softcap, st.floats(0.5, 50.0))),
         "chunk_bytes": draw(st.integers(1, 8 * 3 * K * V)),
     }
     silent_words = draw(st.sets(st.integers(0, V - 1), max_size=V - 1))

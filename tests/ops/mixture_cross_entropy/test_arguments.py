@@ -45,10 +45,9 @@ REPLACED = {
         "backend": "fused",
         "reduction": "none",
     },
-    "softcap must be positive and finite, got 0": {"softcap": 0},
-    "softcap must be positive and finite, got -1.0": {"softcap": -1.0},
-    "softcap must be positive and finite, got inf": {"softcap": float("inf")},
-    "softcap must be positive and finite, got nan": {"softcap": float("nan")},
+    "extra must be two tensors (9, 'J'), got (9, 2) and (9, 3)": {
+        "extra": (torch.zeros(9, 2), torch.zeros(9, 3))
+    },
     "chunk_bytes must be at least 1, got 0": {"chunk_bytes": 0},
 }
 

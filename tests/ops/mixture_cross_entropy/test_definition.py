@@ -5,23 +5,24 @@ import scipy.special
 import torch
 import torch.nn.functional as F
 
+from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
 
 
-def naive_losses(inputs, softcap):
+def naive_losses(inputs, cap):
     """In probabilities, by SciPy: softmax, weigh, sum over the components, logarithm."""
     logits = (inputs.context @ inputs.weight.T + inputs.bias).numpy()
-    if softcap is not None:
-        logits = softcap * scipy.special.expit(2 * logits / softcap) * 2 - softcap
+    if cap is not None:
+        logits = cap * scipy.special.expit(2 * logits / cap) * 2 - cap
     share = scipy.special.softmax(inputs.log_weight.numpy(), axis=-1)
     prob = (share[..., None] * scipy.special.softmax(logits, axis=-1)).sum(-2)
     return -torch.from_numpy(prob[range(9), inputs.target]).log()
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_reference_is_minus_the_log_of_the_weighted_softmaxes(problem, reduction, softcap):
+@pytest.mark.parametrize("logit_map", [None, Softcap(2.0)])
+def test_reference_is_minus_the_log_of_the_weighted_softmaxes(problem, reduction, logit_map):
     inputs = problem()
     context, log_weight, weight, bias, target = inputs
     got = mixture_cross_entropy(
@@ -30,11 +31,11 @@ def test_reference_is_minus_the_log_of_the_weighted_softmaxes(problem, reduction
         weight,
         target,
         bias=bias,
-        softcap=softcap,
+        logit_map=logit_map,
         reduction=reduction,
         backend="reference",
     )
-    want = naive_losses(inputs, softcap)
+    want = naive_losses(inputs, logit_map and logit_map.cap)
     torch.testing.assert_close(got, want if reduction == "none" else getattr(want, reduction)())
 
 

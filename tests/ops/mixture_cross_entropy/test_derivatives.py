@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 
 OPTIONS = pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-SOFTCAPS = pytest.mark.parametrize("softcap", [None, 3.0], ids=["", "softcap"])
+LOGIT_MAPS = pytest.mark.parametrize("logit_map", [None, Softcap(3.0)], ids=["", "softcap"])
 
 
 def as_function(inputs, **options):
@@ -30,17 +31,17 @@ def small(problem, bias=True):
 
 
 @OPTIONS
-@SOFTCAPS
-def test_gradients_are_those_of_finite_differences(problem, way, bias, softcap):
+@LOGIT_MAPS
+def test_gradients_are_those_of_finite_differences(problem, way, bias, logit_map):
     # A second backward pass may recompute, and differ in the last bit.
-    function = as_function(small(problem, bias), softcap=softcap, **way)
+    function = as_function(small(problem, bias), logit_map=logit_map, **way)
     assert gradcheck(*function, nondet_tol=1e-12)
 
 
 @OPTIONS
-@SOFTCAPS
-def test_second_derivatives_are_those_of_finite_differences(problem, way, bias, softcap):
-    assert gradgradcheck(*as_function(small(problem, bias), softcap=softcap, **way))
+@LOGIT_MAPS
+def test_second_derivatives_are_those_of_finite_differences(problem, way, bias, logit_map):
+    assert gradgradcheck(*as_function(small(problem, bias), logit_map=logit_map, **way))
 
 
 def test_second_derivatives_where_some_inputs_are_frozen(problem, way):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 
 
@@ -26,13 +27,13 @@ def test_float32_gradients_are_those_of_float64(problem, solve, agree, way):
     agree([g.double() for g in got], solve(inputs, **way), tolerance=3e-6)
 
 
-@pytest.mark.parametrize("softcap", [None, 5.0], ids=["", "softcap"])
-def test_bfloat16_is_no_worse_than_the_reference_in_bfloat16(problem, solve, fast_way, softcap):
+@pytest.mark.parametrize("logit_map", [None, Softcap(5.0)], ids=["", "softcap"])
+def test_bfloat16_is_no_worse_than_the_reference_in_bfloat16(problem, solve, fast_way, logit_map):
     half = in_dtype(problem((50,), E=16, V=100), torch.bfloat16)
     # The truth is that of the rounded inputs.
-    truth = solve(in_dtype(half, torch.float64), softcap=softcap, **fast_way)
-    got = solve(half, softcap=softcap, chunk_bytes=10_000, **fast_way)
-    reference = solve(half, softcap=softcap, **(fast_way | {"backend": "reference"}))
+    truth = solve(in_dtype(half, torch.float64), logit_map=logit_map, **fast_way)
+    got = solve(half, logit_map=logit_map, chunk_bytes=10_000, **fast_way)
+    reference = solve(half, logit_map=logit_map, **(fast_way | {"backend": "reference"}))
     for mine, its, true in zip(error(got, truth), error(reference, truth), truth, strict=True):
         assert mine <= its + 2**-8 * true.abs().max().item()
 
@@ -56,9 +57,9 @@ def test_log_weights_may_be_more_precise_than_contexts(problem, solve, agree, wa
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("softcap", [None, 300.0], ids=["", "softcap"])
+@pytest.mark.parametrize("logit_map", [None, Softcap(300.0)], ids=["", "softcap"])
 def test_a_tiny_probability_of_large_products_that_cancel_is_the_reference_s(
-    dtype, softcap, problem, solve, agree, fast_way
+    dtype, logit_map, problem, solve, agree, fast_way
 ):
     """Logits of 100 and 0, from products of 10,000: the multiply rounds once, at its end."""
     inputs = problem((1,), K=2, E=2, V=2)._replace(
@@ -69,8 +70,8 @@ def test_a_tiny_probability_of_large_products_that_cancel_is_the_reference_s(
         target=torch.tensor([1]),
     )
     half = in_dtype(inputs, dtype)
-    got = solve(half, softcap=softcap, **fast_way)
-    want = solve(half, softcap=softcap, **(fast_way | {"backend": "reference"}))
+    got = solve(half, logit_map=logit_map, **fast_way)
+    want = solve(half, logit_map=logit_map, **(fast_way | {"backend": "reference"}))
     agree([g.double() for g in got], [w.double() for w in want], tolerance=1e-2)
 
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from highrank.ops.logit_map import Softcap
+
 IMPOSSIBLE = [1, 4, 8]
 POSSIBLE = [0, 2, 3, 5, 6, 7]
 
@@ -103,16 +105,16 @@ def test_enormous_logits_give_finite_results(problem, solve, agree, way, scale):
     agree(got, solve(inputs, **(way | {"backend": "reference"})))
 
 
-@pytest.mark.parametrize("softcap", [None, 300.0], ids=["", "softcap"])
+@pytest.mark.parametrize("logit_map", [None, Softcap(300.0)], ids=["", "softcap"])
 @pytest.mark.parametrize("behind", [60.0, 90.0, 110.0, 200.0])
 def test_a_probability_too_small_for_float32_has_the_right_loss(
-    problem, solve, way, behind, softcap
+    problem, solve, way, behind, logit_map
 ):
     inputs = problem(K=2, E=8, V=50)
     inputs.bias[inputs.target] -= behind
-    want = solve(inputs, softcap=softcap, **way)[0]
+    want = solve(inputs, logit_map=logit_map, **way)[0]
     single = type(inputs)(*(t.float() for t in inputs[:4]), inputs.target)
-    got = solve(single, softcap=softcap, chunk_bytes=1600, **way)[0]
+    got = solve(single, logit_map=logit_map, chunk_bytes=1600, **way)[0]
     assert want.max() > behind / 2
     torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=0)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from highrank.presets.penn_treebank import ptb_small_mos
+from highrank.presets.small import ptb_small_mos
 from highrank.studies.bench import evaluation, harness
 from highrank.studies.bench.harness import Peak
 

@@ -8,7 +8,7 @@ import pytest
 from highrank.studies.demo.measure import DemoResult, Fit, LanguageResult
 
 SIZES = (8, 16, 32, 48, 63)
-NUM_WORDS, NUM_CONTEXTS, NUM_COMPONENTS = 200, 400, 8
+VOCAB_SIZE, NUM_CONTEXTS, NUM_COMPONENTS = 200, 400, 8
 EXCESS = {
     "factorised": {
         "softmax": (0.73, 0.398, 0.137, 0.0412, 3.1e-7),
@@ -25,15 +25,15 @@ EXCESS = {
 }
 
 
-def make_fit(language: str, head: str, index: int, excess: float) -> Fit:
+def make_fit(head: str, index: int, excess: float) -> Fit:
     size = SIZES[index]
     num_components = 1 if head in ("softmax", "matched") else NUM_COMPONENTS
-    num_parameters = (NUM_WORDS + NUM_CONTEXTS * num_components) * size + NUM_WORDS
+    num_parameters = (VOCAB_SIZE + NUM_CONTEXTS * num_components) * size + VOCAB_SIZE
     if head == "matched":
-        num_parameters = (NUM_WORDS + NUM_CONTEXTS * NUM_COMPONENTS) * size + NUM_WORDS
-        size = num_parameters // (NUM_WORDS + NUM_CONTEXTS)
+        num_parameters = (VOCAB_SIZE + NUM_CONTEXTS * NUM_COMPONENTS) * size + VOCAB_SIZE
+        size = num_parameters // (VOCAB_SIZE + NUM_CONTEXTS)
     bound = None if head == "mos" else size + 2
-    rank = min(NUM_WORDS, bound or NUM_WORDS)
+    rank = min(VOCAB_SIZE, bound or VOCAB_SIZE)
     blur = math.exp(-6 * excess)
     return Fit(
         head="softmax" if head == "matched" else head,
@@ -51,7 +51,7 @@ def make_fit(language: str, head: str, index: int, excess: float) -> Fit:
 
 def spectrum(rank: int, tail: float) -> tuple[float, ...]:
     inside = [900.0, *(60.0 * math.exp(-i / tail) for i in range(1, rank))]
-    return (*inside, *(1e-13 * (1 - i / NUM_WORDS) for i in range(rank, NUM_WORDS)))
+    return (*inside, *(1e-13 * (1 - i / VOCAB_SIZE) for i in range(rank, VOCAB_SIZE)))
 
 
 def example() -> tuple[float, ...]:
@@ -59,21 +59,21 @@ def example() -> tuple[float, ...]:
 
 
 def make_language(name: str, excess: Mapping[str, Sequence[float]]) -> LanguageResult:
-    rank = 64 if name == "factorised" else NUM_WORDS
+    rank = 64 if name == "factorised" else VOCAB_SIZE
     return LanguageResult(
         name=name,
-        vocab_size=NUM_WORDS,
+        vocab_size=VOCAB_SIZE,
         num_contexts=NUM_CONTEXTS,
         rank=rank,
         entropy=3.214,
         singular_values=spectrum(rank, tail=90.0),
         example_context=123,
-        example_words=(17, 4, 181, 99, 65, 102, 8, 3, 144, 150),
+        example_tokens=(17, 4, 181, 99, 65, 102, 8, 3, 144, 150),
         example=example(),
         fits=tuple(
-            make_fit(name, head, index, value)
-            for head, values in excess.items()
-            for index, value in enumerate(values)
+            make_fit(head, index, excess[head][index])
+            for index in range(len(SIZES))
+            for head in ("softmax", "moc", "mos", "matched")
         ),
     )
 

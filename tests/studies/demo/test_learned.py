@@ -1,39 +1,41 @@
-"""The text is the language's, the loss of the language is its own, and runs go on."""
+"""The corpus follows the language, the language's loss is its own, and runs are resumed."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from highrank.data import factorised
-from highrank.studies.demo import learned as learned_language
-from highrank.studies.demo.learned import Variant, language_text, run_learned_language
-from highrank.studies.demo.table import learned_language_table
+from highrank.studies.demo import learned
+from highrank.studies.demo.learned import SOFTMAX, run_learned_language, sample_corpus
+from highrank.studies.demo.page import learned_language_table
 
 
 def test_the_floor_is_the_entropy_of_the_language():
     language = factorised(vocab_size=30, num_contexts=16, rank=6, seed=2)
-    text, loss = language_text(language, {"train": 100, "valid": 100, "test": 200_000})
-    assert loss == pytest.approx(language.entropy, abs=0.02)
-    assert len(text.split("test")) == 200_000 and len(text.vocabulary) == 30
-    # Contexts are the groups of the last two words, whatever came before: the text is one chain.
-    counts = np.bincount(text.split("test"), minlength=30) / 200_000
+    corpus = sample_corpus(language, {"train": 100, "valid": 100, "test": 200_000})
+    assert corpus.floor == pytest.approx(language.entropy, abs=0.02)
+    assert len(corpus.split("test")) == 200_000 and len(corpus.vocabulary) == 30
+    # Contexts are the groups of the last two tokens, whatever came before: the text is one chain.
+    counts = np.bincount(corpus.split("test"), minlength=30) / 200_000
     np.testing.assert_allclose(counts, language.stationary @ language.prob, atol=0.01)
 
 
 @pytest.fixture
 def small(monkeypatch):
     sizes = {"train": 6_000, "valid": 500, "test": 1_000}
-    monkeypatch.setattr(learned_language, "SIZES", sizes)
-    variants = {"softmax": Variant(1), "mos, grown": Variant(2, grow_at=0.5)}
-    monkeypatch.setattr(learned_language, "VARIANTS", variants)
+    monkeypatch.setattr(learned, "SIZES", sizes)
+    grown = replace(SOFTMAX, num_components=2, grow_at=0.5)
+    variants = {"softmax": SOFTMAX, "mos, grown": grown}
+    monkeypatch.setattr(learned, "VARIANTS", variants)
 
 
 @pytest.mark.usefixtures("small")
 def test_networks_are_trained_and_compared(tmp_path):
-    shares = []
-    result = run_learned_language(
-        tmp_path, epochs=1, on_progress=lambda share, _: shares.append(share)
-    )
-    assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0, abs=0.05)
+    done = []
+    result = run_learned_language(tmp_path, epochs=1, on_progress=lambda x, _: done.append(x))
+    assert done == sorted(done) and done[-1] == pytest.approx(1.0, abs=0.05)
     assert [head.head for head in result.heads] == ["softmax", "mos, grown"]
     assert [(head.num_components, head.grow_at) for head in result.heads] == [(1, None), (2, 0.5)]
     assert result.heads[0].specialisation is None and 0 <= result.heads[1].specialisation < 0.01
@@ -43,11 +45,15 @@ def test_networks_are_trained_and_compared(tmp_path):
     again = run_learned_language(tmp_path, epochs=1)
     # Trained anew, it would not take the same time.
     assert again.heads == result.heads
-    assert learned_language_table(result).row_count == 2
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(learned_language_table(result))
+    text = captured.get()
+    assert f"{result.heads[1].perplexity:.3f}" in text and "softmax" in text and "…" not in text
 
 
 @pytest.mark.usefixtures("small")
-def test_heads_may_be_given_equal_time_instead_of_equal_text(tmp_path):
+def test_heads_may_be_given_equal_time_instead_of_equal_epochs(tmp_path):
     result = run_learned_language(tmp_path, budget=1.0)
     assert (result.epochs, result.budget) == (None, 1.0)
     assert all(head.num_tokens > 0 for head in result.heads)

@@ -33,6 +33,7 @@ from torch.linalg import vector_norm
 from highrank.analysis.unargmaxable.problem import Problem, equations, is_exact, lead_bound, margins
 from highrank.analysis.unargmaxable.result import NEVER, Deadline, OutOfTime, Proof, State
 from highrank.analysis.unargmaxable.states import Ball
+from highrank.environment import install_hint
 
 MAX_ROUNDS = 300
 # Rivals that enter the programme at once.
@@ -47,9 +48,7 @@ SMALL = 1e-8
 
 def check_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise ValueError(
-            "scipy must be installed for linear programmes: pip install 'highrank[audit]'"
-        )
+        raise ValueError(f"scipy must be installed for linear programs: {install_hint('audit')}")
 
 
 class Optimum(NamedTuple):

@@ -12,9 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy import chunked, fused, reference
-from highrank.ops.mixture_cross_entropy.arguments import check_arguments, check_targets
-from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
+from highrank.ops.mixture_cross_entropy.arguments import (
+    check_arguments,
+    check_reduction,
+    check_targets,
+)
+from highrank.ops.mixture_cross_entropy.reference import Inputs
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
 
 # Each takes flat tensors without ignored targets and returns the losses of the tokens and the
@@ -40,7 +45,8 @@ def mixture_loss(
     target: Tensor,
     *,
     bias: Tensor | None = None,
-    softcap: float | None = None,
+    extra: tuple[Tensor, Tensor] | None = None,
+    logit_map: LogitMap | None = None,
     reduction: str = "mean",
     ignore_index: int = -100,
     backend: str = "auto",
@@ -50,28 +56,30 @@ def mixture_loss(
 
     Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
+    check_reduction(reduction)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
-    check_arguments(context, log_weight, weight, target, bias, softcap, chunk_bytes)
-    log_weight = log_weight.to(at_least_float32(context.dtype))
-    shape = target.shape
-    context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
-    log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
-    # Small integers would wrap around in the comparisons with V and ignore_index.
-    target = target.reshape(-1).long()  # (N,)
-    kept = (target != ignore_index).nonzero().squeeze(1)
-    all_kept = len(kept) == len(target)
+    check_arguments(context, log_weight, weight, target, bias, extra, chunk_bytes)
+    dtype = at_least_float32(context.dtype)
+    inputs = Inputs(
+        context.reshape(-1, *context.shape[-2:]),  # (N, K, E)
+        log_weight.to(dtype).reshape(-1, log_weight.shape[-1]),  # (N, K)
+        weight,
+        bias,
+        None if extra is None else _joint(*extra).to(dtype),  # (N, J)
+        # Small integers would wrap around in the comparisons with V and ignore_index.
+        target.reshape(-1).long(),  # (N,)
+        logit_map,
+    )
+    kept = (inputs.target != ignore_index).nonzero().squeeze(1)
+    all_kept = len(kept) == len(inputs.target)
     if not all_kept:
-        context, log_weight, target = context[kept], log_weight[kept], target[kept]
-    check_targets(target, len(weight))
+        inputs = _selected(inputs, kept)
+    check_targets(inputs.target, len(weight))
     with without_autocast(context.device):
-        token_loss, loss = BACKENDS[_choose(backend, reduction)](
-            context, log_weight, weight, bias, target, softcap, reduction, chunk_bytes
-        )
+        token_loss, loss = BACKENDS[_choose(backend, reduction)](inputs, reduction, chunk_bytes)
     if not all_kept:
-        token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
-    token_loss = token_loss.reshape(shape)
+        token_loss = token_loss.new_zeros(target.numel()).index_copy(0, kept, token_loss)
+    token_loss = token_loss.reshape(target.shape)
     return MixtureLoss(token_loss, token_loss if reduction == "none" else loss)
 
 
@@ -82,7 +90,8 @@ def mixture_cross_entropy(
     target: Tensor,
     *,
     bias: Tensor | None = None,
-    softcap: float | None = None,
+    extra: tuple[Tensor, Tensor] | None = None,
+    logit_map: LogitMap | None = None,
     reduction: str = "mean",
     ignore_index: int = -100,
     backend: str = "auto",
@@ -91,16 +100,18 @@ def mixture_cross_entropy(
     """-log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)[target], reduced.
 
     Exact: no epsilon, and never a table of K × V probabilities for all tokens. The loss has at
-    least float32's precision. A target that no component can say (a bias of -inf) has loss +inf
-    and no gradient: the gradients are those of the batch without it.
+    least float32's precision. A target that no component can predict (a bias of -inf) has loss
+    +inf and no gradient: the gradients are those of the batch without it.
 
     Args:
         context: (..., K, E), the vectors that meet the output embedding.
-        log_weight: (..., K), normalised log-probabilities of the components.
+        log_weight: (..., K), log-probabilities of the components.
         weight: (V, E), the output embedding.
         target: (...), integers below V, or `ignore_index`.
         bias: (V,).
-        softcap: replaces each logit z by softcap · tanh(z / softcap).
+        extra: further terms of the mixture, such as a pointer or an n-gram: their log-weights and
+            their log-probabilities of the target, each (..., J). All weights sum to one.
+        logit_map: applied to each logit before the softmax, such as `Softcap(30.0)`.
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
         backend: "fused" computes gradients in the forward pass, for "mean" and "sum"; "chunked"
             recomputes in the backward pass, for any upstream gradient and `torch.func.grad`;
@@ -113,12 +124,25 @@ def mixture_cross_entropy(
         weight,
         target,
         bias=bias,
-        softcap=softcap,
+        extra=extra,
+        logit_map=logit_map,
         reduction=reduction,
         ignore_index=ignore_index,
         backend=backend,
         chunk_bytes=chunk_bytes,
     ).loss
+
+
+def _joint(log_weight: Tensor, log_prob: Tensor) -> Tensor:
+    """The further terms' log-weight plus log-probability, (N, J)."""
+    return (log_weight + log_prob).reshape(-1, log_prob.shape[-1])
+
+
+def _selected(inputs: Inputs, kept: Tensor) -> Inputs:
+    """The inputs of these tokens."""
+    context, log_weight, weight, bias, extra, target, logit_map = inputs
+    extra = None if extra is None else extra[kept]
+    return Inputs(context[kept], log_weight[kept], weight, bias, extra, target[kept], logit_map)
 
 
 def _choose(backend: str, reduction: str) -> str:

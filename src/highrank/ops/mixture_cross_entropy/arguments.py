@@ -1,9 +1,9 @@
 """What the façade checks before any work is done."""
 
-import math
-
 import torch
 from torch import Tensor
+
+from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
 
 
 def check_arguments(
@@ -12,7 +12,7 @@ def check_arguments(
     weight: Tensor,
     target: Tensor,
     bias: Tensor | None,
-    softcap: float | None,
+    extra: tuple[Tensor, Tensor] | None,
     chunk_bytes: int | None,
 ) -> None:
     check_mixture(context, log_weight, weight, bias)
@@ -20,10 +20,15 @@ def check_arguments(
     _must_be("target", target, tuple(context.shape[:-2]))
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ValueError(f"target must have an integer dtype, got {target.dtype}")
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap must be positive and finite, got {softcap}")
+    if extra is not None:
+        _check_extra(*extra, target)
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
 
 
 def check_mixture(context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -53,6 +58,14 @@ def check_targets(target: Tensor, vocab_size: int) -> None:
     if len(wrong):
         value = target[wrong[0, 0]].item()
         raise ValueError(f"target must be in 0 … {vocab_size - 1} (V = {vocab_size}), got {value}")
+
+
+def _check_extra(log_weight: Tensor, log_prob: Tensor, target: Tensor) -> None:
+    if log_prob.shape[:-1] != target.shape or log_weight.shape != log_prob.shape:
+        raise ValueError(
+            f"extra must be two tensors {(*target.shape, 'J')}, "
+            f"got {tuple(log_weight.shape)} and {tuple(log_prob.shape)}"
+        )
 
 
 def _must_be(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

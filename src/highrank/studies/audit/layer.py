@@ -14,7 +14,7 @@ from highrank.analysis.log_probs import LogProbs, block_rows, head_log_probs
 from highrank.analysis.rank import RankBound, Spectrum, rank_bound
 from highrank.analysis.svd import head_singular_values, linear_singular_values
 from highrank.analysis.unargmaxable.states import Box, Everywhere, States
-from highrank.heads import Head, MixtureOfContexts, Softmax
+from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
 from highrank.integrations.huggingface import OutputLayer
 from highrank.studies.audit.result import HeadFacts
 
@@ -45,11 +45,11 @@ class Layer:
     """As `head_singular_values` with the head filled in; None if log p is not linear."""
     vectors: Vectors | None
     """None for a mixture of softmaxes: there the greatest logit decides nothing."""
-    mixture: Head | None
+    mixture: MixtureHead | None
     """The head itself if it has several components."""
 
 
-def head_layer(head: Head, is_tied: bool) -> Layer:
+def head_layer(head: MixtureHead, is_tied: bool) -> Layer:
     """A head of ours, behind an LSTM: all its states are between -1 and 1."""
     kind = (
         "softmax"
@@ -114,7 +114,7 @@ def hugging_face_layer(layer: OutputLayer) -> Layer:
     )
 
 
-def _head_vectors(head: Head) -> Vectors:
+def _head_vectors(head: MixtureHead) -> Vectors:
     weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
     # An LSTM's output and a tanh are between -1 and 1, and so are means of them.
     if head.latent is None or head.activation == "tanh":

@@ -19,7 +19,7 @@ from highrank.analysis.components import Component, component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
 from highrank.analysis.log_probs import LogProbs
 from highrank.environment import environment
-from highrank.heads import Head
+from highrank.heads import MixtureHead
 from highrank.studies.audit.layer import Layer
 from highrank.studies.audit.model import AuditedModel, choose_windows, read_contexts
 from highrank.studies.audit.rank import audit_rank, free_bytes, plan_spectrum
@@ -210,7 +210,7 @@ def _part(on_progress: OnProgress, before: float, size: float, title: str) -> On
 
 
 def audit_mixture(
-    head: Head,
+    head: MixtureHead,
     hidden: Tensor,
     word: Callable[[int], str],
     context: Callable[[int], tuple[str, str]],

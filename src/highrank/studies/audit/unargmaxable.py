@@ -22,6 +22,7 @@ from highrank.analysis.unargmaxable.result import (
     distinct_words,
     word_verdicts,
 )
+from highrank.environment import install_hint
 from highrank.studies.audit.layer import Layer, Vectors
 from highrank.studies.audit.result import ReachabilityFacts, UnreachableWord
 
@@ -51,7 +52,7 @@ def audit_reachability(
         reason = "no single logit says which word is the most likely"
         return None, f"a mixture's words: not decided, as {reason}"
     if find_spec("scipy") is None:
-        return None, "reachability needs linear programmes: run `pip install 'highrank[audit]'`"
+        return None, f"reachability needs linear programs: {install_hint('audit')}"
     vectors, start = layer.vectors, time.perf_counter()
     V, E = vectors.weight.shape
     if (needed := 8 * COPIES * V * E) > room:

@@ -21,7 +21,7 @@ from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
 from highrank.evaluation.static import score, steps, summed
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.models.language_model import LanguageModel
-from highrank.presets.penn_treebank import ptb_small_mos
+from highrank.presets.small import ptb_small_mos
 from highrank.studies.bench import harness
 
 VOCAB_SIZE = 10_000

@@ -15,7 +15,7 @@ from highrank.analysis.log_probs import head_log_probs
 from highrank.analysis.rank import Spectrum, press_threshold
 from highrank.analysis.svd import head_singular_values, singular_values
 from highrank.environment import environment
-from highrank.heads import Head, MixtureOfSoftmaxes, Softmax
+from highrank.heads import MixtureHead, MixtureOfSoftmaxes, Softmax
 from highrank.studies.bench import harness
 
 SEED = 0
@@ -58,7 +58,7 @@ class AuditBenchResult(harness.BenchResult):
     """By variant; the linear head's at a size of its own, with an SVD of its own."""
 
 
-def svd(head: Head, hidden: Tensor) -> Spectrum:
+def svd(head: MixtureHead, hidden: Tensor) -> Spectrum:
     """The whole matrix, and an SVD of it without vectors."""
     source = head_log_probs(head, hidden)
     matrix = torch.empty(source.num_contexts, source.vocab_size, dtype=torch.float64)  # (T, V)
@@ -72,21 +72,21 @@ def svd(head: Head, hidden: Tensor) -> Spectrum:
     return Spectrum(values=values, shape=shape, precision=torch.float64, method="svd", floor=floor)
 
 
-def streamed(head: Head, hidden: Tensor, *, method: str) -> Spectrum:
+def streamed(head: MixtureHead, hidden: Tensor, *, method: str) -> Spectrum:
     return singular_values(head_log_probs(head, hidden), method)[-1]
 
 
-def linear(head: Head, hidden: Tensor) -> Spectrum:
+def linear(head: MixtureHead, hidden: Tensor) -> Spectrum:
     return head_singular_values(head, hidden)[-1]
 
 
-def log_probabilities(head: Head, hidden: Tensor) -> None:
+def log_probabilities(head: MixtureHead, hidden: Tensor) -> None:
     """Made and dropped: what all methods but the linear one do, too."""
     for _ in head_log_probs(head, hidden).blocks():
         pass
 
 
-METHODS: dict[str, Callable[[Head, Tensor], Spectrum | None]] = {
+METHODS: dict[str, Callable[[MixtureHead, Tensor], Spectrum | None]] = {
     "svd": svd,
     "stable": partial(streamed, method="stable"),
     "fast": partial(streamed, method="fast"),
@@ -103,18 +103,18 @@ def prepare(name: str, size: Size) -> Callable[[], Spectrum | None]:
     return partial(METHODS[name], *make(size))
 
 
-def mixture_head(size: Size) -> tuple[Head, Tensor]:
+def mixture_head(size: Size) -> tuple[MixtureHead, Tensor]:
     """A mixture of softmaxes, and hidden states (T, D)."""
     head = MixtureOfSoftmaxes(MIXTURE_SIZE, size.vocab_size, NUM_COMPONENTS, MIXTURE_SIZE)
     return _randomised(head, size.num_contexts)
 
 
-def linear_head(size: Size) -> tuple[Head, Tensor]:
+def linear_head(size: Size) -> tuple[MixtureHead, Tensor]:
     """One softmax, and hidden states (T, E)."""
     return _randomised(Softmax(size.embedding_size, size.vocab_size), size.num_contexts)
 
 
-def _randomised(head: Head, num_contexts: int) -> tuple[Head, Tensor]:
+def _randomised(head: MixtureHead, num_contexts: int) -> tuple[MixtureHead, Tensor]:
     """With logits of about unit size, so that no token is impossible."""
     random = torch.Generator().manual_seed(SEED)
     with torch.no_grad():

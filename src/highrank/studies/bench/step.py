@@ -15,7 +15,7 @@ from torch import Tensor
 from highrank import presets
 from highrank.build import build_model
 from highrank.environment import environment
-from highrank.heads import HeadOutput, MixtureOfSoftmaxes
+from highrank.heads import HeadOutput, Mixture, MixtureOfSoftmaxes
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import EPSILON
 from highrank.training.penalties import activation_penalties
@@ -40,10 +40,10 @@ class StepBenchResult(harness.BenchResult):
 class OriginalMixture(MixtureOfSoftmaxes):
     """The head of the paper's code: every K × V probability, an epsilon before the logarithm."""
 
-    def forward(
-        self, hidden: Tensor, target: Tensor, reduction: str = "mean", ignore_index: int = -100
+    def _loss(
+        self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
     ) -> HeadOutput:
-        log_weight, context = self.mixture(hidden)  # (..., K), (..., K, E)
+        log_weight, context = features  # (..., K), (..., K, E)
         q = F.linear(context, self.weight, self.bias).softmax(-1)  # (..., K, V)
         p = (log_weight.exp()[..., None] * q).sum(-2)  # (..., V)
         log_p = (p + EPSILON).log()

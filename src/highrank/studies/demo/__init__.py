@@ -1,1 +1,1 @@
-"""."""
+"""The demo: heads against languages whose true distribution is known."""

@@ -1,12 +1,12 @@
-"""Do trained networks reach what their heads can say? AWD-LSTMs on the text of an exact language.
+"""`highrank bench language`: how near trained networks come to what their heads can express.
 
-The demo fits each head alone, with a free vector for every context. Here the vectors come from an
-LSTM that must learn the contexts from text. The loss is compared with the language's own, word by
-word on the same test text, so that what is left is the model's excess and little noise.
+The demo fits each head with a free vector for every context. Here the vectors come from an AWD-LSTM
+that learns the contexts from text sampled from an exact language. Its loss is compared with the
+language's own on the same test tokens: what is left is the model's excess, and little noise.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ from highrank.data import Language, factorised
 from highrank.data.vocabulary import Vocabulary
 from highrank.evaluation.static import evaluate
 from highrank.run import load
-from highrank.studies.demo.measure import fit_head
-from highrank.training.loop import Progress, Run
+from highrank.studies.demo.fit import fit_head
+from highrank.training.loop import Outcome, Progress, Run
 
 RANK, CONTEXT_SIZE, NUM_COMPONENTS = 64, 16, 24
 SIZES = {"train": 2_000_000, "valid": 50_000, "test": 200_000}
@@ -28,25 +28,22 @@ SIZES = {"train": 2_000_000, "valid": 50_000, "test": 200_000}
 ENDLESS = 1000
 
 
-class Variant(NamedTuple):
-    """One softmax is a mixture of one."""
-
-    num_components: int
-    grow_at: float | None = None
-
-
+# A mixture of one component is a softmax.
+SOFTMAX = HeadConfig(kind="mos", num_components=1, dropout=0.0, activation="identity")
 VARIANTS = {
-    "softmax": Variant(1),
-    "mos": Variant(NUM_COMPONENTS),
-    "mos, grown": Variant(NUM_COMPONENTS, grow_at=0.4),
+    "softmax": SOFTMAX,
+    "mos": replace(SOFTMAX, num_components=NUM_COMPONENTS),
+    "mos, grown": replace(SOFTMAX, num_components=NUM_COMPONENTS, grow_at=0.4),
 }
 
 
-class LanguageText(NamedTuple):
-    """A language as a corpus: its words, and text of each split."""
+class SampledCorpus(NamedTuple):
+    """What training needs of a corpus, sampled from a language."""
 
     vocabulary: Vocabulary
     tokens: dict[str, NDArray[np.integer]]
+    floor: float
+    """Loss of the language itself on the test tokens, in nats per token."""
 
     def split(self, name: str) -> NDArray[np.integer]:
         return self.tokens[name]
@@ -57,18 +54,18 @@ class LearnedHead:
     head: str
     num_components: int
     grow_at: float | None
-    """The share of the run after which one component became K; None if there were K always."""
+    """The fraction of the run after which one component became K; None if there were always K."""
     num_parameters: int
     perplexity: float
-    """Of the trained AWD-LSTM, test text, one column."""
+    """Of the trained AWD-LSTM on the test tokens, batch size 1."""
     excess: float
-    """Nats per token above the language itself, on the same words."""
+    """Nats per token above the language itself, on the same tokens."""
     optimum: float
     """Nats per token above the language, of the same head with a free vector for every context."""
     specialisation: float | None
-    """What the speaking component tells about the word, in nats; None for one softmax."""
+    """Mutual information I(component; token), in nats; None for one softmax."""
     num_tokens: int
-    """That it read."""
+    """Trained on, over all epochs."""
     seconds: float
 
 
@@ -79,7 +76,7 @@ class LearnedLanguageResult:
     num_contexts: int
     context_size: int
     num_tokens: int
-    """Of training text; each epoch reads it once."""
+    """Of the training split."""
     epochs: int | None
     """None if time ended the runs."""
     budget: float | None
@@ -87,7 +84,7 @@ class LearnedLanguageResult:
     entropy: float
     """Of the language, in nats per token."""
     floor: float
-    """Perplexity of the language itself on the test text: no model is expected to be below."""
+    """Perplexity of the language itself on the test tokens: no model is expected to be below."""
     heads: tuple[LearnedHead, ...]
 
 
@@ -100,49 +97,32 @@ def run_learned_language(
     seed: int = 0,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> LearnedLanguageResult:
-    """Train them all, or go on where an interrupted call in the same folder was.
+    """Train all variants, or resume where an interrupted call in the same folder stopped.
 
     Args:
         folder: of the runs.
-        num_contexts: of the language, a square of at least 64: which of √C groups of words each of
-            the last two was in. The more there are, the less often the text shows each.
+        num_contexts: of the language, a square of at least 64: which of √C groups each of the last
+            two tokens was in. The more there are, the less often the corpus shows each.
         epochs: of each run, unless there is a budget.
         budget: seconds of each run.
     """
     language = factorised(rank=RANK, num_contexts=num_contexts, seed=seed)
-    text, test_loss = language_text(language, SIZES)
+    corpus = sample_corpus(language, SIZES)
+    length = f"{epochs}e" if budget is None else f"{budget:g}s"
     heads = []
-    for index, (name, variant) in enumerate(VARIANTS.items()):
+    for index, (name, head) in enumerate(VARIANTS.items()):
 
         def show(progress: Progress, index: int = index, name: str = name) -> None:
             if on_progress is not None:
-                on_progress(
-                    (index + progress.share) / len(VARIANTS), f"{name}, epoch {progress.epoch}"
-                )
+                done = (index + progress.fraction) / len(VARIANTS)
+                on_progress(done, f"{name}, epoch {progress.epoch}")
 
-        config = run_config(variant, epochs if budget is None else ENDLESS, seed)
-        length = f"{epochs}e" if budget is None else f"{budget:g}s"
         run = folder / f"{name.replace(', ', '-')}-{num_contexts}-{length}-seed{seed}"
-        outcome = Run(config, text, run, budget=budget, on_progress=show).go()
+        config = run_config(head, epochs if budget is None else ENDLESS, seed)
+        outcome = Run(config, corpus, run, budget=budget, on_progress=show).go()
         if outcome.reason == "interrupted":
             raise KeyboardInterrupt
-        model, _ = load(run)
-        found = evaluate(model, text.split("test"), batch_size=1)
-        fitted = fit_head(language, "mos", CONTEXT_SIZE, variant.num_components, seed)
-        heads.append(
-            LearnedHead(
-                head=name,
-                num_components=variant.num_components,
-                grow_at=variant.grow_at,
-                num_parameters=sum(p.numel() for p in model.parameters()),
-                perplexity=found.perplexity,
-                excess=found.nats - test_loss,
-                optimum=language.excess(fitted.log_prob.numpy()),
-                specialisation=specialisation(model, text.split("valid")),
-                num_tokens=outcome.num_tokens,
-                seconds=outcome.seconds,
-            )
-        )
+        heads.append(_learned_head(name, language, corpus, run, outcome, seed))
     return LearnedLanguageResult(
         rank=RANK,
         vocab_size=language.vocab_size,
@@ -152,28 +132,49 @@ def run_learned_language(
         epochs=epochs if budget is None else None,
         budget=budget,
         entropy=language.entropy,
-        floor=float(np.exp(test_loss)),
+        floor=float(np.exp(corpus.floor)),
         heads=tuple(heads),
     )
 
 
-def language_text(language: Language, sizes: dict[str, int]) -> tuple[LanguageText, float]:
-    """Text of each split, and the language's own loss on the test text, in nats per token."""
+def _learned_head(
+    name: str, language: Language, corpus: SampledCorpus, run: Path, outcome: Outcome, seed: int
+) -> LearnedHead:
+    model, _ = load(run)
+    variant = VARIANTS[name]
+    optimum = fit_head(language, "mos", CONTEXT_SIZE, variant.num_components, seed)
+    found = evaluate(model, corpus.split("test"), batch_size=1)
+    return LearnedHead(
+        head=name,
+        num_components=variant.num_components,
+        grow_at=variant.grow_at,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        perplexity=found.perplexity,
+        excess=found.nats - corpus.floor,
+        optimum=language.excess(optimum.log_prob.numpy()),
+        specialisation=specialisation(model, corpus.split("valid")),
+        num_tokens=outcome.num_tokens,
+        seconds=outcome.seconds,
+    )
+
+
+def sample_corpus(language: Language, sizes: dict[str, int]) -> SampledCorpus:
+    """Train, valid and test tokens, one chain each."""
     streams = {
         name: language.sample(size, seed, num_chains=1)
         for seed, (name, size) in enumerate(sizes.items())
     }
     test = streams["test"]
-    # The first word is read, not predicted.
+    # The first token is an input only.
     losses = -language.log_prob[test.contexts[0, 1:], test.tokens[0, 1:]]
     tokens = {name: stream.tokens[0].astype(np.uint16) for name, stream in streams.items()}
-    # Training needs a word that ends a line; the language does not.
-    words = ("<eos>", *(f"w{index}" for index in range(1, language.vocab_size)))
-    return LanguageText(Vocabulary(words), tokens), float(losses.mean())
+    # Training needs a token that ends a line; the language does not.
+    names = ("<eos>", *(f"w{index}" for index in range(1, language.vocab_size)))
+    return SampledCorpus(Vocabulary(names), tokens, float(losses.mean()))
 
 
-def run_config(variant: Variant, epochs: int, seed: int) -> RunConfig:
-    """The same network for all heads: the last two words are all there is to remember."""
+def run_config(head: HeadConfig, epochs: int, seed: int) -> RunConfig:
+    """The same network for all heads: the last two tokens are all there is to remember."""
     return RunConfig(
         corpus="an exact language",
         seed=seed,
@@ -188,13 +189,7 @@ def run_config(variant: Variant, epochs: int, seed: int) -> RunConfig:
             weight_dropout=0.0,
             embedding_range=0.5,
         ),
-        head=HeadConfig(
-            kind="mos",
-            num_components=variant.num_components,
-            dropout=0.0,
-            activation="identity",
-            grow_at=variant.grow_at,
-        ),
+        head=head,
         batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
         train=StageConfig(
             optimizer="adamw", lr=3e-3, weight_decay=0.0, clip=1.0, epochs=epochs, anneal=True

@@ -1,10 +1,7 @@
-"""What the demo measured: plain data, made by `demo.py`, shown by `reports/demo.py`.
+"""The demo: three heads fitted to two languages whose true distribution is known.
 
-The demo: three heads against two languages whose true distribution is known.
-
-Each context of a language has a free vector of its own, so that nothing but the output layer limits
-a fit. The exact cross-entropy over all contexts is minimised: there is no sampling noise, and the
-excess over the language's entropy is computed, not estimated.
+The excess over a language's entropy is computed over all contexts and tokens, not estimated. C
+contexts, V vocabulary, K components, d the size of the vectors that meet the output embedding.
 """
 
 import signal
@@ -15,11 +12,23 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from highrank.analysis.rank import log_prob_rank
 from highrank.data import Language, factorised, senses
-from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.studies.demo.fit import Fitted, count_parameters, fit_head, make_head
+
+RANK = 64
+NUM_COMPONENTS = 8
+LANGUAGES: dict[str, Callable[[int], Language]] = {
+    "factorised": lambda seed: factorised(rank=RANK, seed=seed),
+    "senses": lambda seed: senses(seed=seed),
+}
+# The page looks closely at a quarter of the rank; the last size is enough for one softmax.
+CLOSE_UP = RANK // 4
+SIZES = (8, CLOSE_UP, RANK // 2, RANK - 1)
+QUICK_SIZES = (CLOSE_UP, RANK - 1)
+NUM_EXAMPLE_TOKENS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +38,11 @@ class Fit:
     head: str
     """"softmax", "moc" or "mos"."""
     context_size: int
-    """Size d of the vectors that meet the output embedding."""
     num_components: int
-    """K; 1 for a softmax."""
     num_parameters: int
     """All trained numbers, the free vector of each context included."""
     matches: int | None
-    """For a softmax that was made as large as a mixture: the mixture's d. None otherwise."""
+    """For a softmax that was made as large as the mixtures: their d. None otherwise."""
     excess: float
     """Cross-entropy minus the language's entropy rate, in nats per token. Exact, never negative."""
     rank: int
@@ -45,7 +52,7 @@ class Fit:
     singular_values: tuple[float, ...]
     """Of the log-probability matrix, descending."""
     example: tuple[float, ...]
-    """Probabilities of `LanguageResult.example_words` in the example context."""
+    """Probabilities of `LanguageResult.example_tokens` in the example context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +60,23 @@ class LanguageResult:
     """A language whose true distribution is known, and the heads fitted to it."""
 
     name: str
-    """"factorised" or "senses"."""
+    """A key of `LANGUAGES`."""
     vocab_size: int
     num_contexts: int
     rank: int
     """Numerical rank of the true log-probability matrix."""
     entropy: float
-    """Exact entropy rate, in nats per token: the floor of every model's cross-entropy."""
+    """Exact entropy rate, in nats per token: no model's cross-entropy is lower."""
     singular_values: tuple[float, ...]
     """Of the true log-probability matrix, descending."""
     example_context: int
-    """Where the softmax of the close-up size is worst: the largest divergence from the truth."""
-    example_words: tuple[int, ...]
-    """The likeliest words of the example context, likeliest first."""
+    """Where the softmax of size `CLOSE_UP` diverges most from the truth."""
+    example_tokens: tuple[int, ...]
+    """The most probable tokens of the example context, in descending order."""
     example: tuple[float, ...]
     """Their true probabilities."""
     fits: tuple[Fit, ...]
+    """By d: softmax, MoC, MoS, then the softmax that matches these mixtures in parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +86,6 @@ class DemoResult:
     elapsed: float
     """Seconds."""
     languages: tuple[LanguageResult, ...]
-
-
-RANK = 64
-NUM_COMPONENTS = 8
-# Of the free vector of each context; a softmax with a larger d gets a larger one.
-HIDDEN_SIZE = 64
-LANGUAGES: dict[str, Callable[[int], Language]] = {
-    "factorised": lambda seed: factorised(rank=RANK, seed=seed),
-    "senses": lambda seed: senses(seed=seed),
-}
-# The close-up of the page is at a quarter of the rank; the last size is enough for one softmax.
-CLOSE_UP = RANK // 4
-SIZES = (8, CLOSE_UP, RANK // 2, RANK - 1)
-QUICK_SIZES = (CLOSE_UP, RANK - 1)
-EXAMPLE_WORDS = 10
 
 
 @dataclass(frozen=True)
@@ -116,14 +109,6 @@ class Task:
         return self.num_steps * (4 + (self.num_components if self.head == "mos" else 1))
 
 
-@dataclass(frozen=True)
-class Fitted:
-    log_prob: Tensor
-    """(C, V), float64."""
-    num_parameters: int
-    rank_bound: int | None
-
-
 def run_demo(
     seed: int = 0, quick: bool = False, on_progress: Callable[[float, str], None] | None = None
 ) -> DemoResult:
@@ -132,7 +117,7 @@ def run_demo(
     Args:
         seed: draws the languages and the starting points.
         quick: fewer sizes and fewer steps.
-        on_progress: called with the share of the work done and what was finished.
+        on_progress: called with the fraction of the work done and what was finished.
     """
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {seed}")
@@ -140,13 +125,13 @@ def run_demo(
     tasks = list(plan(seed, quick))
     total, done = sum(task.cost for task in tasks), 0
     fitted: dict[Task, Fitted] = {}
-    for task, fit in _in_processes(tasks):
-        fitted[task] = fit
+    for task, found in _in_processes(tasks):
+        fitted[task] = found
         done += task.cost
         if on_progress is not None:
             on_progress(done / total, f"{task.language}: {task.head}, d = {task.context_size}")
     languages = tuple(
-        _language_result(name, make(seed), [(t, fitted[t]) for t in tasks if t.language == name])
+        _language_result(name, make(seed), {t: fitted[t] for t in tasks if t.language == name})
         for name, make in LANGUAGES.items()
     )
     return DemoResult(seed=seed, quick=quick, elapsed=time.monotonic() - start, languages=languages)
@@ -155,74 +140,29 @@ def run_demo(
 def plan(seed: int, quick: bool) -> Iterator[Task]:
     """Every head at every size, and for each mixture a softmax with as many parameters."""
     num_steps = 300 if quick else 1000
-    for language in LANGUAGES:
-        made = LANGUAGES[language](seed)
+    for name, make in LANGUAGES.items():
+        language = make(seed)
         for size in QUICK_SIZES if quick else SIZES:
             for head in ("softmax", "moc", "mos"):
-                yield Task(language, head, size, None, seed, num_steps)
-            matching = matching_softmax_size(size, made.num_contexts, made.vocab_size)
-            yield Task(language, "softmax", matching, size, seed, num_steps)
+                yield Task(name, head, size, None, seed, num_steps)
+            matching = matching_softmax_size(size, language.num_contexts, language.vocab_size)
+            yield Task(name, "softmax", matching, size, seed, num_steps)
 
 
 def matching_softmax_size(context_size: int, num_contexts: int, vocab_size: int) -> int:
-    """The context size at which a softmax has about as many parameters as the mixture."""
-    wanted = _num_parameters("mos", context_size, num_contexts, vocab_size)
-    return min(
-        range(1, vocab_size),
-        key=lambda d: abs(_num_parameters("softmax", d, num_contexts, vocab_size) - wanted),
-    )
+    """The d at which a softmax has about as many parameters as a mixture of this context size."""
 
+    def size(kind: str, d: int) -> int:
+        head = make_head(kind, d, NUM_COMPONENTS, vocab_size, device="meta")
+        return count_parameters(head, num_contexts)
 
-def _num_parameters(kind: str, context_size: int, num_contexts: int, vocab_size: int) -> int:
-    head = _make_head(kind, context_size, vocab_size, device="meta")
-    return num_contexts * head.hidden_size + sum(p.numel() for p in head.parameters())
+    wanted = size("mos", context_size)
+    return min(range(1, vocab_size), key=lambda d: abs(size("softmax", d) - wanted))
 
 
 def fit(task: Task) -> Fitted:
-    language = LANGUAGES[task.language](task.seed)
-    sizes = (task.context_size, task.num_components)
+    language, sizes = LANGUAGES[task.language](task.seed), (task.context_size, task.num_components)
     return fit_head(language, task.head, *sizes, task.seed, task.num_steps)
-
-
-def fit_head(
-    language: Language,
-    kind: str,
-    context_size: int,
-    num_components: int,
-    seed: int,
-    num_steps: int = 1000,
-) -> Fitted:
-    """Adam with a cosine schedule on the exact cross-entropy, over all contexts at once."""
-    torch.manual_seed(seed)
-    head = _make_head(kind, context_size, language.vocab_size, num_components)
-    hidden = nn.Parameter(torch.randn(language.num_contexts, head.hidden_size))  # (C, D)
-    joint = torch.from_numpy(language.stationary[:, None] * language.prob).float()  # (C, V)
-    parameters = [hidden, *head.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=0.15)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
-    for _ in range(num_steps):
-        optimizer.zero_grad()
-        loss = -(joint * head.log_prob(hidden)).sum()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    with torch.no_grad():
-        log_prob = head.double().log_prob(hidden.double())  # (C, V)
-    return Fitted(log_prob, sum(p.numel() for p in parameters), head.rank_bound)
-
-
-def _make_head(
-    kind: str,
-    context_size: int,
-    vocab_size: int,
-    num_components: int = NUM_COMPONENTS,
-    device: str | None = None,
-) -> Head:
-    sizes = (max(HIDDEN_SIZE, context_size), vocab_size)
-    if kind == "softmax":
-        return Softmax(*sizes, context_size, activation="identity", device=device)
-    mixture = {"moc": MixtureOfContexts, "mos": MixtureOfSoftmaxes}[kind]
-    return mixture(*sizes, num_components, context_size, activation="identity", device=device)
 
 
 def _in_processes(tasks: list[Task]) -> Iterator[tuple[Task, Fitted]]:
@@ -247,16 +187,15 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _language_result(
-    name: str, language: Language, fits: list[tuple[Task, Fitted]]
-) -> LanguageResult:
+def _language_result(name: str, language: Language, fitted: dict[Task, Fitted]) -> LanguageResult:
     true = torch.from_numpy(language.log_prob)  # (C, V)
     close_up = next(
-        f for t, f in fits if (t.head, t.context_size, t.matches) == ("softmax", CLOSE_UP, None)
+        found.log_prob
+        for task, found in fitted.items()
+        if (task.head, task.context_size, task.matches) == ("softmax", CLOSE_UP, None)
     )
-    divergence = (true.exp() * (true - close_up.log_prob)).sum(-1)  # (C,)
-    example = int(divergence.argmax())
-    words = true[example].topk(EXAMPLE_WORDS).indices
+    example = int((true.exp() * (true - close_up)).sum(-1).argmax())
+    tokens = true[example].topk(NUM_EXAMPLE_TOKENS).indices
     rank, singular_values = log_prob_rank(true)
     return LanguageResult(
         name=name,
@@ -266,10 +205,11 @@ def _language_result(
         entropy=language.entropy,
         singular_values=tuple(singular_values.tolist()),
         example_context=example,
-        example_words=tuple(words.tolist()),
-        example=tuple(true[example, words].exp().tolist()),
+        example_tokens=tuple(tokens.tolist()),
+        example=tuple(true[example, tokens].exp().tolist()),
         fits=tuple(
-            _fit_result(task, fit, language, fit.log_prob[example, words]) for task, fit in fits
+            _fit_result(task, found, language, found.log_prob[example, tokens])
+            for task, found in fitted.items()
         ),
     )
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from highrank.training.check import check_config
+from highrank.build import check_config
 from highrank.training.loop import Run
 
 NAN = float("nan")
@@ -47,9 +47,9 @@ NAN = float("nan")
         ("train", "epochs", 0, "train.epochs must be at least 1, got 0"),
         ("train", "switch_epoch", 0, "train.switch-epoch must be at least 1, got 0"),
         ("finetune", "stop_after", -1, "finetune.stop-after must be at least 0, got -1"),
-        ("head", "grow_at", -0.1, "head.grow-at must be a share below 1 or a whole epoch"),
-        ("head", "grow_at", 1.5, "head.grow-at must be a share below 1 or a whole epoch"),
-        ("head", "grow_at", NAN, "head.grow-at must be a share below 1 or a whole epoch"),
+        ("head", "grow_at", -0.1, "head.grow-at must be a fraction below 1 or a whole epoch"),
+        ("head", "grow_at", 1.5, "head.grow-at must be a fraction below 1 or a whole epoch"),
+        ("head", "grow_at", NAN, "head.grow-at must be a fraction below 1 or a whole epoch"),
     ],
 )
 def test_impossible_values_are_named(part, field, value, message, config):
@@ -64,9 +64,9 @@ def test_impossible_values_are_named(part, field, value, message, config):
 
 def test_a_head_must_grow_before_the_end(config):
     late = replace(config, head=replace(config.head, grow_at=4))
-    check_config(late, num_train=1500)  # finetuning grows it if training has not
+    check_config(late, num_train=1500, num_valid=200)  # finetuning grows it if training has not
     with pytest.raises(ValueError, match="head.grow-at must be at most train.epochs, 3, got 4"):
-        check_config(replace(late, finetune=None), num_train=1500)
+        check_config(replace(late, finetune=None), num_train=1500, num_valid=200)
 
 
 def test_the_largest_batches_train(config, corpus, tmp_path):
@@ -81,3 +81,11 @@ def test_a_refused_configuration_leaves_no_folder(config, corpus, tmp_path):
     with pytest.raises(ValueError, match="valid-batch-size"):
         Run(replace(config, valid_batch_size=0), corpus, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("precision", "calls"), [("float32", []), ("bfloat16", ["prepared"])])
+def test_only_bfloat16_is_tried_on_this_cpu(config, monkeypatch, precision, calls):
+    found = []
+    monkeypatch.setattr("highrank.build.prepare_bfloat16", lambda: found.append("prepared"))
+    check_config(replace(config, precision=precision), 1500, 200)
+    assert found == calls

@@ -1,0 +1,66 @@
+"""`HEADS`, the only list of heads: read without torch, resolved on use, one line for a new head."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from highrank.build import build_head, build_model, check_config
+from highrank.config import HeadConfig, ModelConfig, RunConfig
+from highrank.heads import HEADS, Softmax, head_arguments, head_class
+
+MODEL = ModelConfig(embedding_size=6, hidden_sizes=(8, 6))
+CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(kind="scaled", dropout=0.0))
+
+
+class Scaled(Softmax):
+    """A head of the test's own: logits times a scale, biased by how often a token occurs."""
+
+    def __init__(self, hidden_size, vocab_size, *, scale=2.0, token_counts=None, dropout=0.0):
+        super().__init__(hidden_size, vocab_size, dropout=dropout)
+        self.scale, self.token_counts = scale, token_counts
+
+    def mixture(self, hidden):
+        log_weight, context = super().mixture(hidden)
+        return type(super().mixture(hidden))(log_weight, self.scale * context)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_in_the_tests", sys.modules[__name__])
+    monkeypatch.setitem(HEADS, "scaled", "made_in_the_tests:Scaled")
+
+
+def test_reading_the_list_loads_no_torch():
+    code = "import sys; from highrank.heads import HEADS; assert 'torch' not in sys.modules, HEADS"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "moc", "mos"])
+def test_every_head_of_the_list_is_there(kind):
+    assert head_class(kind).__name__ in HEADS[kind]
+    assert {"hidden_size", "vocab_size", "dropout"} <= set(head_arguments(kind))
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="head.kind must be one of softmax, moc, mos, .* 'sofmax'"):
+        build_head(replace(CONFIG, head=HeadConfig(kind="sofmax")), 11)
+
+
+def test_a_new_head_is_built_with_its_own_options_and_the_counts():
+    config = replace(CONFIG, head=replace(CONFIG.head, options={"scale": 3.0}))
+    model = build_model(config, 11, token_counts=list(range(11)))
+    assert isinstance(model.head, Scaled) and model.head.scale == 3.0
+    assert model.head.token_counts == list(range(11))
+    hidden = torch.randn(4, 6)
+    plain = torch.nn.functional.linear(3.0 * hidden, model.head.weight, model.head.bias)
+    torch.testing.assert_close(model.eval().head(hidden), plain.log_softmax(-1))
+
+
+def test_an_option_that_the_head_does_not_have_is_named():
+    config = replace(CONFIG, head=replace(CONFIG.head, options={"sclae": 3.0}))
+    message = r"head.options must be arguments of scaled \(scale, dropout\), got sclae"
+    with pytest.raises(ValueError, match=message):
+        check_config(config, num_train=1000, num_valid=1000)
