@@ -1,29 +1,16 @@
 """`highrank bench …`: time and memory, as ratios measured in one run."""
 
 from collections.abc import Callable
-from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-from rich.console import Console
-
-from highrank.cli.console import progress, unless_given
+from highrank.cli.console import check_outputs, progress, show, unless_given, write_outputs
 from highrank.environment import set_threads
-from highrank.files import check_writable, write_atomically
-from highrank.training.budget import parse_duration
-
-
-def bench() -> None:
-    """Measure time and memory on this machine, as ratios of numbers from one run."""
 
 
 def loss(
     *,
-    shapes: Annotated[
-        tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all; with --quick ptb)")
-    ] = (),
+    shapes: Annotated[tuple[str, ...], unless_given("all; with --quick ptb")] = (),
     rounds: int = 5,
     quick: bool = False,
     chunk_bytes: Annotated[int | None, unless_given("the package's own", "INT")] = None,
@@ -46,24 +33,16 @@ def loss(
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the page's first picture, as PNG.
     """
-    numbers = out.with_suffix(".json")
-    if numbers == out:
-        raise ValueError(f"out must be a page and not end in .json, got {out}")
-    for path in (out, numbers, picture):
-        if path is not None:
-            check_writable(path)
-    from highrank.report.page import write_html
+    check_outputs(out, picture)
     from highrank.studies.bench.loss import run_loss_bench
     from highrank.studies.bench.page import loss_page, loss_picture, loss_table
 
     options = {"rounds": rounds, "quick": quick, "chunk_bytes": chunk_bytes}
     result = _run("Measuring the mixture's loss", run_loss_bench, shapes, **options)
-    text = dumps(asdict(result), indent=2) + "\n"
-    write_atomically(numbers, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    write_html(loss_page(result), out)
+    write_outputs(result, loss_page(result), out)
     if picture is not None:
         loss_picture(result, picture)
-    _show(result, loss_table, json=json, page=out)
+    show(result, loss_table, json=json, page=out)
 
 
 def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
@@ -78,7 +57,7 @@ def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
     from highrank.studies.bench.step import run_step_bench
 
     result = _run("Measuring a training step", run_step_bench, rounds=rounds, quick=quick)
-    _show(result, step_table, json=json)
+    show(result, step_table, json=json)
 
 
 def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
@@ -93,7 +72,7 @@ def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> N
     from highrank.studies.bench.page import evaluation_table
 
     result = _run("Measuring evaluation", run_evaluation_bench, rounds=rounds, quick=quick)
-    _show(result, evaluation_table, json=json)
+    show(result, evaluation_table, json=json)
 
 
 def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
@@ -110,7 +89,7 @@ def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
     from highrank.studies.bench.spectrum import run_audit_bench
 
     result = _run("Measuring an audit", run_audit_bench, rounds=rounds, quick=quick)
-    _show(result, audit_table, json=json)
+    show(result, audit_table, json=json)
 
 
 def language(
@@ -140,6 +119,7 @@ def language(
     """
     from highrank.studies.demo.learned import run_learned_language
     from highrank.studies.demo.page import learned_language_table
+    from highrank.training.budget import parse_duration
     from highrank.training.trainer import Diverged
 
     set_threads(threads)
@@ -153,25 +133,12 @@ def language(
         result = _run("Learning a language", run_learned_language, runs, **options)
     except Diverged as error:
         raise ValueError(f"{error} Try another --seed") from None
-    _show(result, learned_language_table, json=json)
+    show(result, learned_language_table, json=json)
 
 
 def _run(title: str, run: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     with progress(title) as on_progress:
         return run(*arguments, **options, on_progress=on_progress)
-
-
-def _show(
-    result: Any, table: Callable[[Any], Any], *, json: bool, page: Path | None = None
-) -> None:
-    """Print a result as JSON, or as a table and where its page is."""
-    if json:
-        print(dumps(asdict(result)))
-        return
-    console = Console()
-    console.print(table(result))
-    if page is not None:
-        console.print(f"The page with pictures: {page.absolute().as_uri()}", soft_wrap=True)
 
 
 BENCHMARKS: dict[str, Callable[..., Any]] = {
