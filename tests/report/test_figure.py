@@ -26,11 +26,26 @@ def bars():
     return Bars(categories=("<b>", "$&$"), series=series, x=Axis(label="word"), y=y)
 
 
+def ranking(**axis):
+    """One series of bars under their values."""
+    series = Series(label="MiB", x=range(3), y=(33.3, 5.25, 2800), style=TRUTH)
+    return Bars(
+        categories=("a", "b", "c"),
+        series=(series,),
+        x=Axis(label=""),
+        y=Axis(label="MiB", **axis),
+        has_values=True,
+        highlighted="b",
+    )
+
+
 CHARTS = {
     "lines": lines((0.5, 0.1), (0.4, 0.02)),
     "marks": lines((0.5, 0.1), marks=(Mark(x=1, label="here"),)),
     "linear": lines((0.5, 0.1), y=Axis(label="share")),
     "bars": bars(),
+    "ranking": ranking(),
+    "log ranking": ranking(is_log=True),
 }
 
 
@@ -168,3 +183,19 @@ def test_drawing_leaves_no_trace_in_the_settings_of_matplotlib():
     before = dict(matplotlib.rcParams)
     to_svg(draw(CHARTS["lines"]))
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+def test_bars_have_their_values_above_them_inside_the_axes(is_log):
+    figure = draw(ranking(is_log=is_log))
+    axes = figure.axes[0]
+    assert {"33", "5.25", "2,800"} <= {text.get_text() for text in axes.texts}
+    low, high = axes.get_ylim()
+    assert low < 5.25 and high > 2800 * 1.1
+    assert axes.get_yscale() == ("log" if is_log else "linear")
+
+
+def test_one_series_of_bars_needs_no_legend_and_one_bar_can_stand_out():
+    figure = draw(ranking())
+    assert not figure.legends
+    assert to_svg(figure).count("fill: var(--series-3)") == 1

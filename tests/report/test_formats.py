@@ -11,8 +11,10 @@ from highrank.report.formats import (
     legible,
     legible_context,
     listed,
+    mib,
     nats,
     power,
+    ratio,
 )
 
 
@@ -76,3 +78,8 @@ def test_a_list_reads_like_a_sentence(items, text):
 )
 def test_a_power_of_ten_is_rounded_up_to_one_digit(value, text):
     assert power(value) == text
+
+
+def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():
+    assert (ratio(1.2345), ratio(None)) == ("1.23", "–")
+    assert (mib(2800 * 2**20), mib(None)) == ("2,800", "–")

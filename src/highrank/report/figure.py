@@ -76,6 +76,10 @@ class Bars:
     x: Axis
     y: Axis
     title: str = ""
+    has_values: bool = False
+    """Each bar has its value above it, and its category at an angle below."""
+    highlighted: str = ""
+    """The category whose bar is in colour."""
 
 
 Chart = Lines | Bars
@@ -100,6 +104,9 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
             else:
                 _draw_bars(axes, chart)
             _write_labels(axes, chart)
+        if isinstance(charts[0], Bars) and len(charts[0].series) == 1:
+            # The name of the axis is that of the only series, too.
+            return figure
         handles, labels = panels[0].get_legend_handles_labels()
         by_label = dict(zip(labels, handles, strict=True))
         order = [series.label for series in charts[0].series]
@@ -189,15 +196,30 @@ def _draw_lines(axes: "Axes", chart: Lines) -> None:
 def _draw_bars(axes: "Axes", chart: Bars) -> None:
     bars, *others = chart.series
     edge = LIGHT[bars.style.color]
-    axes.bar(bars.x, bars.y, width=0.86, color=LIGHT["bar"], edgecolor=edge, label=bars.label)
+    drawn = axes.bar(
+        bars.x, bars.y, width=0.86, color=LIGHT["bar"], edgecolor=edge, label=bars.label
+    )
+    if chart.highlighted in chart.categories:
+        drawn[chart.categories.index(chart.highlighted)].set(color=LIGHT["series-3"])
     for k, dots in enumerate(others):
         shift = 0.26 * (k - (len(others) - 1) / 2)
         xs = [x + shift for x in dots.x]
         axes.plot(xs, dots.y, label=dots.label, linestyle="none", **_look(dots.style, True))
     axes.set_xticks(range(len(chart.categories)), chart.categories)
     axes.set_xlim(-0.6, len(chart.categories) - 0.4)
-    axes.set_ylim(bottom=0)
-    axes.locator_params(axis="y", nbins=5)
+    if chart.has_values:
+        values = [f"{y:,.0f}" if y >= 10 else f"{y:.2f}" for y in bars.y]
+        axes.bar_label(drawn, values, padding=3, fontsize=10)
+        axes.margins(y=0.12)
+        for label in axes.get_xticklabels():
+            label.set(rotation=40, horizontalalignment="right", rotation_mode="anchor")
+    if chart.y.is_log:
+        # From the power of ten below the lowest bar, so that it has a height.
+        low = 10.0 ** math.floor(math.log10(min(bars.y)))
+        _scale(axes, "y", chart.y, (low, 2 * max(bars.y)))
+    else:
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="y", nbins=5)
 
 
 def _look(style: Style, has_marker: bool) -> dict[str, Any]:

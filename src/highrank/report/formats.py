@@ -62,6 +62,16 @@ def nats(value: float) -> str:
     return f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}".replace("e-0", "e-")
 
 
+def ratio(value: float | None) -> str:
+    """Two decimals; a dash if it is not known."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def mib(num_bytes: int | None) -> str:
+    """Whole MiB, without the unit; a dash if it is not known."""
+    return "–" if num_bytes is None else f"{num_bytes / 2**20:,.0f}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -10,11 +10,11 @@ import torch
 
 from highrank.environment import _commit, _cpu, environment
 from highrank.studies.bench import harness
-from highrank.studies.bench import harness as memory
 from highrank.studies.bench.harness import (
     Peak,
     Variant,
     compare,
+    counter,
     part,
     peak_memory,
     take_times,
@@ -34,27 +34,29 @@ def recorder(log, name, value=None):
     return Variant(name=name, prepare=lambda: work)
 
 
-def without_memory(variants, **options):
-    return compare(variants, baselines=("a",), with_memory=False, **options)
+@pytest.fixture
+def without_memory(monkeypatch):
+    monkeypatch.setattr(harness, "peak_memory", lambda prepare, warm_up: Peak(None))
+    return partial(compare, baselines=("a",))
 
 
-@pytest.mark.parametrize("num_contestants", [1, 2, 3, 7])
-def test_every_round_has_everyone_once_and_nobody_twice_in_a_row(num_contestants):
-    names = [str(i) for i in range(num_contestants)]
+@pytest.mark.parametrize("num_variants", [1, 2, 3, 7])
+def test_every_round_has_each_variant_once_and_none_twice_in_a_row(num_variants):
+    names = [str(i) for i in range(num_variants)]
     rounds = [turn(names, index) for index in range(6)]
     assert all(sorted(order) == names for order in rounds)
-    if num_contestants > 2:
+    if num_variants > 2:
         assert all(a[-1] != b[0] for a, b in zip(rounds, rounds[1:], strict=False))
         assert len({order[0] for order in rounds}) > 1
 
 
-def test_contestants_warm_up_once_and_then_take_turns():
+def test_variants_warm_up_once_and_then_take_turns(without_memory):
     log = []
     without_memory([recorder(log, name) for name in "abc"], rounds=3)
     assert "".join(log) == "abc" + "abc" + "acb" + "cab"
 
 
-def test_the_best_round_counts_and_ratios_are_of_best_rounds(monkeypatch):
+def test_the_best_round_counts_and_ratios_are_of_best_rounds(without_memory, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
@@ -69,7 +71,7 @@ def test_the_best_round_counts_and_ratios_are_of_best_rounds(monkeypatch):
     assert (b.times, b.best, b.time_ratios) == ((4.0, 9.0), 4.0, {"a": 2.0})
 
 
-def test_a_check_sees_all_values_before_any_time_is_taken():
+def test_a_check_sees_all_values_before_any_time_is_taken(without_memory):
     log, seen = [], []
 
     def check(values):
@@ -81,7 +83,7 @@ def test_a_check_sees_all_values_before_any_time_is_taken():
     assert (a.value, b.value, b.note) == (1.0, 2.5, "a note")
 
 
-def test_a_check_that_raises_ends_the_run():
+def test_a_check_that_raises_ends_the_run(without_memory):
     def check(values):
         raise RuntimeError("losses must agree")
 
@@ -89,7 +91,7 @@ def test_a_check_that_raises_ends_the_run():
         without_memory([recorder([], "a", 1)], rounds=1, check=check)
 
 
-def test_who_cannot_take_part_is_listed_with_the_reason():
+def test_a_variant_that_cannot_take_part_is_listed_with_the_reason(without_memory):
     skipped = Variant(name="b", prepare=lambda: None, skip="needs another torch")
     a, b = without_memory([recorder([], "a"), skipped], rounds=1)
     assert a.failure is None
@@ -112,17 +114,26 @@ def test_what_ended_its_process_is_not_tried_in_this_one(monkeypatch):
     assert (b.failure, b.peak_bytes, b.best) == ("the process was killed", None, None)
 
 
-def test_progress_grows_and_a_part_of_it_stays_in_its_place():
-    shares = []
+def test_progress_grows_and_a_part_of_it_stays_in_its_place(without_memory):
+    shown = []
     variants = [recorder([], "a"), recorder([], "b")]
-    whole = lambda share, text: shares.append(share)  # noqa: E731
-    without_memory(variants, rounds=2, on_progress=part(whole, 0.5, 1.0))
-    assert shares == sorted(shares)
-    assert shares[0] == 0.5 and 0.8 < shares[-1] < 1
-    assert part(None, 0, 1) is None
+    own = part(lambda fraction, text: shown.append((fraction, text)), 0.5, 1.0, "ptb: ")
+    without_memory(variants, rounds=2, on_progress=own)
+    fractions = [fraction for fraction, _ in shown]
+    assert fractions == sorted(fractions)
+    assert shown[0] == (0.5, "ptb: memory of a") and 0.8 < fractions[-1] < 1
 
 
-def test_no_rounds_are_an_error():
+def test_pieces_of_work_count_by_their_cost():
+    shown = []
+    begin = counter(lambda fraction, text: shown.append((fraction, text)), total=4)
+    begin("dear", 3)
+    begin("cheap")
+    begin("end")
+    assert shown == [(0, "dear"), (0.75, "cheap"), (1, "end")]
+
+
+def test_no_rounds_are_an_error(without_memory):
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         without_memory([recorder([], "a")], rounds=0)
 
@@ -153,7 +164,7 @@ def test_a_process_that_fails_is_a_result_with_its_reason(work, reason):
 
 
 def test_a_killed_process_may_have_been_out_of_memory():
-    assert "out of memory?" in memory._failure(-signal.SIGKILL, "")
+    assert "out of memory?" in harness._failure(-signal.SIGKILL, "")
 
 
 def test_the_process_has_as_many_threads_as_this_one(monkeypatch):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from highrank.studies.bench import spectrum as audit
+from highrank.studies.bench import harness, spectrum
 from highrank.studies.bench.harness import Peak
 from highrank.studies.bench.spectrum import (
+    METHODS,
     QUICK,
     TINY,
-    WAYS,
     mixture_head,
     prepare,
     run_audit_bench,
@@ -28,17 +28,17 @@ def tiny(monkeypatch):
         measured.append(work.args[0])
         return Peak(len(measured))
 
-    monkeypatch.setattr(audit, "peak_memory", peak_memory)
-    monkeypatch.setattr(audit, "FULL", TINY)
-    monkeypatch.setattr(audit, "LINEAR_CHECK", TINY)
+    monkeypatch.setattr(harness, "peak_memory", peak_memory)
+    monkeypatch.setattr(spectrum, "FULL", TINY)
+    monkeypatch.setattr(spectrum, "LINEAR_CHECK", TINY)
     return measured
 
 
-def test_every_way_is_timed_and_compared_with_the_svd(tiny):
+def test_every_method_is_timed_and_compared_with_the_svd(tiny):
     result = run_audit_bench(rounds=2)
-    assert [m.name for m in result.measurements] == list(WAYS)
+    assert [m.name for m in result.measurements] == list(METHODS)
     assert all(len(m.times) == 2 and m.time_ratios["svd"] > 0 for m in result.measurements)
-    assert tiny == [name for name in WAYS if name != "svd"]
+    assert tiny == [name for name in METHODS if name != "svd"]
     svd, stable, fast, *_ = result.measurements
     assert svd.value == pytest.approx(stable.value) == pytest.approx(fast.value)
     assert (svd.peak_bytes, stable.peak_bytes, result.size) == (None, 1, TINY)
@@ -73,13 +73,13 @@ def test_the_svd_is_that_of_the_whole_matrix():
 
 def test_progress_goes_up_by_what_things_cost(tiny):
     shown = []
-    run_audit_bench(on_progress=lambda share, text: shown.append((share, text)))
-    shares = [share for share, _ in shown]
-    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+    run_audit_bench(on_progress=lambda fraction, text: shown.append((fraction, text)))
+    fractions = [fraction for fraction, _ in shown]
+    assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] < 1
     assert shown[0][1] == "memory of stable" and "time of svd" in dict(map(reversed, shown))
 
 
-def test_contestants_are_the_same_in_every_process():
+def test_inputs_are_the_same_in_every_process():
     (head, hidden), (other, others) = mixture_head(QUICK), mixture_head(QUICK)
     assert torch.equal(hidden, others) and torch.equal(head.weight, other.weight)
 

@@ -1,6 +1,9 @@
-"""The ways to the mixture's loss and its gradients, and what they are measured against.
+"""The variants of `bench loss`: implementations of the mixture's loss, and what bounds them.
 
-N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary.
+Each does one forward and backward pass: the mean loss, and its gradients.
+
+N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary,
+D hidden size.
 """
 
 from collections.abc import Callable
@@ -16,29 +19,28 @@ from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
 from highrank.studies.bench.harness import Variant
 
+SEED = 0
 # Standard deviation of the logits.
 LOGIT_SCALE = 2.0
+# What the official code adds to each probability before the logarithm.
+EPSILON = 1e-8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shape:
-    """What meets the loss in one step of a model."""
+    """The sizes that the loss sees in one step of a model."""
 
     name: str
     num_tokens: int
-    """N."""
     num_components: int
-    """K."""
     embedding_size: int
-    """E."""
     vocab_size: int
-    """V."""
     hidden_size: int
-    """D: it enters only the size of the softmax with as many parameters."""
+    """It enters only the size of the softmax with as many parameters."""
 
     @property
     def table_bytes(self) -> int:
-        """Of the logits of all tokens, components and words, in float32."""
+        """Of all N × K × V logits, in float32."""
         return 4 * self.num_tokens * self.num_components * self.vocab_size
 
     @property
@@ -50,6 +52,26 @@ class Shape:
         return max(1, round((mixture - V) / (D + 1 + V)))
 
 
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        # A batch of the paper's models: 12 × 70 tokens of Penn Treebank, 5 × 70 of WikiText-2.
+        Shape("ptb", 840, 15, 280, 10_000, 620),
+        Shape("wt2", 350, 15, 300, 33_278, 650),
+        # The vocabulary of GPT-2, and one of the size that larger models have.
+        Shape("gpt2", 512, 4, 256, 50_257, 768),
+        Shape("wide", 256, 8, 256, 131_072, 1024),
+    )
+}
+# A vocabulary and one of eight times its size.
+GROWTH = (
+    Shape("small vocabulary", 256, 8, 64, 32_768, 512),
+    Shape("large vocabulary", 256, 8, 64, 262_144, 512),
+)
+# Large enough for the kernels of the real shapes, small enough to leave no memory behind.
+TINY = Shape("tiny", 64, 2, 32, 1000, 32)
+
+
 class Inputs(NamedTuple):
     context: Tensor  # (N, K, E)
     log_weight: Tensor  # (N, K)
@@ -58,55 +80,23 @@ class Inputs(NamedTuple):
     target: Tensor  # (N,)
 
 
-def _shape(name: str, N: int, K: int, E: int, V: int, D: int) -> Shape:
-    return Shape(
-        name=name,
-        num_tokens=N,
-        num_components=K,
-        embedding_size=E,
-        vocab_size=V,
-        hidden_size=D,
-    )
-
-
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        # What the paper's models see at once: 12 × 70 words of Penn Treebank, 5 × 70 of WikiText-2.
-        _shape("ptb", 840, 15, 280, 10_000, 620),
-        _shape("wt2", 350, 15, 300, 33_278, 650),
-        # The vocabulary of GPT-2, and one of the size that larger models have.
-        _shape("gpt2", 512, 4, 256, 50_257, 768),
-        _shape("wide", 256, 8, 256, 131_072, 1024),
-    )
-}
-
-
-# A vocabulary and one of eight times its size.
-GROWTH = (
-    _shape("small vocabulary", 256, 8, 64, 32_768, 512),
-    _shape("large vocabulary", 256, 8, 64, 262_144, 512),
-)
-
-
-# Large enough for the kernels of the real shapes, small enough to leave no memory behind.
-TINY = _shape("tiny", 64, 2, 32, 1000, 32)
+Loss = Callable[[Inputs], Tensor]
 
 
 @lru_cache(maxsize=1)
-def mixture_inputs(shape: Shape, seed: int) -> Inputs:
+def mixture_inputs(shape: Shape) -> Inputs:
     """Shared by the variants of a shape; all but the targets require gradients."""
-    return _inputs(shape, shape.num_components, shape.embedding_size, seed)
+    return _inputs(shape, shape.num_components, shape.embedding_size)
 
 
-def softmax_inputs(shape: Shape, seed: int) -> Inputs:
+def softmax_inputs(shape: Shape) -> Inputs:
     """Of one softmax with as many parameters: K = 1, E' instead of E."""
-    inputs = _inputs(shape, 1, shape.softmax_size, seed)
+    inputs = _inputs(shape, 1, shape.softmax_size)
     return inputs._replace(log_weight=torch.zeros(shape.num_tokens, 1))
 
 
-def _inputs(shape: Shape, K: int, E: int, seed: int) -> Inputs:
-    random = torch.Generator().manual_seed(seed)
+def _inputs(shape: Shape, K: int, E: int) -> Inputs:
+    random = torch.Generator().manual_seed(SEED)
     N, V = shape.num_tokens, shape.vocab_size
     context = torch.randn(N, K, E, generator=random)
     log_weight = torch.randn(N, K, generator=random).log_softmax(-1)
@@ -118,54 +108,55 @@ def _inputs(shape: Shape, K: int, E: int, seed: int) -> Inputs:
     return Inputs(context, log_weight, weight, bias, target)
 
 
-# What the official code adds to each probability before the logarithm.
-EPSILON = 1e-8
-Loss = Callable[[Inputs], Tensor]
-
-
-def variants(shape: Shape, seed: int, chunk_bytes: int | None, rows: int) -> list[Variant]:
+def variants(shape: Shape, chunk_bytes: int | None, rows: int) -> list[Variant]:
     """All of them.
 
     Args:
         chunk_bytes: memory for the logits of one chunk of tokens, where this package chunks.
         rows: of a chunk of the composition.
     """
-    fused = partial(our_loss, "fused", chunk_bytes)
+    softmax = partial(
+        prepare, partial(package_loss, "fused", chunk_bytes), make_inputs=softmax_inputs
+    )
     return [
-        _variant("limit", partial(prepare_limit, seed, chunk_bytes), shape),
-        mixture_variant("fused", fused, shape, seed),
-        mixture_variant("chunked", partial(our_loss, "chunked", chunk_bytes), shape, seed),
-        composition_variant("composition", shape, seed, rows),
-        mixture_variant("original", original_loss, shape, seed),
-        mixture_variant("log-space", log_space_loss, shape, seed),
-        _variant(
-            "softmax",
-            partial(prepare, fused, softmax_inputs, seed),
-            shape,
-            note=f"context size {shape.softmax_size}",
-        ),
+        _variant("matmul", partial(prepare_matmul, chunk_bytes), shape),
+        package_variant("fused", shape, chunk_bytes),
+        package_variant("chunked", shape, chunk_bytes),
+        composition_variant(shape, rows),
+        _variant("original", partial(prepare, original_loss), shape),
+        _variant("log-space", partial(prepare, log_space_loss), shape),
+        _variant("softmax", softmax, shape, note=f"context size {shape.softmax_size}"),
     ]
 
 
-def mixture_variant(
-    name: str, loss: Loss, shape: Shape, seed: int, note: str = "", skip: str | None = None
+def package_variant(backend: str, shape: Shape, chunk_bytes: int | None) -> Variant:
+    return _variant(backend, partial(prepare, partial(package_loss, backend, chunk_bytes)), shape)
+
+
+def composition_variant(shape: Shape, rows: int) -> Variant:
+    work, note = partial(prepare, partial(composition_loss, rows)), f"chunks of {rows} rows"
+    return _variant("composition", work, shape, note, missing_composition())
+
+
+def _variant(
+    name: str,
+    prepare_shape: Callable[[Shape], Callable[[], float | None]],
+    shape: Shape,
+    note: str = "",
+    skip: str | None = None,
 ) -> Variant:
-    return _variant(name, partial(prepare, loss, mixture_inputs, seed), shape, note, skip)
-
-
-def composition_variant(name: str, shape: Shape, seed: int, rows: int) -> Variant:
-    loss, note = partial(composition_loss, rows), f"chunks of {rows} rows"
-    return mixture_variant(name, loss, shape, seed, note, missing_composition())
+    work, warm_up = partial(prepare_shape, shape), partial(prepare_shape, TINY)
+    return Variant(name=name, prepare=work, warm_up=warm_up, note=note, skip=skip)
 
 
 def prepare(
-    loss: Loss, make_inputs: Callable[[Shape, int], Inputs], seed: int, shape: Shape
+    loss: Loss, shape: Shape, make_inputs: Callable[[Shape], Inputs] = mixture_inputs
 ) -> Callable[[], float]:
     """One forward and backward pass, to context, log_weight, weight and bias; it returns the loss.
 
     The gradients are made and dropped.
     """
-    inputs = make_inputs(shape, seed)
+    inputs = make_inputs(shape)
     differentiable = [tensor for tensor in inputs[:4] if tensor.requires_grad]
 
     def work() -> float:
@@ -176,7 +167,7 @@ def prepare(
     return work
 
 
-def our_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tensor:
+def package_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tensor:
     """This package's."""
     context, log_weight, weight, bias, target = inputs
     return mixture_cross_entropy(
@@ -221,9 +212,9 @@ def missing_composition() -> str | None:
     return f"needs torch 2.13 or newer, got {torch.__version__}"
 
 
-def prepare_limit(seed: int, chunk_bytes: int | None, shape: Shape) -> Callable[[], None]:
-    """The three matrix multiplies alone, on the chunks of `fused`, into memory that is there."""
-    inputs = mixture_inputs(shape, seed)
+def prepare_matmul(chunk_bytes: int | None, shape: Shape) -> Callable[[], None]:
+    """The lower bound: three matrix multiplies on the chunks of `fused`, into existing memory."""
+    inputs = mixture_inputs(shape)
     rows, weight = inputs.context.detach().flatten(0, 1), inputs.weight.detach()  # (N · K, E)
     K, V = shape.num_components, shape.vocab_size
     chunks = rows.split(tokens_per_chunk(K * V * 4, chunk_bytes) * K)  # (R, E) each
@@ -239,19 +230,3 @@ def prepare_limit(seed: int, chunk_bytes: int | None, shape: Shape) -> Callable[
             weight_gradient.addmm_(z.T, chunk)
 
     return multiply
-
-
-def _variant(
-    name: str,
-    prepare_shape: Callable[[Shape], Callable[[], float | None]],
-    shape: Shape,
-    note: str = "",
-    skip: str | None = None,
-) -> Variant:
-    return Variant(
-        name=name,
-        prepare=partial(prepare_shape, shape),
-        warm_up=partial(prepare_shape, TINY),
-        note=note,
-        skip=skip,
-    )

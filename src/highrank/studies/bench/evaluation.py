@@ -1,6 +1,6 @@
 """`bench eval`: what dynamic evaluation and the cache cost beyond the passes they are made of.
 
-A small AWD-LSTM with a mixture of five softmaxes, random weights and random words: time does not
+A small AWD-LSTM with a mixture of five softmaxes, random weights and random tokens: time does not
 depend on what they are.
 """
 
@@ -8,76 +8,69 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from highrank.build import build_model
-from highrank.environment import Environment, environment
+from highrank.environment import environment
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
 from highrank.evaluation.static import score, steps, summed
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.models.language_model import LanguageModel
 from highrank.presets.small import ptb_small_mos
-from highrank.studies.bench.harness import Measurement, OnProgress, Variant, compare, part
+from highrank.studies.bench import harness
 
 VOCAB_SIZE = 10_000
 CACHE_WINDOW = 2000
 SEED = 0
-PLAIN, STATIC = "forward and backward", "static"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Variants that read the same words."""
+    """Variants that predict the same tokens."""
 
     baseline: str
-    """What the others are compared with."""
-    limit: float
-    """What the ratio of the first of the others may be."""
+    """What the others are compared with: the first."""
+    max_ratio: float
+    """The time of the second is meant to be at most this multiple of the baseline's."""
     num_tokens: int
-    """That each predicts."""
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[harness.Measurement, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationBenchResult:
-    rounds: int
-    elapsed: float
-    """Seconds."""
+class EvaluationBenchResult(harness.BenchResult):
     segment: int
     cache_window: int
-    environment: Environment
     comparisons: tuple[Comparison, ...]
 
 
 def run_evaluation_bench(
-    *, rounds: int = 5, quick: bool = False, on_progress: OnProgress | None = None
+    *, rounds: int = 5, quick: bool = False, on_progress: harness.OnProgress = harness.silent
 ) -> EvaluationBenchResult:
     """Measure dynamic evaluation against plain passes, and the cache against static evaluation.
 
     Args:
-        quick: a quarter of the words.
+        quick: fewer tokens.
     """
-    start, share = time.monotonic(), 4 if quick else 1
-    dynamic = _comparison(
-        {PLAIN: read_and_differentiate, "dynamic": dynamic_of, "dynamic, sgd": sgd_of},
-        baseline=PLAIN,
-        limit=1.3,
-        num_tokens=1000 // share,
+    start = time.monotonic()
+    dynamic = _compare(
+        {"forward and backward": passes_of, "dynamic": dynamic_of, "dynamic, sgd": sgd_of},
+        max_ratio=1.3,
+        num_tokens=250 if quick else 1000,
         rounds=rounds,
-        on_progress=part(on_progress, 0.0, 0.5),
+        on_progress=harness.part(on_progress, 0.0, 0.5),
     )
-    cache = _comparison(
-        {STATIC: static_of, f"cache of {CACHE_WINDOW:,}": cache_of},
-        baseline=STATIC,
-        limit=1.5,
+    cache = _compare(
+        {"static": static_of, f"cache of {CACHE_WINDOW:,}": cache_of},
+        max_ratio=1.5,
         # The cache is full for all but its first window: for a half of a quick run.
         num_tokens=(2 if quick else 4) * CACHE_WINDOW,
         rounds=rounds,
-        on_progress=part(on_progress, 0.5, 1.0),
+        on_progress=harness.part(on_progress, 0.5, 1.0),
     )
     return EvaluationBenchResult(
         rounds=rounds,
@@ -89,38 +82,36 @@ def run_evaluation_bench(
     )
 
 
-def _comparison(
+def _compare(
     works: dict[str, Callable[[int], Callable[[], float]]],
-    *,
-    baseline: str,
-    limit: float,
+    max_ratio: float,
     num_tokens: int,
-    rounds: int,
-    on_progress: OnProgress | None,
+    **options: Any,
 ) -> Comparison:
+    baseline, *_ = works
     variants = [
-        Variant(name=name, prepare=partial(of, num_tokens), warm_up=partial(of, 10))
+        harness.Variant(name=name, prepare=partial(of, num_tokens), warm_up=partial(of, 10))
         for name, of in works.items()
     ]
-    measurements = compare(variants, rounds=rounds, baselines=(baseline,), on_progress=on_progress)
+    found = harness.compare(variants, baselines=(baseline,), **options)
     return Comparison(
-        baseline=baseline, limit=limit, num_tokens=num_tokens, measurements=measurements
+        baseline=baseline, max_ratio=max_ratio, num_tokens=num_tokens, measurements=found
     )
 
 
-def read_and_differentiate(num_tokens: int) -> Callable[[], float]:
-    """The mean loss of the words, segment by segment, each with its backward pass; no update."""
+def passes_of(num_tokens: int) -> Callable[[], float]:
+    """The mean loss of the tokens, segment by segment, each with its backward pass; no update."""
     model, tokens = _inputs(num_tokens)
     segment = DynamicSettings().segment
 
     def work() -> float:
         state, total = model.initial_state(1), 0.0
-        for words, target in steps(model, tokens, segment):
+        for inputs, target in steps(model, tokens, segment):
             model.zero_grad()
-            out = model(words, target, state)
+            out = model(inputs, target, state)
             out.loss.backward()
             state = out.state
-            total += out.loss.item() * len(words)
+            total += out.loss.item() * len(inputs)
         return total / num_tokens
 
     return work
@@ -128,7 +119,7 @@ def read_and_differentiate(num_tokens: int) -> Callable[[], float]:
 
 def dynamic_of(num_tokens: int) -> Callable[[], float]:
     model, tokens = _inputs(num_tokens)
-    statistics = gradient_statistics(model, _words(1000), batch_size=20)
+    statistics = gradient_statistics(model, _tokens(1000), batch_size=20)
     return lambda: evaluate_dynamically(model, tokens, DynamicSettings(), statistics).nats
 
 
@@ -151,8 +142,8 @@ def cache_of(num_tokens: int) -> Callable[[], float]:
 
 def _inputs(num_tokens: int) -> tuple[LanguageModel, NDArray[np.integer]]:
     torch.manual_seed(SEED)
-    return build_model(ptb_small_mos(), VOCAB_SIZE).eval(), _words(num_tokens + 1)
+    return build_model(ptb_small_mos(), VOCAB_SIZE).eval(), _tokens(num_tokens + 1)
 
 
-def _words(count: int) -> NDArray[np.integer]:
+def _tokens(count: int) -> NDArray[np.integer]:
     return np.random.default_rng(SEED).integers(VOCAB_SIZE, size=count)

@@ -1,51 +1,46 @@
-"""The shapes of `bench loss`, and inputs made from a seed.
+"""`bench loss`: one forward and backward pass through the mixture's loss, by all variants.
 
-N tokens, K components, E embedding size, V vocabulary, D hidden size.
-
-What `bench loss` measured: plain data, made by `loss.py`, shown by `reports/bench.py`.
-
-`bench loss`: one forward and backward pass through the mixture's loss, against the usual ways.
-
-Every way to the loss is checked against the others, on the inputs that are timed, before any time
-is taken.
+Every implementation of the loss is checked against the others, on the inputs that are timed,
+before any time is taken.
 """
 
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
-from highrank.environment import Environment, environment
+from highrank.environment import environment
 from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import (
     EPSILON,
     GROWTH,
+    SEED,
     SHAPES,
     Shape,
     composition_variant,
     missing_composition,
     mixture_inputs,
-    mixture_variant,
-    our_loss,
+    package_variant,
     variants,
 )
-from highrank.studies.bench.harness import (
-    Measurement,
-    OnProgress,
-    compare,
-    part,
-    peak_memory,
-    take_times,
-)
+
+# Of the same loss; the other variants are a lower bound and a smaller model.
+IMPLEMENTATIONS = ("fused", "chunked", "composition", "original", "log-space")
+BASELINES = ("matmul", "fused")
+TOLERANCE = 1e-4
+# Rows of a chunk of the composition to begin the search with.
+ROWS = (128, 512, 2048)
+# What is allowed to grow with the vocabulary, besides the weight's gradient.
+GROWTH_ALLOWANCE = 32 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeResult:
     shape: Shape
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[harness.Measurement, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +59,12 @@ class MemoryGrowth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossBenchResult:
+class LossBenchResult(harness.BenchResult):
     quick: bool
-    rounds: int
     chunk_bytes: int | None
     seed: int
-    elapsed: float
-    """Seconds."""
-    environment: Environment
     shapes: tuple[ShapeResult, ...]
     memory_growth: MemoryGrowth
-
-
-BASELINES = ("limit", "fused")
-# The ways to the same loss, as opposed to what they are measured against.
-WAYS = ("fused", "chunked", "composition", "original", "log-space")
-TOLERANCE = 1e-4
-# Rows of a chunk of the composition to begin the search with.
-ROWS = (128, 512, 2048)
-SEED = 0
-# What is allowed to grow with the vocabulary, besides the weight's gradient.
-GROWTH_ALLOWANCE = 32 * 2**20
 
 
 def run_loss_bench(
@@ -93,7 +73,7 @@ def run_loss_bench(
     rounds: int = 5,
     quick: bool = False,
     chunk_bytes: int | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: harness.OnProgress = harness.silent,
 ) -> LossBenchResult:
     """Measure time and memory of all variants at each shape.
 
@@ -102,10 +82,8 @@ def run_loss_bench(
         rounds: how often each variant's time is taken.
         quick: a tenth of the tokens, and at most two rounds.
         chunk_bytes: memory for the logits of one chunk of tokens, where this package chunks.
-        on_progress: called with the share of the work done and what is being done.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    harness.check_rounds(rounds)
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
     shapes = chosen_shapes(names, quick)
@@ -114,10 +92,10 @@ def run_loss_bench(
     costs = [shape.table_bytes * (shape.embedding_size + 50) for shape in shapes]
     total = sum(costs) / 0.95
     for shape, cost in zip(shapes, costs, strict=True):
-        share = part(on_progress, done, done + cost / total)
-        results.append(_measure(shape, rounds, chunk_bytes, share))
+        own = harness.part(on_progress, done, done + cost / total, f"{shape.name}: ")
+        results.append(measure_shape(shape, rounds, chunk_bytes, own))
         done += cost / total
-    growth = measure_growth(GROWTH, chunk_bytes, part(on_progress, done, 1.0))
+    growth = measure_growth(GROWTH, chunk_bytes, harness.part(on_progress, done, 1.0))
     return LossBenchResult(
         quick=quick,
         rounds=rounds,
@@ -140,62 +118,71 @@ def chosen_shapes(names: Sequence[str], quick: bool) -> list[Shape]:
     return [replace(s, num_tokens=-(-s.num_tokens // 10)) for s in shapes] if quick else shapes
 
 
-def best_rows(shape: Shape, on_progress: OnProgress | None = None) -> int:
+def measure_shape(
+    shape: Shape, rounds: int, chunk_bytes: int | None, on_progress: harness.OnProgress
+) -> ShapeResult:
+    rows = best_rows(shape, harness.part(on_progress, 0.0, 0.15))
+    measurements = harness.compare(
+        variants(shape, chunk_bytes, rows),
+        rounds=rounds,
+        baselines=BASELINES,
+        check=lambda losses: check_losses(shape, losses),
+        on_progress=harness.part(on_progress, 0.15, 1.0),
+    )
+    mixture_inputs.cache_clear()
+    return ShapeResult(shape=shape, measurements=measurements)
+
+
+def best_rows(shape: Shape, on_progress: harness.OnProgress = harness.silent) -> int:
     """The rows of a chunk with which the composition is fastest here: coarsely, then around it."""
     if missing_composition() is not None:
         return ROWS[0]
+    begin = harness.counter(on_progress, 2 * len(ROWS))
     num_rows = shape.num_tokens * shape.num_components
-    composition_variant("warm-up", shape, SEED, min(ROWS[-1], num_rows)).prepare()()
-    best, rows, done = 0, ROWS, 0
-
-    def show(name: str) -> None:
-        nonlocal done
-        if on_progress is not None:
-            on_progress(done / (2 * len(ROWS)), f"{shape.name}: composition, chunks of {name} rows")
-        done += 1
-
+    composition_variant(shape, min(ROWS[-1], num_rows)).prepare()()
+    best, candidates = 0, ROWS
     for _ in range(2):
-        names = {str(min(count, num_rows)): min(count, num_rows) for count in rows}
-        works = {k: composition_variant(k, shape, SEED, v).prepare() for k, v in names.items()}
-        times = take_times(works, 1, show)
-        best = int(min(times, key=lambda name: times[name]))
-        rows = (max(1, best // 2), best, best * 2)
+        counts = dict.fromkeys(min(count, num_rows) for count in candidates)
+        works = {str(count): composition_variant(shape, count).prepare() for count in counts}
+        times = harness.take_times(
+            works, 1, lambda name: begin(f"composition, chunks of {name} rows")
+        )
+        best = int(min(times, key=times.__getitem__))
+        candidates = (max(1, best // 2), best, best * 2)
     return best
 
 
 def check_losses(shape: Shape, losses: Mapping[str, float | None]) -> dict[str, str]:
-    """Raise unless all ways yield the same loss; the original, up to its epsilon.
+    """Raise unless all implementations yield the same loss; the original, up to its epsilon.
 
     Returns a note on what the epsilon does.
     """
-    context, log_weight, weight, bias, target = mixture_inputs(shape, SEED)
+    context, log_weight, weight, bias, target = mixture_inputs(shape)
     with torch.no_grad():
         exact, mean = mixture_loss(context, log_weight, weight, target, bias=bias)
         shifted = -(EPSILON + (-exact).exp()).log().mean().item()
-    notes = {}
-    for name in (name for name in WAYS if name in losses):
+    for name in (name for name in IMPLEMENTATIONS if name in losses):
         want, got = shifted if name == "original" else mean.item(), losses[name]
         if got is None or not math.isclose(got, want, rel_tol=TOLERANCE):
             raise RuntimeError(
                 f"loss of {name} at {shape.name} must be {want:.6f} within {TOLERANCE}, got {got}"
             )
-        if name == "original":
-            notes[name] = f"its epsilon changes the loss by {shifted - mean.item():.2g}"
-    return notes
+    note = f"its epsilon changes the loss by {shifted - mean.item():.2g}"
+    return {"original": note} if "original" in losses else {}
 
 
 def measure_growth(
-    shapes: tuple[Shape, Shape], chunk_bytes: int | None, on_progress: OnProgress | None = None
+    shapes: tuple[Shape, Shape],
+    chunk_bytes: int | None,
+    on_progress: harness.OnProgress = harness.silent,
 ) -> MemoryGrowth:
     """The peak memory of `fused` at two sizes of the vocabulary."""
-    peaks = []
-    for index, shape in enumerate(shapes):
-        if on_progress is not None:
-            on_progress(index / 2, f"memory at V = {shape.vocab_size:,}")
-        fused = mixture_variant("fused", partial(our_loss, "fused", chunk_bytes), shape, SEED)
-        peaks.append(peak_memory(fused.prepare, fused.warm_up))
-    if on_progress is not None:
-        on_progress(1.0, "done")
+    begin, peaks = harness.counter(on_progress, len(shapes)), []
+    for shape in shapes:
+        begin(f"memory at V = {shape.vocab_size:,}")
+        fused = package_variant("fused", shape, chunk_bytes)
+        peaks.append(harness.peak_memory(fused.prepare, fused.warm_up))
+    begin("done")
     small, large = (peak.num_bytes for peak in peaks)
     gradient = 4 * (shapes[1].vocab_size - shapes[0].vocab_size) * shapes[1].embedding_size
     return MemoryGrowth(
@@ -206,19 +193,3 @@ def measure_growth(
         allowed=gradient + GROWTH_ALLOWANCE,
         failure=next((peak.failure for peak in peaks if peak.failure), None),
     )
-
-
-def _measure(
-    shape: Shape, rounds: int, chunk_bytes: int | None, on_progress: OnProgress | None
-) -> ShapeResult:
-    rows = best_rows(shape, part(on_progress, 0.0, 0.15))
-    rest = part(on_progress, 0.15, 1.0)
-    measurements = compare(
-        variants(shape, SEED, chunk_bytes, rows),
-        rounds=rounds,
-        baselines=BASELINES,
-        check=lambda losses: check_losses(shape, losses),
-        on_progress=rest and (lambda share, text: rest(share, f"{shape.name}: {text}")),
-    )
-    mixture_inputs.cache_clear()
-    return ShapeResult(shape=shape, measurements=measurements)

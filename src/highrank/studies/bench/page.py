@@ -1,239 +1,322 @@
-"""The page of `highrank bench loss`: time and memory, the table, and who wins.
+"""How benchmarks are shown: each as a table in the terminal, `bench loss` also as a page."""
 
-The words of the benchmark's page: nothing in them depends on who wins.
-
-Who wins `bench loss`: read from the numbers, so that the words stay true when they change.
-"""
-
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from highrank.report.figure import Bars, save_png, to_svg
-from highrank.report.formats import duration, environment_text, listed
-from highrank.report.page import Code, Column, Figure, Grid, Page, Paragraph, Section, Strong, Table
-from highrank.studies.bench.charts import draw_bars, memory_chart, time_chart
-from highrank.studies.bench.harness import Measurement
-from highrank.studies.bench.loss import WAYS, LossBenchResult, ShapeResult
-from highrank.studies.bench.table import COLUMNS, cells, growth_text, mib, notes, ratio, shape_text
+from rich.table import Table
+
+from highrank.report import page
+from highrank.report.figure import Axis, Bars, Series, draw, save_png, to_svg
+from highrank.report.formats import duration, environment_text, listed, mib, ratio
+from highrank.report.table import make_table
+from highrank.report.theme import TRUTH
+from highrank.studies.bench.baselines import Shape
+from highrank.studies.bench.evaluation import EvaluationBenchResult
+from highrank.studies.bench.harness import BenchResult, Measurement, joined
+from highrank.studies.bench.loss import IMPLEMENTATIONS, LossBenchResult, ShapeResult
+from highrank.studies.bench.spectrum import LINEAR_CHECK, AuditBenchResult, Size
+from highrank.studies.bench.step import StepBenchResult
+
+LOSS_COLUMNS = ("time ÷ matmul", "time ÷ fused", "seconds", "MiB", "MiB ÷ fused")
+# What is this close to the lowest is level with it: the machine is not quieter than that.
+LEVEL = 0.03
 
 
-def loss_page(result: LossBenchResult) -> Page:
-    """What was measured, for someone who has to choose."""
-    return Page(
-        title=TITLE,
-        lead=LEAD,
-        sections=(
-            *(_shape_section(part) for part in result.shapes),
-            Section("Memory and the vocabulary", (Paragraph((growth_text(result),)),)),
-            Section("The variants", _contestants(result)),
-            Section("How this was measured", _method(result)),
+def loss_table(result: LossBenchResult) -> Table:
+    """One group of rows per shape."""
+    table = make_table(
+        ("shape", "variant"),
+        [name.replace(" ÷", "\n÷") for name in LOSS_COLUMNS],
+        title="Time and memory of the mixture's loss",
+        caption=_caption(
+            result,
+            f"One forward and backward pass, float32. {_units(result.rounds, 'the inputs')} "
+            "matmul: the matmul lower bound, three matrix multiplies alone. softmax: one softmax "
+            "with as many parameters.",
+            *(f"{part.shape.name}: {shape_text(part.shape)}." for part in result.shapes),
+            *(f"{p.shape.name} {line}" for p in result.shapes for line in _notes(p.measurements)),
+            *filter(None, map(noise_text, result.shapes)),
+            growth_text(result),
         ),
+    )
+    for part in result.shapes:
+        for index, measurement in enumerate(part.measurements):
+            table.add_row(part.shape.name if index == 0 else "", *loss_cells(measurement))
+        table.add_section()
+    return table
+
+
+def step_table(result: StepBenchResult) -> Table:
+    """As ratios to ptb-mos."""
+    units = _units(result.rounds, "model and inputs")
+    table = make_table(
+        ("variant",),
+        ("tokens", "seconds", "time\n÷ ptb-mos", "MiB", "MiB\n÷ ptb-mos"),
+        title="One training step of the paper's Penn Treebank models",
+        caption=_caption(result, f"Forward, backward, clipping and update, float32. {units}"),
+    )
+    for m in result.measurements:
+        table.add_row(
+            m.name,
+            f"{result.num_tokens[m.name]:,}",
+            seconds(m.best),
+            ratio(m.time_ratios.get("ptb-mos")),
+            mib(m.peak_bytes),
+            ratio(m.memory_ratios.get("ptb-mos")),
+        )
+    return table
+
+
+def evaluation_table(result: EvaluationBenchResult) -> Table:
+    """One group of rows per comparison; the first row of each is what the others are divided by."""
+    units = _units(result.rounds, "model, tokens and gradient statistics")
+    table = make_table(
+        ("variant",),
+        ("tokens", "seconds", "time ÷\nfirst row", "meant to be\nat most", "MiB"),
+        title="What dynamic evaluation and the cache cost",
+        caption=_caption(result, f"Segments of {result.segment} tokens. {units}"),
+    )
+    for comparison in result.comparisons:
+        for index, m in enumerate(comparison.measurements):
+            table.add_row(
+                m.name,
+                f"{comparison.num_tokens:,}",
+                seconds(m.best),
+                ratio(m.time_ratios.get(comparison.baseline)),
+                f"{comparison.max_ratio:g}" if index == 1 else "",
+                mib(m.peak_bytes),
+            )
+        table.add_section()
+    return table
+
+
+def audit_table(result: AuditBenchResult) -> Table:
+    """As ratios to the SVD."""
+    table = make_table(
+        ("variant",),
+        ("seconds", "time\n÷ svd", "MiB", "error\n÷ σ_max", "error\n÷ σ", "floor\n÷ σ_max"),
+        title=f"Singular values of log-probabilities: {_size_text(result.size)}",
+        caption=_caption(
+            result,
+            f"{_units(result.rounds, 'the inputs')} Seconds include making the log-probabilities "
+            "in float64; alone they are the last row. error: the largest difference from the svd, "
+            "as a fraction of the largest singular value, and of each one above float32's "
+            "round-off. floor: singular values below it are unknown to the method.",
+            f"linear: another matrix, of one softmax with E = {result.size.embedding_size}, so "
+            "that its time is no ratio of the same work; its error is from "
+            f"{_size_text(LINEAR_CHECK)}.",
+            *_notes(result.measurements),
+        ),
+    )
+    for m in result.measurements:
+        error, time = result.errors.get(m.name), m.time_ratios.get("svd")
+        errors = (None,) * 3 if error is None else (error.absolute, error.relative, error.floor)
+        table.add_row(
+            m.name,
+            seconds(m.best),
+            f"{time:.2g}" if time is not None and time < 0.1 else ratio(time),
+            mib(m.peak_bytes),
+            *("–" if value is None else f"{value:.0e}" if value else "0" for value in errors),
+        )
+    return table
+
+
+def loss_page(result: LossBenchResult) -> str:
+    """The page of `bench loss`, as HTML."""
+    return page.render(
+        "studies/bench/page.html.j2",
+        title="What the loss of a mixture costs",
+        answer=answer(result),
         footer=f"{environment_text(result.environment)} · {duration(result.elapsed)}",
+        sections=[_section(part) for part in result.shapes],
+        growth=growth_text(result),
+        result=result,
     )
 
 
 def loss_picture(result: LossBenchResult, path: Path) -> None:
     """Write a PNG of 1200 × 600 pixels: time and memory at the first shape."""
     part = result.shapes[0]
-    every = (
-        time_chart(part.measurements, "limit", f"{part.shape.name}: time"),
+    both = (
+        time_chart(part.measurements, f"{part.shape.name}: time"),
         memory_chart(part.measurements, f"{part.shape.name}: memory"),
     )
-    charts = [chart for chart in every if chart.categories]
-    save_png(draw_bars(*charts, size=(8 / len(charts), 4), margin=0.1), path, dpi=150)
+    charts = [chart for chart in both if chart.categories]
+    save_png(draw(*charts, size=(8 / len(charts), 4), margin=0.1), path, dpi=150)
 
 
-def _shape_section(part: ShapeResult) -> Section:
-    verdicts = (time_verdict(part), memory_verdict(part), softmax_verdict(part))
-    return Section(
-        part.shape.name,
-        (
-            Paragraph((Strong(f"{shape_text(part.shape)}. "), " ".join(filter(None, verdicts)))),
-            *_grid(part),
-            _table(part),
-        ),
-    )
-
-
-def _grid(part: ShapeResult) -> list[Grid]:
-    charts = (
-        (
-            "Time",
-            "Seconds, divided by those of the limit. Lower is better.",
-            time_chart(part.measurements, "limit"),
-        ),
-        (
-            "Memory",
-            "Peak above the inputs, in MiB, on a log scale. Lower is better.",
-            memory_chart(part.measurements),
-        ),
-    )
-    figures = tuple(
-        Figure(
-            svg=to_svg(draw_bars(chart)),
-            title=title,
-            caption=caption,
-            description=_described(chart),
-        )
-        for title, caption, chart in charts
-        if chart.categories
-    )
-    return [Grid(figures)] if figures else []
-
-
-def _table(part: ShapeResult) -> Table:
-    measured = [m for m in part.measurements if m.name in WAYS and m.best is not None]
-    best = fastest(measured) if measured else []
-    rows = enumerate(part.measurements)
-    return Table(
-        title=f"All variants at {part.shape.name}",
-        caption=f"Highlighted: the fastest way to the loss. {LEVEL_TEXT}",
-        columns=(
-            Column("Variant", False),
-            *(Column(name[0].upper() + name[1:]) for name in COLUMNS),
-            Column("Note", False),
-        ),
-        rows=tuple((*cells(m), notes(m)) for m in part.measurements),
-        highlighted=frozenset(index for index, m in rows if m.name in best),
-    )
-
-
-def _contestants(result: LossBenchResult) -> tuple[Paragraph, ...]:
-    present = {m.name for part in result.shapes for m in part.measurements}
-    return tuple(
-        Paragraph((Strong(f"{name}: "), text)) for name, text in VARIANTS.items() if name in present
-    )
-
-
-def _method(result: LossBenchResult) -> tuple[Paragraph, ...]:
-    quick = QUICK if result.quick else ""
+def answer(result: LossBenchResult) -> str:
+    """Which implementations are fastest, and how far they are from the lower bound."""
     return (
-        Paragraph((METHOD.format(rounds=result.rounds) + quick,)),
-        Paragraph(
-            (
-                f"{environment_text(result.environment)}. ",
-                Code("highrank bench loss"),
-                " measures this machine.",
-            )
-        ),
+        f"Fastest implementation of the mixture's loss: {'; '.join(map(_winners, result.shapes))}."
     )
 
 
-def _described(chart: Bars) -> str:
+def _winners(part: ShapeResult) -> str:
+    rows = [(m.name, ratio(m.time_ratios.get("matmul")), mib(m.peak_bytes)) for m in fastest(part)]
+    if not rows:
+        return f"none could be measured at {part.shape.name}"
+    names, times, peaks = map(listed, zip(*rows, strict=True))
+    return (
+        f"{names} at {part.shape.name} ({times} × the matmul lower bound, {peaks} MiB of peak "
+        "memory)"
+    )
+
+
+def fastest(part: ShapeResult) -> list[Measurement]:
+    """The implementations with the lowest time, and those level with it."""
+    times = {m.name: m.best for m in part.measurements if m.name in IMPLEMENTATIONS and m.best}
+    level = min(times.values(), default=0.0) * (1 + LEVEL)
+    return [m for m in part.measurements if times.get(m.name, math.inf) <= level]
+
+
+def _section(part: ShapeResult) -> dict[str, object]:
+    found = {m.name: m for m in part.measurements}
+    return {
+        "shape": part.shape,
+        "sizes": shape_text(part.shape),
+        "fused": found["fused"],
+        "bound": ratio(found["fused"].time_ratios.get("matmul")),
+        "peak": mib(found["fused"].peak_bytes),
+        "noise": noise_text(part),
+        "softmax": ratio(found["softmax"].time_ratios.get("fused")),
+        "figures": _figures(part),
+        "table": _page_table(part),
+    }
+
+
+def _figures(part: ShapeResult) -> list[page.Figure]:
+    charts = {
+        "Time": (time_chart(part.measurements), "Divided by that of the matmul lower bound."),
+        "Memory": (memory_chart(part.measurements), "Peak above the inputs, on a log scale."),
+    }
+    return [
+        page.Figure(
+            svg=to_svg(draw(chart)),
+            title=title,
+            caption=f"{caption} Lower is better.",
+            description=_description(chart),
+        )
+        for title, (chart, caption) in charts.items()
+        if chart.categories
+    ]
+
+
+def _page_table(part: ShapeResult) -> page.Table:
+    leaders = fastest(part)
+    return page.Table(
+        title=f"All variants at {part.shape.name}",
+        caption="Highlighted: the fastest implementation. Times within 3 % are level.",
+        columns=(
+            page.Column("Variant", False),
+            *(page.Column(name[0].upper() + name[1:]) for name in LOSS_COLUMNS),
+            page.Column("Note", False),
+        ),
+        rows=tuple((*loss_cells(m), joined((m.note, m.failure))) for m in part.measurements),
+        highlighted=frozenset(i for i, m in enumerate(part.measurements) if m in leaders),
+    )
+
+
+def time_chart(measurements: Sequence[Measurement], title: str = "") -> Bars:
+    """Times, divided by the lower bound's."""
+    ratios = {m.name: m.time_ratios["matmul"] for m in measurements if "matmul" in m.time_ratios}
+    return _bars(ratios, Axis(label="time ÷ matmul"), title)
+
+
+def memory_chart(measurements: Sequence[Measurement], title: str = "") -> Bars:
+    """Peak memory above the inputs, in MiB, on a log scale."""
+    peaks = {m.name: m.peak_bytes / 2**20 for m in measurements if m.peak_bytes}
+    return _bars(peaks, Axis(label="peak memory, MiB", is_log=True), title)
+
+
+def _bars(values: Mapping[str, float], y: Axis, title: str) -> Bars:
+    series = Series(label=y.label, x=range(len(values)), y=list(values.values()), style=TRUTH)
+    return Bars(
+        categories=tuple(values),
+        series=(series,),
+        x=Axis(label=""),
+        y=y,
+        title=title,
+        has_values=True,
+        highlighted="fused",
+    )
+
+
+def _description(chart: Bars) -> str:
     points = zip(chart.categories, chart.series[0].y, strict=True)
     return f"{chart.y.label}: " + ", ".join(f"{name} {value:.2f}" for name, value in points) + "."
 
 
-TITLE = "What the loss of a mixture costs"
-LEAD = (
-    "Time and memory of one forward and backward pass through the loss of a mixture of softmaxes: "
-    "this package, the usual ways, and the limit that the matrix multiply sets. All ratios are of "
-    "numbers from one run."
-)
-VARIANTS = {
-    "limit": (
-        "the three matrix multiplies that any way needs, alone, on the chunks of fused and into "
-        "memory that is there already: no softmax, no loss."
-    ),
-    "fused": (
-        "this package: gradients are made in the forward pass, a chunk of tokens at a time, so "
-        "that three multiplies suffice."
-    ),
-    "chunked": (
-        "this package: logits are computed again in the backward pass, a fourth multiply, for any "
-        "upstream gradient."
-    ),
-    "composition": (
-        "PyTorch’s own chunked linear_cross_entropy for each component of each token, and a "
-        "logsumexp over the components; with the chunk that a search in the same run found best."
-    ),
-    "original": (
-        "as the official code of the paper: a table of N × K × V probabilities, mixed, plus 1e-8, "
-        "then the logarithm. The epsilon makes its loss a little different."
-    ),
-    "log-space": (
-        "the exact table: N × K × V log-probabilities, a logsumexp over the components, then the "
-        "targets."
-    ),
-    "softmax": (
-        "a single softmax, computed as fused is, whose contexts are so large that a model with it "
-        "has as many parameters as one with the mixture. It says less: it is what to pay if a "
-        "mixture is not needed."
-    ),
-}
-METHOD = (
-    "Variants take turns, in an order that changes each round; the best of {rounds} rounds "
-    "counts, after a warm-up. Before that, all ways were checked to yield the same loss, on the "
-    "inputs that were timed, within one part in ten thousand. Memory is the peak of a fresh "
-    "process for each variant, above what it held with its inputs ready: gradients count, "
-    "inputs do not. Inputs are random and in float32; gradients go to contexts, weights of the "
-    "components, output embedding and bias."
-)
-QUICK = " This was a quick run, with a tenth of the tokens and few rounds; its numbers are rough."
-
-
-# What is this close to the lowest is level with it: the machine is not quieter than that.
-LEVEL = 0.03
-LEVEL_TEXT = "Numbers that differ by less than 3 % are level."
-
-
-def time_verdict(result: ShapeResult) -> str:
-    """Who is fastest, and by how much `fused` is not, where it is not."""
-    ways = {m.name: m for m in result.measurements if m.name in WAYS and m.best is not None}
-    if "fused" not in ways:
-        return f"fused could not be measured: {_why(result, 'fused')}."
-    leaders = fastest(list(ways.values()))
-    others = sorted(
-        (m for m in ways.values() if m.name not in leaders), key=lambda m: m.time_ratios["fused"]
+def loss_cells(measurement: Measurement) -> tuple[str, ...]:
+    """The name, and the cells of `LOSS_COLUMNS`."""
+    times, peaks = measurement.time_ratios, measurement.memory_ratios
+    return (
+        measurement.name,
+        ratio(times.get("matmul")),
+        ratio(times.get("fused")),
+        seconds(measurement.best),
+        mib(measurement.peak_bytes),
+        ratio(peaks.get("fused")),
     )
-    limit = ratio(ways["fused"].time_ratios.get("limit"))
-    if "fused" not in leaders:
-        shares = [f"{name} takes {ratio(ways[name].time_ratios['fused'])}" for name in leaders]
-        text = f"fused is not the fastest here: {listed(shares)} of its time. It is at {limit} × "
-        return text + "the time of the limit."
-    verb = "is the fastest way" if leaders == ["fused"] else "are the fastest ways"
-    text = f"{listed(leaders)} {verb} to the loss; fused takes {limit} × the time of the limit."
-    if others:
-        slower = [f"{m.name} {ratio(m.time_ratios['fused'])}" for m in others]
-        text += f" In units of its time: {listed(slower)}."
-    return text
 
 
-def memory_verdict(result: ShapeResult) -> str:
-    """What `fused` needs, and who needs least and most."""
-    ratios = {m.name: m.memory_ratios.get("fused") for m in result.measurements if m.name in WAYS}
-    known = {name: value for name, value in ratios.items() if value is not None}
-    peak = next((m.peak_bytes for m in result.measurements if m.name == "fused"), None)
-    if peak is None or len(known) < 2:
-        return "Memory could not be compared."
-    least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-    text = f"fused needs {mib(peak)} MiB beyond the inputs"
-    if known[least] < 1 - LEVEL:
-        text += f"; {least} needs least, {known[least]:.2f} × that"
-    else:
-        text += ", and no other way needs less"
-    if known[most] > 1 + LEVEL:
-        text += f"; {most} needs most, {known[most]:.2f} × that"
-    return text + "."
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def softmax_verdict(result: ShapeResult) -> str:
-    """What the mixture costs beyond one softmax of its size."""
-    softmax = next((m for m in result.measurements if m.name == "softmax"), None)
-    share = None if softmax is None else softmax.time_ratios.get("fused")
-    if share is None:
+def shape_text(shape: Shape) -> str:
+    return (
+        f"N = {shape.num_tokens:,} tokens, K = {shape.num_components} components, "
+        f"E = {shape.embedding_size}, V = {shape.vocab_size:,}"
+    )
+
+
+def _size_text(size: Size) -> str:
+    return f"{size.num_contexts:,} contexts × {size.vocab_size:,} tokens"
+
+
+def noise_text(part: ShapeResult) -> str:
+    """A warning if an implementation took less time than the lower bound; else empty."""
+    ratios = {m.name: m.time_ratios.get("matmul", 1.0) for m in part.measurements}
+    below = [name for name in IMPLEMENTATIONS if ratios[name] < 1]
+    if not below:
         return ""
     return (
-        f"One softmax with as many parameters ({result.shape.softmax_size} numbers for each "
-        f"token) takes {share:.2f} of fused’s time: that is the price of the mixture."
+        f"At {part.shape.name}, {listed(below)} measured below the matmul lower bound, which is "
+        "measured, too: the times of this run are no more accurate than that."
     )
 
 
-def fastest(measurements: list[Measurement]) -> list[str]:
-    """The names of the lowest time, and of those level with it; there must be times."""
-    times = {m.name: m.best for m in measurements if m.best is not None}
-    limit = min(times.values()) * (1 + LEVEL)
-    return [name for name, best in times.items() if best <= limit]
+def growth_text(result: LossBenchResult) -> str:
+    """How the memory of `fused` grows with the vocabulary, and what is allowed."""
+    growth = result.memory_growth
+    small, large = growth.shapes
+    sizes = f"From V = {small.vocab_size:,} to {large.vocab_size:,} (N = {large.num_tokens})"
+    if growth.growth is None:
+        why = growth.failure or "it cannot be read on this system"
+        return f"{sizes}, the growth of the peak memory of fused is unknown: {why}."
+    verdict = "" if growth.growth <= growth.allowed else " That is exceeded."
+    return (
+        f"{sizes}, the peak memory of fused grows by {mib(growth.growth)} MiB. Allowed are "
+        f"{mib(growth.allowed)} MiB: the growth of the weight's own gradient, "
+        f"{mib(growth.gradient_growth)} MiB, and 32 MiB.{verdict} A table of all logits would grow "
+        f"by {mib(large.table_bytes - small.table_bytes)} MiB."
+    )
 
 
-def _why(result: ShapeResult, name: str) -> str:
-    return next((m.failure for m in result.measurements if m.name == name and m.failure), "unknown")
+def _units(rounds: int, inputs: str) -> str:
+    taken = "once" if rounds == 1 else f"best of {rounds} alternating rounds"
+    return f"Seconds: {taken}. MiB: peak memory above {inputs}, in a fresh process."
+
+
+def _notes(measurements: Iterable[Measurement]) -> list[str]:
+    notes = {m.name: joined((m.note, m.failure)) for m in measurements}
+    return [f"{name}: {note}." for name, note in notes.items() if note]
+
+
+def _caption(result: BenchResult, *lines: str) -> str:
+    where = f"{environment_text(result.environment)}, {duration(result.elapsed)}."
+    return "\n".join((*lines, where))

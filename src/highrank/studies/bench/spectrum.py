@@ -1,12 +1,10 @@
-"""The ways to the singular values of log-probabilities, from a head and its hidden states.
+"""`bench audit`: singular values of log-probabilities without holding the matrix, against an SVD.
 
-T contexts, V words, E size of a linear head's context, n rows of a block.
-
-`bench audit`: singular values without holding the matrix, against an SVD of it.
+T contexts, V vocabulary, E embedding size of a linear head, n rows of a block.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,16 +14,9 @@ from torch import Tensor
 from highrank.analysis.log_probs import head_log_probs
 from highrank.analysis.rank import Spectrum, press_threshold
 from highrank.analysis.svd import head_singular_values, singular_values
-from highrank.environment import Environment, environment
+from highrank.environment import environment
 from highrank.heads import MixtureHead, MixtureOfSoftmaxes, Softmax
-from highrank.studies.bench.harness import (
-    Measurement,
-    OnProgress,
-    Peak,
-    peak_memory,
-    take_times,
-    with_ratios,
-)
+from highrank.studies.bench import harness
 
 SEED = 0
 # The mixture's log-probabilities should cost little beside their singular values.
@@ -35,16 +26,36 @@ MIXTURE_SIZE, NUM_COMPONENTS = 32, 3
 @dataclass(frozen=True, kw_only=True)
 class Size:
     num_contexts: int
-    """T."""
     vocab_size: int
-    """V."""
     embedding_size: int
-    """E."""
 
 
 FULL = Size(num_contexts=20_000, vocab_size=10_000, embedding_size=280)
 QUICK = Size(num_contexts=4_000, vocab_size=2_000, embedding_size=280)
 TINY = Size(num_contexts=80, vocab_size=40, embedding_size=8)
+# Where the linear head's values are compared with those of an SVD.
+LINEAR_CHECK = Size(num_contexts=1_500, vocab_size=1_000, embedding_size=280)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrumError:
+    """Against the SVD of the same matrix."""
+
+    absolute: float
+    """The largest difference, divided by σ_max."""
+    relative: float
+    """The largest difference divided by σ, above float32's Press threshold."""
+    floor: float
+    """What the method states: below this fraction of σ_max nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditBenchResult(harness.BenchResult):
+    size: Size
+    measurements: tuple[harness.Measurement, ...]
+    """The values are the largest singular values."""
+    errors: dict[str, SpectrumError]
+    """By variant; the linear head's at a size of its own, with an SVD of its own."""
 
 
 def svd(head: MixtureHead, hidden: Tensor) -> Spectrum:
@@ -57,16 +68,11 @@ def svd(head: MixtureHead, hidden: Tensor) -> Spectrum:
         row += len(block)
     values = torch.linalg.svdvals(matrix)
     shape, eps = (len(matrix), source.vocab_size), torch.finfo(torch.float64).eps
-    return Spectrum(
-        values=values,
-        shape=shape,
-        precision=torch.float64,
-        method="svd",
-        floor=press_threshold(values[0].item(), shape, eps),
-    )
+    floor = press_threshold(values[0].item(), shape, eps)
+    return Spectrum(values=values, shape=shape, precision=torch.float64, method="svd", floor=floor)
 
 
-def streamed(method: str, head: MixtureHead, hidden: Tensor) -> Spectrum:
+def streamed(head: MixtureHead, hidden: Tensor, *, method: str) -> Spectrum:
     return singular_values(head_log_probs(head, hidden), method)[-1]
 
 
@@ -75,24 +81,26 @@ def linear(head: MixtureHead, hidden: Tensor) -> Spectrum:
 
 
 def log_probabilities(head: MixtureHead, hidden: Tensor) -> None:
-    """Made and dropped: what all ways but the linear one do, too."""
+    """Made and dropped: what all methods but the linear one do, too."""
     for _ in head_log_probs(head, hidden).blocks():
         pass
 
 
-WAYS: dict[str, Callable[[MixtureHead, Tensor], Spectrum | None]] = {
+METHODS: dict[str, Callable[[MixtureHead, Tensor], Spectrum | None]] = {
     "svd": svd,
-    "stable": partial(streamed, "stable"),
-    "fast": partial(streamed, "fast"),
+    "stable": partial(streamed, method="stable"),
+    "fast": partial(streamed, method="fast"),
     "linear": linear,
     "log-probabilities": log_probabilities,
 }
+# About how long each takes, in units of the SVD's time: for the progress bar.
+COSTS = {"svd": 1.0, "stable": 1.1, "fast": 0.25, "linear": 0.03, "log-probabilities": 0.03}
 
 
 def prepare(name: str, size: Size) -> Callable[[], Spectrum | None]:
     """Make a head and hidden states; what is returned works on them."""
     make = linear_head if name == "linear" else mixture_head
-    return partial(WAYS[name], *make(size))
+    return partial(METHODS[name], *make(size))
 
 
 def mixture_head(size: Size) -> tuple[MixtureHead, Tensor]:
@@ -107,7 +115,7 @@ def linear_head(size: Size) -> tuple[MixtureHead, Tensor]:
 
 
 def _randomised(head: MixtureHead, num_contexts: int) -> tuple[MixtureHead, Tensor]:
-    """With logits of about unit size, so that no word is out of reach."""
+    """With logits of about unit size, so that no token is impossible."""
     random = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -116,80 +124,54 @@ def _randomised(head: MixtureHead, num_contexts: int) -> tuple[MixtureHead, Tens
     return head, torch.randn(num_contexts, head.hidden_size, generator=random)
 
 
-# About how long each takes, in units of the SVD's time: for the progress bar.
-COSTS = {"svd": 1.0, "stable": 1.1, "fast": 0.25, "linear": 0.03, "log-probabilities": 0.03}
-# Where the linear head's values are compared with those of an SVD.
-LINEAR_CHECK = Size(num_contexts=1_500, vocab_size=1_000, embedding_size=280)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpectrumError:
-    """Against the SVD of the same matrix."""
-
-    absolute: float
-    """The largest difference, divided by σ_max."""
-    relative: float
-    """The largest difference divided by σ, above float32's Press threshold."""
-    floor: float
-    """What the method states: below this share of σ_max nothing is known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditBenchResult:
-    size: Size
-    rounds: int
-    elapsed: float
-    """Seconds."""
-    environment: Environment
-    measurements: tuple[Measurement, ...]
-    """The values are the largest singular values."""
-    errors: dict[str, SpectrumError]
-    """By variant; the linear head's at a size of its own, with an SVD of its own."""
-
-
 def run_audit_bench(
-    *, rounds: int = 1, quick: bool = False, on_progress: OnProgress | None = None
+    *, rounds: int = 1, quick: bool = False, on_progress: harness.OnProgress = harness.silent
 ) -> AuditBenchResult:
-    """Measure the SVD, the stable and the fast way on a mixture, and the way of a linear head.
+    """Measure the SVD, the stable and the fast method on a mixture, and that of a linear head.
 
-    Every way is done once for its memory, the SVD excepted, and `rounds` times for its time. There
-    is no warm-up but a tiny one: at full size an SVD takes many minutes.
+    Every method is run once for its memory, the SVD excepted, and `rounds` times for its time.
+    There is no warm-up but a tiny one: at full size an SVD takes many minutes.
 
     Args:
-        quick: a fifth of the contexts and of the words.
+        quick: a fifth of the contexts and of the vocabulary.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    harness.check_rounds(rounds)
     size, start = QUICK if quick else FULL, time.monotonic()
-    show = _by_cost(on_progress, rounds)
-    peaks = {}
-    for name in WAYS:
+    begin = harness.counter(on_progress, (rounds + 1) * sum(COSTS.values()) - COSTS["svd"])
+    variants = {name: _variant(name, size) for name in METHODS}
+    peaks, spectra = {}, {}
+    for name, variant in variants.items():
         if name != "svd":
-            show(name, "memory")
-            peaks[name] = peak_memory(partial(prepare, name, size), partial(prepare, name, TINY))
-    spectra: dict[str, Spectrum | None] = {}
-    for name in WAYS:
+            begin(f"memory of {name}", COSTS[name])
+            peaks[name] = harness.peak_memory(variant.prepare, variant.warm_up)
+    for name in METHODS:
         prepare(name, TINY)()
-    works = {name: _keeping(spectra, name, prepare(name, size)) for name in WAYS}
-    times = take_times(works, rounds, lambda name: show(name, "time"))
-    measurements = [
-        _measurement(name, spectra[name], times[name], peaks.get(name)) for name in WAYS
-    ]
-    exact = spectra["svd"]
-    assert exact is not None
-    errors = {
-        name: spectrum_error(spectrum, exact)
-        for name, spectrum in spectra.items()
-        if spectrum is not None and name != "linear"
-    }
+
+    def keep(name: str, work: Callable[[], Spectrum | None]) -> None:
+        spectra[name] = work()
+
+    works = {name: partial(keep, name, prepare(name, size)) for name in METHODS}
+    times = harness.take_times(works, rounds, lambda name: begin(f"time of {name}", COSTS[name]))
+    found = {name: spectrum for name, spectrum in spectra.items() if spectrum is not None}
+    largest = {name: spectrum.values[0].item() for name, spectrum in found.items()}
     return AuditBenchResult(
         size=size,
         rounds=rounds,
         elapsed=time.monotonic() - start,
         environment=environment(),
-        measurements=with_ratios(measurements, ("svd",)),
-        errors={**errors, "linear": _linear_error()},
+        measurements=harness.summarise(
+            variants.values(), ("svd",), values=largest, times=times, peaks=peaks
+        ),
+        errors=spectrum_errors(found),
     )
+
+
+def spectrum_errors(spectra: Mapping[str, Spectrum]) -> dict[str, SpectrumError]:
+    """Of each method, by its name; of the linear one at a size at which an SVD costs little."""
+    exact = spectra["svd"]
+    found = {name: spectrum_error(s, exact) for name, s in spectra.items() if name != "linear"}
+    head, hidden = linear_head(LINEAR_CHECK)
+    return {**found, "linear": spectrum_error(linear(head, hidden), svd(head, hidden))}
 
 
 def spectrum_error(found: Spectrum, exact: Spectrum) -> SpectrumError:
@@ -206,44 +188,10 @@ def spectrum_error(found: Spectrum, exact: Spectrum) -> SpectrumError:
     )
 
 
-def _linear_error() -> SpectrumError:
-    head, hidden = linear_head(LINEAR_CHECK)
-    return spectrum_error(linear(head, hidden), svd(head, hidden))
-
-
-def _measurement(
-    name: str, spectrum: Spectrum | None, times: tuple[float, ...], peak: Peak | None
-) -> Measurement:
-    return Measurement(
+def _variant(name: str, size: Size) -> harness.Variant:
+    return harness.Variant(
         name=name,
-        note="its memory is not measured" if peak is None else "",
-        value=None if spectrum is None else spectrum.values[0].item(),
-        times=times,
-        best=min(times),
-        peak_bytes=None if peak is None else peak.num_bytes,
-        time_ratios={},
-        memory_ratios={},
-        failure=None if peak is None else peak.failure,
+        prepare=partial(prepare, name, size),
+        warm_up=partial(prepare, name, TINY),
+        note="its memory is not measured" if name == "svd" else "",
     )
-
-
-def _keeping(
-    spectra: dict[str, Spectrum | None], name: str, work: Callable[[], Spectrum | None]
-) -> Callable[[], None]:
-    def keep() -> None:
-        spectra[name] = work()
-
-    return keep
-
-
-def _by_cost(on_progress: OnProgress | None, rounds: int) -> Callable[[str, str], None]:
-    """To be called when a piece of work begins: the share is that of the work before it."""
-    total, done = (rounds + 1) * sum(COSTS.values()) - COSTS["svd"], 0.0
-
-    def show(name: str, what: str) -> None:
-        nonlocal done
-        if on_progress is not None:
-            on_progress(done / total, f"{what} of {name}")
-        done += COSTS[name]
-
-    return show

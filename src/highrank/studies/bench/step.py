@@ -9,30 +9,32 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from highrank import presets
 from highrank.build import build_model
-from highrank.config import RunConfig
-from highrank.environment import Environment, environment
+from highrank.environment import environment
 from highrank.heads import HeadOutput, Mixture, MixtureOfSoftmaxes
-from highrank.studies.bench.harness import Measurement, OnProgress, Variant, compare
+from highrank.studies.bench import harness
+from highrank.studies.bench.baselines import EPSILON
 from highrank.training.penalties import activation_penalties
 
 VOCAB_SIZE = 10_000
-EPSILON = 1e-8
 SEED = 0
+# A preset, and whether it has the original head.
+STEPS = {
+    "ptb-mos": ("ptb-mos", False),
+    "ptb-mos, original head": ("ptb-mos", True),
+    "ptb-softmax": ("ptb-softmax", False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepBenchResult:
-    rounds: int
-    elapsed: float
-    """Seconds."""
+class StepBenchResult(harness.BenchResult):
     num_tokens: dict[str, int]
     """Of a step, by variant."""
-    environment: Environment
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[harness.Measurement, ...]
 
 
 class OriginalMixture(MixtureOfSoftmaxes):
@@ -42,7 +44,7 @@ class OriginalMixture(MixtureOfSoftmaxes):
         self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
     ) -> HeadOutput:
         log_weight, context = features  # (..., K), (..., K, E)
-        q = torch.nn.functional.linear(context, self.weight, self.bias).softmax(-1)  # (..., K, V)
+        q = F.linear(context, self.weight, self.bias).softmax(-1)  # (..., K, V)
         p = (log_weight.exp()[..., None] * q).sum(-2)  # (..., V)
         log_p = (p + EPSILON).log()
         output = log_p.gather(-1, target[..., None]).squeeze(-1)
@@ -50,7 +52,7 @@ class OriginalMixture(MixtureOfSoftmaxes):
 
 
 def run_step_bench(
-    *, rounds: int = 5, quick: bool = False, on_progress: OnProgress | None = None
+    *, rounds: int = 5, quick: bool = False, on_progress: harness.OnProgress = harness.silent
 ) -> StepBenchResult:
     """Measure a step of ptb-mos, of ptb-mos with the original head, and of ptb-softmax.
 
@@ -58,21 +60,16 @@ def run_step_bench(
         quick: windows of 10 tokens instead of 70.
     """
     window, start = 10 if quick else 70, time.monotonic()
-    names = {
-        "ptb-mos": "ptb-mos",
-        "ptb-mos, original head": "ptb-mos",
-        "ptb-softmax": "ptb-softmax",
-    }
     variants = [
-        Variant(
-            name=name,
-            prepare=partial(step_of, preset, "original" in name, window),
-            warm_up=partial(step_of, preset, "original" in name, 2),
+        harness.Variant(
+            name=name, prepare=partial(step_of, *of, window), warm_up=partial(step_of, *of, 2)
         )
-        for name, preset in names.items()
+        for name, of in STEPS.items()
     ]
-    measurements = compare(variants, rounds=rounds, baselines=("ptb-mos",), on_progress=on_progress)
-    sizes = {name: presets.get(preset).batch.batch_size for name, preset in names.items()}
+    measurements = harness.compare(
+        variants, rounds=rounds, baselines=("ptb-mos",), on_progress=on_progress
+    )
+    sizes = {name: presets.get(preset).batch.batch_size for name, (preset, _) in STEPS.items()}
     return StepBenchResult(
         rounds=rounds,
         elapsed=time.monotonic() - start,
@@ -89,7 +86,7 @@ def step_of(preset: str, is_original: bool, window: int) -> Callable[[], float]:
     model = build_model(config, VOCAB_SIZE)
     if is_original:
         model.head.__class__ = OriginalMixture
-    words = torch.randint(VOCAB_SIZE, (window + 1, config.batch.batch_size))  # (T + 1, B)
+    tokens = torch.randint(VOCAB_SIZE, (window + 1, config.batch.batch_size))  # (T + 1, B)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     state = model.initial_state(config.batch.batch_size)
 
@@ -98,14 +95,13 @@ def step_of(preset: str, is_original: bool, window: int) -> Callable[[], float]:
         torch.manual_seed(SEED)
         model.train()
         optimizer.zero_grad()
-        out = model(words[:-1], words[1:], state)
-        (out.loss + _penalties(config, out.hidden, out.raw)).backward()
+        out = model(tokens[:-1], tokens[1:], state)
+        penalties = activation_penalties(
+            out.hidden, out.raw, config.activation_penalty, config.temporal_penalty
+        )
+        (out.loss + penalties).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
         optimizer.step()
         return float(out.loss.item())
 
     return step
-
-
-def _penalties(config: RunConfig, hidden: Tensor, raw: Tensor) -> Tensor:
-    return activation_penalties(hidden, raw, config.activation_penalty, config.temporal_penalty)
