@@ -5,8 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import highrank
 
 ROOT = Path(highrank.__file__).parent
@@ -98,7 +96,6 @@ def test_what_measures_does_not_import_what_shows():
     forbid(f for f in measuring if f.target[0] == "report" or set(f.target[2:3]) & set(SHOWING))
 
 
-@pytest.mark.xfail(reason="charts of studies still import matplotlib", strict=True)
 def test_heavy_dependencies_stay_home():
     homes = ((found, HOMES.get(found.name.split(".")[0])) for found in IMPORTS)
     forbid(found for found, home in homes if home not in (None, found.layer))
@@ -110,7 +107,6 @@ def test_imports_are_absolute():
         assert not any(isinstance(node, ast.ImportFrom) and node.level for node in nodes), path
 
 
-@pytest.mark.xfail(reason="cli/evaluate_method.py and cli/evaluate_text.py go away", strict=True)
 def test_a_shared_prefix_is_a_folder():
     """Neither train_loop.py, nor x_a.py beside a folder x, nor x_a.py, x_b.py and x_c.py."""
     prefixed = [path for path in FILES if "_" in path.stem.strip("_")]
