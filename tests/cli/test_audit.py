@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank.integrations import huggingface
-from highrank.integrations.hub import HubError
+from highrank.integrations.huggingface import HubError
 from highrank.studies.audit import model as audit_model
 
 with warnings.catch_warnings():

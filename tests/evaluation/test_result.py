@@ -9,8 +9,7 @@ import pytest
 
 from highrank.environment import environment
 from highrank.evaluation.cache import CacheSettings
-from highrank.evaluation.dataset import file_dataset, split_dataset
-from highrank.evaluation.method import Method, evaluate_by
+from highrank.evaluation.method import Method, evaluate_by, file_dataset, split_dataset
 from highrank.evaluation.result import Result, evaluate_dataset, result_folder, write_result
 from highrank.evaluation.static import as_the_original_divides, evaluate
 

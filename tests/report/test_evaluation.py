@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from highrank.environment import environment
-from highrank.evaluation.dataset import Dataset
 from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.method import Dataset
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search, Trial, cache_grid
 from highrank.presets import PUBLISHED

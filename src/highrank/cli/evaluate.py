@@ -12,7 +12,7 @@ from highrank.cli.console import plain_console, progress, show, unless_given
 from highrank.files import check_writable
 
 if TYPE_CHECKING:
-    from highrank.evaluation.dataset import Dataset
+    from highrank.evaluation.method import Dataset
     from highrank.evaluation.result import Result
     from highrank.evaluation.search import Search
     from highrank.run import LoadedRun
@@ -107,8 +107,7 @@ def evaluate(
         options: What to evaluate, and how.
     """
     check(options)
-    from highrank.evaluation.dataset import find_datasets
-    from highrank.evaluation.method import find_method
+    from highrank.evaluation.method import find_datasets, find_method
     from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
     from highrank.evaluation.search import cache_grid, dynamic_grid
     from highrank.run import load_run

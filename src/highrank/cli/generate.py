@@ -100,7 +100,7 @@ def _print(
     options: Options,
 ) -> None:
     """The samples; unknown tokens of the prompt go to stderr, apart from the text."""
-    from highrank.cli.printer import has_colors, print_legend, print_samples
+    from highrank.cli.console import has_colors, print_legend, print_samples
 
     if unknown:
         text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"

@@ -152,7 +152,7 @@ def _corpus(name: str) -> "Corpus":
 
 def _show(run: "Run", corpus: "Corpus", result: "TrainingResult", json: bool) -> None:
     """The result and three samples; the learning curve goes to the run's folder."""
-    from highrank.cli.printer import print_samples
+    from highrank.cli.console import print_samples
     from highrank.generation import Sampling, stream
     from highrank.report.training import learning_curve, training_summary
     from highrank.run import load

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.environment import Environment, environment
-from highrank.evaluation.dataset import Dataset
-from highrank.evaluation.method import Method, evaluate_by
+from highrank.evaluation.method import Dataset, Method, evaluate_by
 from highrank.evaluation.static import (
     Evaluation,
     ProgressBar,

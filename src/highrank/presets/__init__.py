@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from highrank.config import RunConfig
-from highrank.presets import penn_treebank, small, wikitext_2
+from highrank.presets import papers, small
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
@@ -13,12 +13,12 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
     "ptb-small-grown": small.ptb_small_grown,
-    "ptb-softmax": penn_treebank.ptb_softmax,
-    "ptb-moc": penn_treebank.ptb_moc,
-    "ptb-mos": penn_treebank.ptb_mos,
-    "wt2-softmax": wikitext_2.wt2_softmax,
-    "wt2-moc": wikitext_2.wt2_moc,
-    "wt2-mos": wikitext_2.wt2_mos,
+    "ptb-softmax": papers.ptb_softmax,
+    "ptb-moc": papers.ptb_moc,
+    "ptb-mos": papers.ptb_mos,
+    "wt2-softmax": papers.wt2_softmax,
+    "wt2-moc": papers.wt2_moc,
+    "wt2-mos": papers.wt2_mos,
 }
 
 

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from highrank.data.catalog import Listing
 from highrank.data.corpus import SPLITS, Corpus
-from highrank.report.table import make_table
+from highrank.report.formats import make_table
 
 
 def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.table import Table
 
-from highrank.evaluation.dataset import Dataset
 from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.method import Dataset
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
 from highrank.presets import Published
-from highrank.report.table import make_table
+from highrank.report.formats import make_table
 
 # What a search varies, as it is called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}

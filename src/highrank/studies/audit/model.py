@@ -26,8 +26,7 @@ from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
 from highrank.heads import MixtureHead
-from highrank.integrations.hub import HubError, is_hub_name
-from highrank.integrations.huggingface import HuggingFaceModel
+from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun, load_run
 from highrank.studies.audit.layer import Layer, OnProgress, head_layer, hugging_face_layer

@@ -8,8 +8,7 @@ from rich.table import Table
 
 from highrank.report import page
 from highrank.report.figure import Axis, Bars, Series, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text, listed, mib, ratio
-from highrank.report.table import make_table
+from highrank.report.formats import duration, environment_text, listed, make_table, mib, ratio
 from highrank.report.theme import TRUTH
 from highrank.studies.bench.baselines import Shape
 from highrank.studies.bench.evaluation import EvaluationBenchResult

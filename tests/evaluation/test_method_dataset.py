@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from highrank.evaluation.dataset import file_dataset, find_datasets, split_dataset
+from highrank.evaluation.method import file_dataset, find_datasets, split_dataset
 
 
 def test_a_split_is_the_corpus_s(loaded):

@@ -1,6 +1,6 @@
 from rich.console import Console
 
-from highrank.report.table import make_table
+from highrank.report.formats import make_table
 
 
 def printed(table, width):
