@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from highrank import environment
 from highrank.environment import WITHOUT_AMX, check_device, install_hint, prepare_bfloat16
@@ -152,3 +153,15 @@ def test_without_amx_torch_still_multiplies_bfloat16(tmp_path):
 
 def test_a_hint_is_a_command_for_the_checkout():
     assert re.match(r"pip install '\.\[hf\]' \(", install_hint("hf"))
+
+
+def test_the_environment_names_versions_machine_and_date():
+    found = environment.environment()
+    assert found.torch == torch.__version__ and found.threads == torch.get_num_threads()
+    assert all((found.highrank, found.python, found.cpu, found.platform))
+    assert found.date.startswith("20")
+
+
+def test_a_file_that_git_does_not_know_has_no_commit(tmp_path):
+    assert environment._commit(tmp_path / "file.py") is None
+    assert environment._cpu(tmp_path / "cpuinfo")

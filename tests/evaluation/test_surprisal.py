@@ -12,7 +12,7 @@ from highrank.data.vocabulary import Vocabulary
 from highrank.evaluation import surprisal as module
 from highrank.evaluation.static import evaluate
 from highrank.evaluation.surprisal import check_format, evaluate_lines, places, surprisals
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("the", "<eos>", "cat", "sat", "<unk>", "on", "mat"))
@@ -153,3 +153,20 @@ def test_the_file_must_be_csv_or_jsonl(tmp_path):
     check_format(tmp_path / "a.csv")
     with pytest.raises(ValueError, match=r"must end in \.csv or \.jsonl, got a\.txt"):
         check_format(tmp_path.__class__("a.txt"))
+
+
+def test_a_head_that_is_no_mixture_has_neither_weights_nor_components():
+    class Plain(Head):
+        def __init__(self, size):
+            super().__init__(size, len(VOCABULARY))
+            self.weight = torch.nn.Parameter(torch.randn(len(VOCABULARY), size))
+
+        def log_prob_from(self, features):
+            return (features @ self.weight.T).log_softmax(-1)
+
+    model = LanguageModel(AWDLSTM(len(VOCABULARY), 6, (7,)), Plain(7), tied=False)
+    tokens = [token for line in LINES for token in line]
+    found = list(surprisals(model, VOCABULARY, tokens))
+    assert all(s.weights == () and s.component is None for s in found)
+    total = evaluate_lines(model, VOCABULARY, LINES)
+    assert total.nats * len(found) == pytest.approx(math.log(2) * sum(s.bits for s in found))

@@ -72,7 +72,7 @@ def test_progress_after_an_epoch_is_of_the_whole_epoch(config, corpus, tmp_path)
     assert [(p.epoch, p.train_loss, p.valid_loss) for p in ends] == [
         (line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines
     ]
-    # The first window of a sitting is slow; its speed would say nothing.
+    # The first window of a session is slow; its speed means nothing.
     assert shown[0].tokens_per_second is None
     assert all(progress.tokens_per_second > 0 for progress in shown[1:])
 

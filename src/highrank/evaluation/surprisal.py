@@ -18,6 +18,7 @@ from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.evaluation.static import Evaluation, OnProgress
 from highrank.files import write_atomically
+from highrank.heads.base import Head
 from highrank.heads.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
@@ -65,20 +66,34 @@ def surprisals(
             hidden, past, state, _ = model.read(ids[start : start + length, None], state)
             target = ids[start + 1 : start + 1 + length]  # (T,)
             met = tokens[start : start + length]
-            assert isinstance(model.head, MixtureHead) and not past
-            yield from _surprisals(model.head, hidden[:, 0], target, met, vocabulary)
+            log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
+            weights, component = _mixture(model.head, hidden[:, 0], target)
+            yield from _surprisals(log_prob, target, met, vocabulary, weights, component)
+
+
+def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The weights of the components (T, K), and the most responsible one from 1 on (T,).
+
+    A head that is no mixture has no weights; one that mixes before the softmax, no responsibility.
+    """
+    if not isinstance(head, MixtureHead):
+        return hidden.new_zeros(len(hidden), 0), None
+    weights = head.mixture(hidden).log_weight.exp()  # (T, K)
+    responsibility = log_responsibility(head, hidden, target)  # (T, K), or (T, 1) if MoC
+    is_mixed_before = responsibility.shape != weights.shape
+    return weights, None if is_mixed_before else responsibility.argmax(-1) + 1
 
 
 def _surprisals(
-    head: MixtureHead, hidden: Tensor, target: Tensor, tokens: Sequence[str], vocabulary: Vocabulary
+    log_prob: Tensor,
+    target: Tensor,
+    tokens: Sequence[str],
+    vocabulary: Vocabulary,
+    weights: Tensor,
+    component: Tensor | None,
 ) -> Iterator[Surprisal]:
-    log_prob = head.log_prob(hidden)  # (T, V)
     log_p = log_prob.gather(-1, target[:, None])  # (T, 1)
     rank = 1 + (log_prob > log_p).sum(-1)  # (T,)
-    weights = head.mixture(hidden).log_weight.exp()  # (T, K)
-    responsibility = log_responsibility(head, hidden, target)  # (T, K), or (T, 1) if MoC
-    component = responsibility.argmax(-1) + 1  # (T,)
-    is_mixed_before = responsibility.shape != weights.shape
     for index, token in enumerate(tokens):
         value = log_p[index].item()
         yield Surprisal(
@@ -87,7 +102,7 @@ def _surprisals(
             math.exp(value),
             abs(value) / math.log(2),
             int(rank[index]),
-            None if is_mixed_before else int(component[index]),
+            None if component is None else int(component[index]),
             tuple(weights[index].tolist()),
         )
 

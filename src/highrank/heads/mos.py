@@ -19,7 +19,7 @@ class MixtureOfSoftmaxes(PriorMixture):
         embedding_size: E, the size of each context and of the output embedding.
         activation: "tanh" (the paper) or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each word has a bias.
+        bias: whether each token has a bias.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 

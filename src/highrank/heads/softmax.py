@@ -17,7 +17,7 @@ class Softmax(MixtureHead):
             itself as the context.
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence.
-        bias: whether each word has a bias.
+        bias: whether each token has a bias.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 

@@ -1,4 +1,4 @@
-"""Language models: a backbone that reads words, and a head that predicts the next one."""
+"""Language models: a backbone that reads tokens, and a head that predicts the next one."""
 
 from highrank.models.awd_lstm import AWDLSTM
 from highrank.models.language_model import LanguageModel

@@ -1,4 +1,4 @@
-"""Log-probabilities of every word under a mixture of softmaxes, in memory for N × V, not N × K × V.
+"""log p of every token under a mixture of softmaxes, in memory for N × V, not N × K × V.
 
     log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)
 
@@ -25,7 +25,7 @@ CHUNK_BYTES = 8 * 2**20
 def mixture_log_prob(
     context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """log p of each word (..., V), normalised, in at least float32.
+    """log p of each token (..., V), normalised, in at least float32.
 
     Args:
         context: (..., K, E).
@@ -81,16 +81,16 @@ class _LogProb(Function):
         d_weight = torch.zeros_like(weight, dtype=log_p.dtype) if wants_weight else None
         d_bias = torch.zeros_like(bias, dtype=log_p.dtype) if wants_bias else None
         for tokens in token_slices(len(context), len(weight), log_p.dtype.itemsize):
-            # A word that no component can say has no share in anything, rather than NaN.
+            # A token that no component can predict has gradient 0, rather than NaN.
             log_total = log_p[tokens]  # (n, V)
             log_total = log_total.masked_fill(log_total == -torch.inf, torch.inf)
             for k in range(context.shape[1]):
                 h = context[tokens, k]  # (n, E)
                 log_q = _full(F.linear(h, weight, bias)).log_softmax(-1)  # (n, V)
-                share = (log_q - log_total).add_(log_weight[tokens, k, None]).exp_()  # (n, V)
-                share.mul_(upstream[tokens])
-                d_log_weight[tokens, k] = total = share.sum(-1)  # (n,)
-                slope = share.sub_(log_q.exp_().mul_(total[:, None]))  # (n, V)
+                part = (log_q - log_total).add_(log_weight[tokens, k, None]).exp_()  # (n, V)
+                part.mul_(upstream[tokens])
+                d_log_weight[tokens, k] = total = part.sum(-1)  # (n,)
+                slope = part.sub_(log_q.exp_().mul_(total[:, None]))  # (n, V)
                 if d_bias is not None:
                     d_bias += slope.sum(0)
                 slope = slope.to(h.dtype)

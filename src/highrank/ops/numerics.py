@@ -1,4 +1,4 @@
-"""The precision of multiplies, and of sums over words and tokens.
+"""The precision of multiplies, and of sums over the vocabulary and tokens.
 
 Memory for a large table that lives as long as one call.
 

@@ -1,4 +1,4 @@
-"""Draw words from log-probabilities: temperature, top-k, top-p (nucleus, Holtzman et al. 2020)."""
+"""Draw tokens from log-probabilities: temperature, top-k, top-p (nucleus, Holtzman et al. 2020)."""
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
 def tempered(
     log_p: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None
 ) -> Tensor:
-    """log p / temperature, renormalised, then cut to the likeliest words and renormalised.
+    """log p / temperature, renormalised, then cut to the likeliest tokens and renormalised.
 
-    Temperature 0 puts everything on the likeliest word. The top-p set is the smallest set of
-    likeliest words whose probability reaches `top_p`; it is never empty. If both cuts are given,
+    Temperature 0 puts everything on the likeliest token. The top-p set is the smallest set of
+    likeliest tokens whose probability reaches `top_p`; it is never empty. If both cuts are given,
     top-k goes first.
 
     Args:
@@ -29,7 +29,7 @@ def tempered(
     if temperature < torch.finfo(log_p.dtype).tiny:
         best = log_p.argmax(-1, keepdim=True)
         return torch.full_like(log_p, -torch.inf).scatter_(-1, best, 0.0)
-    # Relative to the likeliest word, which then stays finite at any temperature.
+    # Relative to the likeliest token, which then stays finite at any temperature.
     log_p = ((log_p - log_p.amax(-1, keepdim=True)) / temperature).log_softmax(-1)
     if top_k is not None and top_k < log_p.shape[-1]:
         best = log_p.topk(top_k, -1).indices
@@ -37,7 +37,7 @@ def tempered(
         log_p = kept.log_softmax(-1)
     if top_p is not None and top_p < 1:
         descending, order = log_p.sort(-1, descending=True)
-        # Cut a word if the words before it reach top_p already; before the first there is nothing.
+        # Cut a token if those before it reach top_p already; before the first there is nothing.
         least = max(top_p, torch.finfo(log_p.dtype).tiny)
         before = descending.exp().cumsum(-1) - descending.exp()
         cut = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, order, before >= least)

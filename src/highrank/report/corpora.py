@@ -41,7 +41,7 @@ def corpus_table(corpus: Corpus) -> Table:
     header = corpus.header
     kind = "characters" if header.level == "char" else "words"
     title = f"{corpus.name}: {header.vocab_size:,} {kind}"
-    table = make_table(("split",), ("tokens", "<unk>", "share"), title=title)
+    table = make_table(("split",), ("tokens", "<unk>", "fraction"), title=title)
     for name in SPLITS:
         split = header.splits[name]
         cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_fraction:.2%}")

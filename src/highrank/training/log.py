@@ -54,7 +54,7 @@ def check_tensorboard() -> None:
 
 
 def tensorboard_writer(folder: Path, step: int) -> Callable[[Mapping[str, Any]], None]:
-    """A function that takes each event of a run, which goes on from this step."""
+    """A function that takes each event of a run, which continues from this step."""
     check_tensorboard()
     from torch.utils.tensorboard import SummaryWriter
 

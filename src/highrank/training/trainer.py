@@ -100,10 +100,10 @@ class Trainer:
         factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if self.stage.anneal else 1.0
         lr = self.stage.lr * factor * length / self.config.batch.bptt
         length = min(length, len(self.data) - 1 - self.row)
-        words = self.data[self.row : self.row + length]  # (T, B)
+        tokens = self.data[self.row : self.row + length]  # (T, B)
         target = self.data[self.row + 1 : self.row + 1 + length]  # (T, B)
         self.optimizer.zero_grad()
-        loss = self._backward(words, target)
+        loss = self._backward(tokens, target)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip)
         if not (math.isfinite(loss) and norm.isfinite()):
             raise Diverged(f"the loss is {loss} and its gradient's norm {norm.item()}")
@@ -114,9 +114,9 @@ class Trainer:
             self.average.update(self.model.parameters())
         self.row += length
         self.step += 1
-        self.epoch_loss += loss * words.numel()
-        self.epoch_tokens += words.numel()
-        return words.numel()
+        self.epoch_loss += loss * tokens.numel()
+        self.epoch_tokens += tokens.numel()
+        return tokens.numel()
 
     def _draw_bptt(self) -> int:
         batch = self.config.batch
@@ -242,23 +242,23 @@ class Trainer:
         kind = torch.optim.AdamW if self.stage.optimizer == "adamw" else torch.optim.SGD
         return kind(self.model.parameters(), lr=self.stage.lr, weight_decay=self.stage.weight_decay)
 
-    def _backward(self, words: Tensor, target: Tensor) -> float:
+    def _backward(self, tokens: Tensor, target: Tensor) -> float:
         """Gradients of the whole batch, in micro-batches of streams; returns the mean loss."""
-        batch_size = words.shape[1]
+        batch_size = tokens.shape[1]
         size = self.config.batch.micro_batch_size or batch_size
         total, states = 0.0, []
         for first in range(0, batch_size, size):
             part = slice(first, first + size)
             state = map_state(_selector(part), self.hidden_state)
             with self._autocast():
-                out = self.model(words[:, part], target[:, part], state)
+                out = self.model(tokens[:, part], target[:, part], state)
                 penalties = activation_penalties(
                     out.hidden,
                     out.raw,
                     self.config.activation_penalty,
                     self.config.temporal_penalty,
                 )
-            fraction = words[:, part].shape[1] / batch_size
+            fraction = tokens[:, part].shape[1] / batch_size
             ((out.loss + penalties) * fraction).backward()
             total += out.loss.item() * fraction
             states.append(out.state)

@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from highrank.analysis.unargmaxable.problem import Box, Everywhere
-from highrank.heads import MixtureOfSoftmaxes, Softmax
+from highrank.heads import Head, MixtureOfSoftmaxes, Softmax
 from highrank.models.awd_lstm import AWDLSTM
 from highrank.models.language_model import LanguageModel
 from highrank.studies.audit.model import (
@@ -74,3 +75,24 @@ def test_a_tied_mixture_is_said_to_be_tied():
     head = MixtureOfSoftmaxes(6, 9, 3, 4)
     loaded = loaded_language_model(LanguageModel(AWDLSTM(9, 4, (6,)), head).eval())
     assert loaded.layer.facts.is_tied and loaded.layer.vectors is None
+
+
+class Sigsoftmax(Head):
+    """No mixture: softmax(z + log σ(z))."""
+
+    def __init__(self):
+        super().__init__(7, 13)
+        self.weight = nn.Parameter(torch.randn(13, 7))
+
+    def log_prob_from(self, features):
+        z = features @ self.weight.T
+        return (z + nn.functional.logsigmoid(z)).log_softmax(-1)
+
+
+def test_a_head_that_is_no_mixture_is_audited_by_its_log_probabilities():
+    model = LanguageModel(AWDLSTM(13, 6, (7,)), Sigsoftmax(), tied=False).eval()
+    layer = loaded_language_model(model).layer
+    hidden = torch.randn(20, 7)
+    assert (layer.facts.kind, layer.bound.value, layer.mixture) == ("Sigsoftmax", None, None)
+    (block,) = layer.log_probs(hidden, torch.float64).make_blocks()
+    torch.testing.assert_close(block, model.head.double().log_prob(hidden.double()))

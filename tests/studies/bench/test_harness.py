@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 
-from highrank.environment import _commit, _cpu, environment
 from highrank.studies.bench import harness
 from highrank.studies.bench.harness import (
     Peak,
@@ -194,15 +193,3 @@ def test_an_interrupt_ends_the_process(monkeypatch):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert [child.returncode for child in started] == [-signal.SIGKILL]
-
-
-def test_the_environment_names_versions_machine_and_date():
-    found = environment()
-    assert found.torch == torch.__version__ and found.threads == torch.get_num_threads()
-    assert all((found.highrank, found.python, found.cpu, found.platform))
-    assert found.date.startswith("20")
-
-
-def test_a_file_that_git_does_not_know_has_no_commit(tmp_path):
-    assert _commit(tmp_path / "file.py") is None
-    assert _cpu(tmp_path / "cpuinfo")

@@ -27,7 +27,7 @@ from highrank.analysis.svd import (
     singular_values,
 )
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
-from highrank.heads import HEADS, MixtureHead
+from highrank.heads import HEADS, Head, MixtureHead
 from highrank.integrations.huggingface import OutputLayer
 from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 
@@ -79,12 +79,14 @@ class Plan:
     reason: str
 
 
-def head_layer(head: MixtureHead, *, is_tied: bool, hidden_bound: float | None) -> Layer:
-    """A head of ours.
+def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Layer:
+    """Any head of ours; of one that is no mixture only its log-probabilities are known.
 
     Args:
         hidden_bound: the largest absolute value of a number of a hidden state; None if unbounded.
     """
+    if not isinstance(head, MixtureHead):
+        return _other_layer(head, is_tied)
     is_linear, has_bias = head.rank_bound is not None, head.bias is not None
     if head.latent is not None:
         # A mean of contexts has their bound.
@@ -116,6 +118,28 @@ def head_layer(head: MixtureHead, *, is_tied: bool, hidden_bound: float | None) 
         if is_linear
         else None,
         mixture=head if head.num_components > 1 else None,
+    )
+
+
+def _other_layer(head: Head, is_tied: bool) -> Layer:
+    kind, weight = KINDS.get(type(head).__name__, type(head).__name__), next(head.parameters())
+    return Layer(
+        facts=HeadFacts(
+            kind=kind,
+            vocab_size=head.vocab_size,
+            context_size=head.hidden_size,
+            num_components=head.num_components,
+            has_bias=getattr(head, "bias", None) is not None,
+            softcap=None,
+            scale=1.0,
+            dtype=_name(weight.dtype),
+            is_tied=is_tied,
+        ),
+        bound=RankBound(value=head.rank_bound, reason=f"{kind} states it"),
+        log_probs=partial(head_log_probs, head),
+        linear_spectra=None,
+        vectors=None,
+        mixture=None,
     )
 
 

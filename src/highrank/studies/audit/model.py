@@ -25,7 +25,6 @@ from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
-from highrank.heads import MixtureHead
 from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun, load_run
@@ -135,13 +134,13 @@ def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
 
 def loaded_language_model(model: LanguageModel) -> LoadedModel:
     """A model of ours, in evaluation mode."""
-    if not isinstance(model.head, MixtureHead):
-        raise ValueError(f"the head must be a softmax or a mixture, got {model.head}")
+    if model.head.is_stateful:
+        raise ValueError(f"the head must predict from the hidden state alone, got {model.head}")
 
     def hidden_states(windows: Tensor) -> Tensor:
         device = next(model.parameters()).device
         state = model.initial_state(len(windows))
-        hidden: Tensor = model.backbone(windows.T.to(device), state).hidden  # (L, B, D)
+        hidden = model.read(windows.T.to(device), state).hidden  # (L, B, D)
         return hidden.transpose(0, 1)
 
     return LoadedModel(
