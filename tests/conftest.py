@@ -2,7 +2,13 @@
 multiply bfloat16, and an observer.
 """
 
+import inspect
+import multiprocessing
 import os
+import pickle
+import runpy
+from multiprocessing.connection import wait
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,6 +64,66 @@ def _memory(tensor):
 @pytest.fixture(scope="session")
 def watch():
     return Watch
+
+
+class Processes:
+    """Some processes that are joined by gloo and call functions of test files.
+
+    Calling it with such a function and its arguments yields the results of all processes. They are
+    started at the first call; after an error in one of them, again at the next.
+    """
+
+    def __init__(self, size, folder):
+        self.size, self.folder, self.running, self.num_starts = size, folder, [], 0
+
+    def __call__(self, function, *arguments):
+        if not self.running:
+            self.start()
+        request = pickle.dumps((inspect.getfile(function), function.__name__, arguments))
+        for _, pipe in self.running:
+            pipe.send_bytes(request)
+        try:
+            return self.receive()
+        except BaseException:
+            self.stop()
+            raise
+
+    def receive(self, seconds=300):
+        """The results, by rank. The first error counts: the others may wait for that process."""
+        found, pipes = {}, [pipe for _, pipe in self.running]
+        while len(found) < self.size:
+            ready = wait([pipe for pipe in pipes if pipe not in found], seconds)
+            assert ready, "the processes did not answer"
+            for pipe in ready:
+                is_result, found[pipe] = pickle.loads(pipe.recv_bytes())
+                assert is_result, found[pipe]
+        return [found[pipe] for pipe in pipes]
+
+    def start(self):
+        self.num_starts += 1
+        context = multiprocessing.get_context("spawn")
+        script = str(Path(__file__).with_name("process.py"))
+        for rank in range(self.size):
+            pipe, other = context.Pipe()
+            given = {"rank": rank, "size": self.size, "pipe": other}
+            given["store"] = str(self.folder / f"store-{self.num_starts}")
+            process = context.Process(target=runpy.run_path, args=(script, given), daemon=True)
+            process.start()
+            other.close()
+            self.running.append((process, pipe))
+
+    def stop(self):
+        for process, _ in self.running:
+            process.kill()
+            process.join()
+        self.running = []
+
+
+@pytest.fixture(scope="session", params=[2, 3], ids=["two", "three"])
+def processes(request, tmp_path_factory):
+    found = Processes(request.param, tmp_path_factory.mktemp("processes"))
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")

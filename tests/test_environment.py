@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from highrank import environment
-from highrank.environment import WITHOUT_AMX, check_device, install_hint, prepare_bfloat16
+from highrank.environment import (
+    WITHOUT_AMX,
+    check_device,
+    free_memory,
+    install_hint,
+    prepare_bfloat16,
+)
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 FLAGS = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu avx512_bf16 {}amx_tile\nbugs\t\t:\n"
@@ -29,6 +35,16 @@ def test_others_are_named_in_one_line(device):
     ) as found:
         check_device(device)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "meminfo, free",
+    [("MemTotal: 9 kB\nMemAvailable:    2048 kB\n", 2**21), ("MemTotal: 9 kB\n", None)],
+)
+def test_free_memory_is_what_linux_reports_as_available(tmp_path, meminfo, free):
+    (tmp_path / "meminfo").write_text(meminfo)
+    assert free_memory(tmp_path / "meminfo") == free
+    assert free_memory(tmp_path / "nothing") is None
 
 
 def die():

@@ -1,18 +1,24 @@
-"""Folders that appear whole or not at all, archives friendly and hostile, outputs checked early."""
+"""Files and folders appear whole or not at all; JSON and outputs are checked early."""
 
 import errno
-import io
 import os
-import stat
 import subprocess
-import tarfile
-import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from highrank import files
-from highrank.files import HOST, check_writable, extract, is_archive, new_folder, write_atomically
+from highrank.files import (
+    HOST,
+    check_writable,
+    clear_temporaries,
+    from_json,
+    new_folder,
+    read_json,
+    write_atomically,
+)
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
@@ -27,6 +33,94 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(failure, tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
     write_atomically(tmp_path / "file", lambda path: path.write_text("new"))
     assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_file_gets_the_mode_of_the_umask_whatever_its_writer_gives_it(tmp_path):
+    def secretly(path):
+        path.unlink()
+        os.close(os.open(path, os.O_CREAT, 0o600))
+
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "file", secretly)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("name", ["file", ".file.new"])
+def test_a_link_is_replaced_and_not_followed(name, tmp_path):
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / name).symlink_to(tmp_path / "precious")
+    write_atomically(tmp_path / "file", lambda path: path.write_text("new"))
+    assert (tmp_path / "precious").read_text() == "old"
+    assert not (tmp_path / "file").is_symlink() and (tmp_path / "file").read_text() == "new"
+
+
+def test_what_a_killed_write_left_is_cleared(tmp_path):
+    for name in (".file.new", "file", ".other.new"):
+        (tmp_path / name).touch()
+    clear_temporaries([tmp_path / "file", tmp_path / "never"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.new", "file"]
+
+
+@dataclass(frozen=True)
+class Inner:
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass(frozen=True)
+class Outer:
+    size: int
+    rate: float | None = None
+    sizes: tuple[int, ...] = ()
+    inner: Inner = Inner()
+    is_on: bool = False
+
+
+def test_a_dataclass_comes_back_from_json():
+    content = {"size": 3, "rate": 1, "sizes": [1, 2], "inner": {"kind": "b"}, "is_on": True}
+    assert from_json(Outer, content) == Outer(3, 1.0, (1, 2), Inner("b"), True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], r"the content must be an object, got \[\]"),
+        ({}, "size is missing"),
+        ({"size": 1.0}, "size must be a whole number, got 1.0"),
+        ({"size": True}, "size must be a whole number, got True"),
+        ({"size": 1, "rate": "2"}, "rate must be a number, got '2'"),
+        ({"size": 1, "rate": 10**400}, "rate must be a number, got 1000"),
+        ({"size": 1, "sizes": 3}, "sizes must be a list, got 3"),
+        ({"size": 1, "sizes": [[1]]}, r"sizes must be a whole number, got \[1\]"),
+        ({"size": 1, "inner": None}, "inner must be an object, got None"),
+        ({"size": 1, "inner": {"kind": "c"}}, "inner.kind must be one of a, b, got 'c'"),
+        ({"size": 1, "is_on": 1}, "is_on must be true or false, got 1"),
+        ({"size": 1, "new": 1}, "must have known fields only, got 'new'"),
+    ],
+)
+def test_other_types_in_json_are_named(content, message):
+    with pytest.raises(ValueError, match=message):
+        from_json(Outer, content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "must be JSON, got"),
+        (b"\xff", "must be JSON, got"),
+        (b"[NaN]", "must be JSON, got NaN instead of a number"),
+        (b"[" * 100_000, "must be JSON, got too deep a nest"),
+        (b"1" * 10_000, "must be JSON, got"),
+        (None, "could not be read: No such file"),
+    ],
+)
+def test_what_is_not_json_is_one_sentence_with_the_file_s_name(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ValueError, match=f"x.json {message}"):
+        read_json(tmp_path / "x.json")
 
 
 def write(target, text, replace=False):
@@ -124,100 +218,6 @@ def test_without_replace_an_existing_folder_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-WANTED = {"a.txt", "b.txt"}
-
-
-def make_zip(path, members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members:
-            file.writestr(name, content)
-    return path
-
-
-def make_tar(path, members):
-    with tarfile.open(path, "w:gz") as file:
-        for name, content in members:
-            info = tarfile.TarInfo(name) if isinstance(name, str) else name
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-    return path
-
-
-MAKERS = pytest.mark.parametrize("make", [make_zip, make_tar])
-
-
-def extract_all(archive, tmp_path, max_bytes=10_000):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    extract(archive, WANTED, folder, max_bytes=max_bytes)
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-@MAKERS
-def test_only_wanted_files_come_out_flat(make, tmp_path):
-    members = [("./x/y/a.txt", b"1"), ("x/b.txt", b"2"), ("x/c.txt", b"3" * 100_000)]
-    archive = make(tmp_path / "archive", members)
-    assert is_archive(archive)
-    assert extract_all(archive, tmp_path) == {"a.txt": b"1", "b.txt": b"2"}
-
-
-@MAKERS
-@pytest.mark.parametrize("name", ["../a.txt", "x/../../a.txt", "/a.txt", "..\\a.txt", "C:/a.txt"])
-def test_paths_that_lead_outside_are_refused(make, name, tmp_path):
-    archive = make(tmp_path / "archive", [(name, b"evil")])
-    with pytest.raises(ValueError, match="only have paths inside it"):
-        extract_all(archive, tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["archive", "out"]
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"3", b"5"])
-def test_links_devices_and_folders_in_a_tar_are_not_files(kind, tmp_path):
-    info = tarfile.TarInfo("a.txt")
-    info.type, info.linkname = kind, "/etc/passwd"
-    archive = make_tar(tmp_path / "archive", [(info, b"")])
-    with pytest.raises(ValueError, match="a.txt in archive must be a plain file"):
-        extract_all(archive, tmp_path)
-
-
-def test_links_in_a_zip_are_not_files(tmp_path):
-    info = zipfile.ZipInfo("a.txt")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    archive = make_zip(tmp_path / "archive", [(info, "/etc/passwd")])
-    with pytest.raises(ValueError, match="must be a plain file"):
-        extract_all(archive, tmp_path)
-
-
-@MAKERS
-def test_a_bomb_is_stopped_at_the_limit(make, tmp_path):
-    archive = make(tmp_path / "archive", [("a.txt", b"0" * 3_000_000), ("b.txt", b"1")])
-    assert archive.stat().st_size < 10_000
-    with pytest.raises(ValueError, match="unpack to at most 10,000 bytes"):
-        extract_all(archive, tmp_path)
-    assert sum(file.stat().st_size for file in (tmp_path / "out").iterdir()) <= 10_000
-
-
-@MAKERS
-def test_two_files_of_one_name_are_refused(make, tmp_path):
-    archive = make(tmp_path / "archive", [("x/a.txt", b"1"), ("y/a.txt", b"2")])
-    with pytest.raises(ValueError, match="must have a.txt once"):
-        extract_all(archive, tmp_path)
-
-
-@MAKERS
-def test_a_damaged_archive_is_an_error(make, tmp_path):
-    archive = make(tmp_path / "archive", [("a.txt", bytes(range(256)) * 30)])
-    content = bytearray(archive.read_bytes())
-    content[60:90] = b"\0" * 30
-    archive.write_bytes(content)
-    with pytest.raises(ValueError, match="must be a sound zip or tar archive"):
-        extract_all(archive, tmp_path)
-
-
-def test_text_is_no_archive(tmp_path):
-    (tmp_path / "a.txt").write_text("text")
-    assert not is_archive(tmp_path / "a.txt") and not is_archive(tmp_path)
-
-
 def test_a_folder_that_takes_files_is_left_as_it_was(tmp_path):
     (tmp_path / "old.html").write_text("old")
     for name in ("new.html", "old.html"):
@@ -258,3 +258,13 @@ def test_what_is_protected_is_refused(tmp_path):
     tmp_path.chmod(0o555)
     with pytest.raises(ValueError, match=r"must be writable, got .* \(Permission denied\)"):
         check_writable(tmp_path / "new.html")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path):
+    def full(temporary):
+        temporary.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=f"The disk is full: {tmp_path / 'new'} was not written"):
+        write_atomically(tmp_path / "new", full)
+    assert list(tmp_path.iterdir()) == []

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from highrank import __version__
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 # Upper bounds below AMX. oneDNN multiplies bfloat16 matrices, but attention in torch goes to MKL,
 # which has AMX code of its own. Each library reads its variable once, when it is first used.
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "MKL_ENABLE_INSTRUCTIONS": "AVX512_E3"}
 PROBE_SECONDS = 60.0
+# More than there are cores only costs time, and very many end the process.
+MANY_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +79,20 @@ def _cpu(cpuinfo: Path = CPUINFO) -> str:
     return _first_value(cpuinfo, "model name") or platform.processor() or platform.machine()
 
 
-def _first_value(cpuinfo: Path, key: str) -> str:
-    """Of the first processor; empty if the file or the key is missing."""
+def _first_value(file: Path, key: str) -> str:
+    """Behind the first line's colon that starts with the key; empty if there is none."""
     try:
-        with cpuinfo.open() as lines:
+        with file.open() as lines:
             found = next((line for line in lines if line.startswith(key)), ":")
     except OSError:
         return ""
     return found.split(":", 1)[1].strip()
+
+
+def free_memory(meminfo: Path = MEMINFO) -> int | None:
+    """Bytes that can be used without swapping; None where Linux does not report them."""
+    found = _first_value(meminfo, "MemAvailable").split()
+    return int(found[0]) * 1024 if found and found[0].isdigit() else None
 
 
 def check_device(device: str) -> None:
@@ -104,9 +112,18 @@ def set_threads(threads: int | None) -> None:
 
     if threads is None:
         return
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    most = max(MANY_THREADS, os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise ValueError(f"threads must be between 1 and {most}, got {threads}")
     torch.set_num_threads(threads)
+
+
+def memory_bytes() -> int | None:
+    """Of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 @cache
@@ -118,8 +135,11 @@ def prepare_bfloat16() -> None:
     lists `amx_bf16` and nobody has set ONEDNN_MAX_CPU_ISA. If the child dies, `WITHOUT_AMX` goes
     into the environment of this process and of those that it starts.
     """
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        _prepare_lstm()
+        return
     advertised = "amx_bf16" in _first_value(CPUINFO, "flags").split()
-    if not advertised or "ONEDNN_MAX_CPU_ISA" in os.environ or _survives(_multiply_bfloat16):
+    if not advertised or _survives(_multiply_bfloat16):
         return
     added = {name: value for name, value in WITHOUT_AMX.items() if name not in os.environ}
     os.environ.update(added)
@@ -132,6 +152,21 @@ def prepare_bfloat16() -> None:
         "uses it: start with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment or, if that "
         "does not help, use --precision float32"
     )
+
+
+def _prepare_lstm() -> None:
+    """Do without oneDNN if torch asks it for an LSTM that its limit forbids.
+
+    torch looks at the CPU, oneDNN at the variable: below AVX512_CORE_BF16 they disagree.
+    """
+    import torch
+
+    try:
+        # Its weights must not move the random numbers of a run.
+        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError:
+        torch.backends.mkldnn.set_flags(False)
 
 
 def _survives(probe: Callable[[], None]) -> bool:

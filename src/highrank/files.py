@@ -1,26 +1,24 @@
-"""Atomic writes, safe archives, hashes and locks.
+"""Files: atomic writes, JSON that is checked as it is read, hashes and locks.
 
 What is written here is there completely or not at all, whenever the machine stops.
 """
 
+import dataclasses
 import errno
-import gzip
 import hashlib
-import lzma
+import json
 import os
 import platform
 import re
+import reprlib
 import shutil
-import stat
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Collection, Iterator
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
 try:
@@ -28,20 +26,21 @@ try:
 except ImportError:  # Windows: nothing there keeps two processes from training in one folder.
     fcntl = None  # type: ignore[assignment]
 
-COPY_BYTES = 1 << 20
 # Folders may be shared between machines; only this machine's processes can be asked for.
 HOST = re.sub(r"[^A-Za-z0-9]", "", platform.node())
 # Errors of file systems without locks.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-DAMAGED_ARCHIVE = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-)
+
+# What people call the types of JSON.
+NOUNS = {
+    int: "a whole number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list",
+    Sequence: "a list",
+}
+
+Record = TypeVar("Record")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -50,15 +49,106 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Args:
         write: makes the file at the path it is given.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = temporary_of(path)
+    # What a killed process left, or a link that would lead the write elsewhere.
+    temporary.unlink(missing_ok=True)
+    temporary.touch(exist_ok=False)
+    mode = temporary.stat().st_mode
     try:
         write(temporary)
+        # As the umask has it: some writers make files that only their owner may read.
+        temporary.chmod(mode)
         _sync(temporary)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if is_disk_full(error):
+            raise OSError(f"The disk is full: {path} was not written.") from error
         raise
     _sync(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """The name under which a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.new")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; every error is a ValueError that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except OSError as error:
+        raise ValueError(f"{path} could not be read: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{path} must be JSON, got too deep a nest") from None
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON, got {error}") from None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} instead of a number")
+
+
+def from_json(kind: type[Record], values: Any, name: str = "") -> Record:
+    """A dataclass from what `json.loads` gave: each field has the type that it is declared with.
+
+    Args:
+        name: of the field that holds it, for errors.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{name or 'the content'} must be an object, got {reprlib.repr(values)}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    prefix = f"{name}." if name else ""
+    if unknown := sorted(set(values) - set(fields)):
+        raise ValueError(f"{prefix or 'it '}must have known fields only, got {unknown[0]!r:.80}")
+    hints = get_type_hints(kind)
+    for field in fields.values():
+        is_needed = field.default is field.default_factory is dataclasses.MISSING
+        if is_needed and field.name not in values:
+            raise ValueError(f"{prefix}{field.name} is missing")
+    found = {key: checked(hints[key], value, prefix + key) for key, value in values.items()}
+    return kind(**found)
+
+
+def checked(hint: Any, value: Any, name: str) -> Any:
+    """The value if it has the declared type; a list as a tuple, an object as a dataclass."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return from_json(hint, value, name)
+    if origin in (Union, types.UnionType):
+        return _checked_union(arguments, value, name)
+    if hint is Any and isinstance(value, list):
+        return tuple(checked(Any, item, name) for item in value)
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        return tuple(checked(arguments[0], item, name) for item in value)
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {key: checked(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
+    if origin is Literal:
+        # True equals 1 in Python.
+        is_right = any(value == one and type(value) is type(one) for one in arguments)
+        wanted = f"one of {', '.join(map(str, arguments))}"
+    elif hint is float:
+        # A whole number is a fine float; one that is too large for a float is not.
+        is_right = type(value) in (int, float) and abs(value) <= sys.float_info.max
+        wanted = "a number"
+    else:
+        is_right = hint is Any or type(value) is hint
+        wanted = NOUNS.get(origin or hint, "an object")
+    if not is_right:
+        raise ValueError(f"{name} must be {wanted}, got {reprlib.repr(value)}")
+    return value
+
+
+def _checked_union(hints: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value is None and types.NoneType in hints:
+        return None
+    *others, last = (hint for hint in hints if hint is not types.NoneType)
+    for hint in others:
+        try:
+            return checked(hint, value, name)
+        except ValueError:
+            pass
+    return checked(last, value, name)
 
 
 @contextmanager
@@ -176,6 +266,12 @@ def check_writable(path: Path) -> None:
         ) from None
 
 
+def clear_temporaries(paths: Iterable[Path]) -> None:
+    """Remove what a process left that was killed while it wrote one of these files."""
+    for path in paths:
+        temporary_of(path).unlink(missing_ok=True)
+
+
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -193,62 +289,3 @@ def lock_file(handle: int, is_shared: bool = False) -> bool:
         if error.errno not in NO_LOCKS:
             raise
     return True
-
-
-def is_archive(path: Path) -> bool:
-    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
-
-
-def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: int) -> None:
-    """Write the members called one of `names`, whatever folder they are in, flat into `folder`.
-
-    The file names are ours, and links and devices are not followed: an archive cannot write outside
-    the folder. One that tries to, by an absolute path or `..`, is refused as a whole.
-
-    Args:
-        archive: zip, or tar in any compression.
-        max_bytes: of all files together, unpacked; more is an error.
-    """
-    left = max_bytes
-    try:
-        for path, open_file in _members(archive):
-            name = _checked_name(path, archive)
-            if name not in names:
-                continue
-            file = open_file() if open_file else None
-            if file is None:
-                raise ValueError(f"{path} in {archive.name} must be a plain file")
-            with file, (folder / name).open("xb") as target:
-                while block := file.read(COPY_BYTES):
-                    left -= len(block)
-                    if left < 0:
-                        limit = f"{max_bytes:,} bytes"
-                        raise ValueError(f"{archive.name} must unpack to at most {limit}")
-                    target.write(block)
-    except FileExistsError as error:
-        name = Path(error.filename).name
-        raise ValueError(f"{archive.name} must have {name} once, got it twice") from error
-    except DAMAGED_ARCHIVE as error:
-        raise ValueError(f"{archive.name} must be a sound zip or tar archive: {error}") from error
-
-
-def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes] | None] | None]]:
-    """Yield each member's path and a function that opens it, None unless it is a plain file."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            for info in file.infolist():
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                is_file = not info.is_dir() and kind in (0, stat.S_IFREG)
-                yield info.filename, partial(file.open, info) if is_file else None
-        return
-    with tarfile.open(archive) as tar:
-        for entry in tar:
-            yield entry.name, partial(tar.extractfile, entry) if entry.isreg() else None
-
-
-def _checked_name(path: str, archive: Path) -> str:
-    """The last part of a member's path, if the path stays inside."""
-    parts = PurePosixPath(path.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or ":" in (*parts.parts, "")[0]:
-        raise ValueError(f"{archive.name} must only have paths inside it, got {path!r}")
-    return parts.name

@@ -26,6 +26,17 @@ def test_the_splits_are_the_text_again(level, path, cache):
         assert corpus.vocabulary.decode(found).count("<eos>") == len(lines)
 
 
+def test_the_size_of_each_split_s_text_is_kept(tmp_path, cache):
+    (tmp_path / "in").mkdir()
+    content = {"train": "aé €\n" * 9, "valid": "\ufeffA b\r\n\r\n", "test": "a"}
+    for name, text_ in content.items():
+        (tmp_path / "in" / f"{name}.txt").write_bytes(text_.encode())
+    options = TextOptions(lower=True)
+    splits = prepare_text(tmp_path / "in", options=options, cache=cache).corpus.header.splits
+    sizes = [(split.num_bytes, split.num_chars) for split in splits.values()]
+    assert sizes == [(72, 45), (5, 5), (1, 1)]
+
+
 def test_the_vocabulary_is_that_of_the_training_split_by_frequency(path, cache):
     corpus = prepare_text(path, cache=cache).corpus
     train = Counter(corpus.vocabulary.decode(corpus.split("train")))

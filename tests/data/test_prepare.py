@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from highrank.data import TextOptions, encode, prepare_text, text
+from highrank.data import TextOptions, encode, load_corpus, prepare_text, text
+from highrank.data.prepare import find_or_prepare
 
 
 def left_behind(cache):
@@ -121,3 +122,26 @@ def test_bad_options_are_refused(options):
     (name,) = options
     with pytest.raises(ValueError, match=f"{name} must be at least"):
         TextOptions(**options)
+
+
+def test_a_text_is_found_as_it_was_prepared_with_any_options(path, cache):
+    first = prepare_text(path, options=TextOptions(level="char"), cache=cache).corpus
+    again = find_or_prepare(path, cache=cache)
+    assert not again.is_new and again.corpus.header == first.header
+
+
+def test_a_text_never_takes_the_place_of_another(path, cache, tmp_path):
+    first = prepare_text(path, cache=cache).corpus
+    path.write_text(path.read_text() + "One line more.\n")
+    second, again = find_or_prepare(path, cache=cache), find_or_prepare(path, cache=cache)
+    assert second.is_new and not again.is_new and second.corpus.path == again.corpus.path
+    assert second.corpus.name.startswith("mine-") and load_corpus(first.path) == first
+    known = tmp_path / "penn-treebank.txt"
+    known.write_text(path.read_text())
+    assert find_or_prepare(known, cache=cache).corpus.name.startswith("penn-treebank-")
+
+
+@pytest.mark.parametrize("name", ["…", "a" * 200])
+def test_any_name_of_a_file_becomes_one_of_a_corpus(name, path, cache):
+    file = path.rename(path.with_name(f"{name}.txt"))
+    assert find_or_prepare(file, cache=cache).corpus.name == {"…": "text"}.get(name, "a" * 100)

@@ -66,8 +66,32 @@ def test_invalid_utf8_is_located_by_file_line_and_byte(tmp_path, small_blocks):
 
 def test_binary_files_are_refused(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_bytes("wide\nletters".encode("utf-16"))
-    with pytest.raises(ValueError, match="a.txt, line 1: .* zero byte: is it binary"):
+    path.write_bytes(b"one line\n\x7fELF\x00\x01")
+    with pytest.raises(ValueError, match="a.txt, line 2: .* zero byte: is it binary"):
+        blocks(path)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ("utf-16", "UTF-16"),
+        ("utf-32", "UTF-32"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+    ],
+)
+def test_wide_encodings_are_named_with_the_command_that_converts_them(encoding, named, tmp_path):
+    path = tmp_path / "my book.txt"
+    path.write_bytes("Wide letters\nand a €.\n".encode(encoding))
+    want = f"my book.txt: text must be UTF-8, got {named}: convert it with `iconv -f {named} -t"
+    with pytest.raises(ValueError, match=f"{want} UTF-8 '.*' > 'my book-utf8.txt'`$"):
+        blocks(path)
+
+
+def test_a_latin_1_file_gets_the_command_that_converts_it(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("Zoë\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="line 1: .* 0xeb .* `iconv -f LATIN1 .* > a-utf8.txt`$"):
         blocks(path)
 
 

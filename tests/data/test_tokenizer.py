@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from highrank.data import readable, tokenizer
-from highrank.data.tokenizer import TOKENIZERS, characters, whitespace, words
+from highrank.data.tokenizer import TOKENIZERS, characters, unit_of, whitespace, words
 
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\n"))
 # Text that is rich in what the word tokenizer must decide about.
@@ -58,6 +58,15 @@ def test_readable_text_reads_well():
 )
 def test_only_the_word_tokenizer_drops_blank_lines(name, tokens):
     assert TOKENIZERS[name](" ") == tokens
+
+
+def test_tokens_of_an_unknown_tokenizer_are_called_tokens():
+    assert {name: unit_of(name) for name in (*TOKENIZERS, "bpe")} == {
+        "words": "word",
+        "whitespace": "word",
+        "characters": "character",
+        "bpe": "token",
+    }
 
 
 def test_what_is_remembered_of_words_is_bounded(monkeypatch):

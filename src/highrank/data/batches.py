@@ -18,7 +18,8 @@ def draw_bptt(
 ) -> int:
     """The length of a window of truncated BPTT: Merity et al. (2018), section 5.
 
-    Normal around `bptt` or, with `half_probability`, around half of it; at most bptt + max_delta.
+    Normal around `bptt` or, with `half_probability`, around half of it; at least `MIN_BPTT` and at
+    most bptt + max_delta. Without a deviation it is `bptt`.
     """
     if std == 0:
         return bptt

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from highrank.data.corpus import HEADER_FILE, SPLITS, Corpus, Recipe, load_corpus
@@ -159,6 +160,13 @@ def corpus_folder(name: str, cache: Path | None = None) -> Path:
     return cache_folder(cache) / "corpora" / name
 
 
+def prepared_folder(corpus: str | Path, cache: Path | None = None) -> Path | None:
+    """The folder of the corpus of that name, else the path itself; None if it is not prepared."""
+    own = [corpus_folder(str(corpus), cache)] if NAME.fullmatch(str(corpus)) else []
+    folders = (folder for folder in (*own, Path(corpus)) if (folder / HEADER_FILE).is_file())
+    return next(folders, None)
+
+
 def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
     """A prepared corpus by name or by folder; if there is none, the error names the command.
 
@@ -167,9 +175,8 @@ def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
         cache: where to look for names instead of the user's cache folder.
     """
     name, path = str(corpus), Path(corpus)
-    for folder in (*([corpus_folder(name, cache)] if NAME.fullmatch(name) else []), path):
-        if (folder / HEADER_FILE).is_file():
-            return load_corpus(folder)
+    if (folder := prepared_folder(corpus, cache)) is not None:
+        return load_corpus(folder)
     if name in CATALOG:
         raise ValueError(
             f"corpus {name} must be prepared first, and is not in {cache_folder(cache)}: "
@@ -180,9 +187,11 @@ def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
         raise ValueError(
             f"text must be prepared first, got {corpus}: run `highrank data prepare {corpus}`"
         )
+    close = get_close_matches(name, _names(cache), n=1)
+    guess = f"did you mean {close[0]}?" if close else "see `highrank data list`"
     raise ValueError(
-        f"a corpus must be a prepared name, a prepared folder or one of {', '.join(CATALOG)}, "
-        f"got {name!r}: see `highrank data list`, or run `highrank data prepare PATH`"
+        "a corpus must be a prepared name, a prepared folder, the path of a text or one of "
+        f"{', '.join(CATALOG)}, got {name!r}: {guess}"
     )
 
 
@@ -205,9 +214,13 @@ class Listing:
 
 def list_corpora(cache: Path | None = None) -> list[Listing]:
     """The catalogue in its order, then the user's own by name."""
+    return [_listing(name, cache) for name in _names(cache)]
+
+
+def _names(cache: Path | None) -> list[str]:
     headers = (cache_folder(cache) / "corpora").glob(f"*/{HEADER_FILE}")
     own = {file.parent.name for file in headers} - CATALOG.keys()
-    return [_listing(name, cache) for name in (*CATALOG, *sorted(filter(NAME.fullmatch, own)))]
+    return [*CATALOG, *sorted(filter(NAME.fullmatch, own))]
 
 
 def _listing(name: str, cache: Path | None) -> Listing:

@@ -1,18 +1,21 @@
 """A prepared corpus: a folder with a header, a vocabulary and three memory-mapped token files."""
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import Vocabulary
-from highrank.files import file_sha256
+from highrank.files import from_json, read_json
 
-FORMAT, VERSION = "highrank corpus", 1
+FORMAT, VERSION = "highrank corpus", 2
 HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
 SPLITS = ("train", "valid", "test")
 # Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
@@ -65,6 +68,10 @@ class Split:
     num_unknown: int
     """How many of them are `<unk>`."""
     sha256: str
+    num_bytes: int | None = None
+    """Of the split's text in UTF-8, line ends as newlines; None for a corpus of version 1."""
+    num_chars: int | None = None
+    """The same, in characters."""
 
     @property
     def unknown_fraction(self) -> float:
@@ -91,21 +98,42 @@ class Header:
         return json.dumps({"format": FORMAT, "version": VERSION} | asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        content: dict[str, Any] = json.loads(text)
-        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+    def from_json(cls, content: Any) -> Self:
+        """From what `json.loads` gave."""
+        values = dict(content) if isinstance(content, Mapping) else {}
+        if values.pop("format", None) != FORMAT:
             raise ValueError(f"its format must be {FORMAT!r}")
-        if (found := content.pop("version", None)) != VERSION:
-            raise ValueError(f"its version must be {VERSION}, got {found}")
-        if content.get("dtype") not in DTYPES:
-            raise ValueError(f"its dtype must be one of {DTYPES}, got {content.get('dtype')}")
+        if (found := values.pop("version", None)) not in (1, VERSION):
+            raise ValueError(f"its version must be 1 or {VERSION}, got {reprlib.repr(found)}")
+        if values.get("dtype") not in DTYPES:
+            raise ValueError(
+                f"its dtype must be one of {DTYPES}, got {reprlib.repr(values.get('dtype'))}"
+            )
         try:
-            content["splits"] = {name: Split(**content["splits"][name]) for name in SPLITS}
-            content["sources"] = tuple(Source(**source) for source in content["sources"])
-            content["recipe"] = Recipe(**content["recipe"])
-            return cls(**content)
-        except (KeyError, TypeError) as error:
+            header = from_json(cls, values)
+            header.check()
+        except ValueError as error:
             raise ValueError(f"its fields must be those of {FORMAT!r}: {error}") from error
+        return header
+
+    def has_same_tokens(self, other: "Header") -> bool:
+        """Whether token files and vocabulary are the same, whatever the corpora are called."""
+        return self.vocab_sha256 == other.vocab_sha256 and all(
+            split.sha256 == other.splits[name].sha256 for name, split in self.splits.items()
+        )
+
+    def check(self) -> None:
+        """Raise for values that no corpus can have."""
+        if sorted(self.splits) != sorted(SPLITS):
+            raise ValueError(f"splits must be {', '.join(SPLITS)}, got {sorted(self.splits)}")
+        for name, split in self.splits.items():
+            if not 0 <= split.num_unknown <= split.num_tokens or split.num_tokens < 1:
+                raise ValueError(f"splits.{name} must have tokens, got {split}")
+        if self.recipe.tokenizer not in TOKENIZERS:
+            known, found = ", ".join(TOKENIZERS), reprlib.repr(self.recipe.tokenizer)
+            raise ValueError(f"recipe.tokenizer must be one of {known}, got {found}")
+        if not self.sources:
+            raise ValueError("sources must name a file, got none")
 
 
 class CorpusLike(Protocol):
@@ -125,6 +153,8 @@ class Corpus:
     path: Path
     header: Header
     vocabulary: Vocabulary
+    _sound: set[str] = field(default_factory=set, compare=False, repr=False)
+    """The splits whose files were found to be as they were written."""
 
     @property
     def name(self) -> str:
@@ -135,11 +165,30 @@ class Corpus:
         return self.header.level
 
     def split(self, name: str) -> "np.memmap[Any, np.dtype[Any]]":
-        """The token ids of train, valid or test, (N,), uint16 or uint32, mapped read-only."""
+        """The token ids of train, valid or test, (N,), uint16 or uint32, mapped read-only.
+
+        Its file is hashed the first time, about a second for 1 GB.
+        """
         if name not in SPLITS:
             raise ValueError(f"a split must be one of {', '.join(SPLITS)}, got {name!r}")
-        length = self.header.splits[name].num_tokens
-        return np.memmap(token_file(self.path, name), self.header.dtype, "r", shape=(length,))
+        split, file = self.header.splits[name], token_file(self.path, name)
+        tokens = np.memmap(file, self.header.dtype, "r", shape=(split.num_tokens,))
+        if name not in self._sound:
+            if sha256(tokens.data).hexdigest() != split.sha256:
+                raise ValueError(f"{file} must have sha256 {split.sha256}: {PREPARE_AGAIN}")
+            if (largest := int(tokens.max())) >= len(self.vocabulary):
+                size = len(self.vocabulary)
+                raise ValueError(f"{file} must have ids below {size}, got {largest}")
+            self._sound.add(name)
+        return tokens
+
+
+def split_sha256(corpus: CorpusLike, name: str) -> str:
+    """Of the token ids, without hashing a prepared corpus twice."""
+    tokens = corpus.split(name)
+    if isinstance(corpus, Corpus):
+        return corpus.header.splits[name].sha256
+    return sha256(np.ascontiguousarray(tokens).data).hexdigest()
 
 
 def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
@@ -147,10 +196,11 @@ def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
 
     Args:
         path: the folder; `find_corpus` also takes names.
-        verify: also hash the token files, about a second for 1 GB; their sizes are always checked.
+        verify: hash all token files now, not each when it is first used; their sizes are always
+            checked.
     """
     path = Path(path)
-    header = _load_header(path)
+    header = load_header(path)
     vocabulary = _load_vocabulary(path / VOCABULARY_FILE, header)
     for name, split in header.splits.items():
         file = token_file(path, name)
@@ -158,16 +208,18 @@ def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
         want = split.num_tokens * np.dtype(header.dtype).itemsize
         if size != want:
             raise ValueError(f"{file} must have {want:,} bytes, got {size:,}: {PREPARE_AGAIN}")
-        if verify and file_sha256(file) != split.sha256:
-            raise ValueError(f"{file} must have sha256 {split.sha256}: {PREPARE_AGAIN}")
-    return Corpus(path, header, vocabulary)
+    corpus = Corpus(path, header, vocabulary)
+    for name in SPLITS if verify else ():
+        corpus.split(name)
+    return corpus
 
 
 def token_file(path: Path, split: str) -> Path:
     return path / f"{split}.bin"
 
 
-def _load_header(path: Path) -> Header:
+def load_header(path: Path) -> Header:
+    """What a prepared corpus says of itself."""
     file = path / HEADER_FILE
     if not path.is_dir():
         raise ValueError(f"no prepared corpus is at {path}: run `highrank data prepare`")
@@ -176,8 +228,9 @@ def _load_header(path: Path) -> Header:
             f"{path} is not a prepared corpus, it has no {HEADER_FILE}: "
             f"if it holds text, run `highrank data prepare {path}`"
         )
+    content = read_json(file)
     try:
-        return Header.from_json(file.read_text(encoding="utf-8"))
+        return Header.from_json(content)
     except ValueError as error:
         raise ValueError(f"{file} must be a corpus header: {error}; {PREPARE_AGAIN}") from error
 
@@ -185,10 +238,8 @@ def _load_header(path: Path) -> Header:
 def _load_vocabulary(file: Path, header: Header) -> Vocabulary:
     try:
         vocabulary = Vocabulary.load(file)
-    except FileNotFoundError:
-        raise ValueError(f"{file} is missing: {PREPARE_AGAIN}") from None
     except ValueError as error:
         raise ValueError(f"{error}; {PREPARE_AGAIN}") from error
-    if vocabulary.sha256 != header.vocab_sha256:
+    if (vocabulary.sha256, len(vocabulary)) != (header.vocab_sha256, header.vocab_size):
         raise ValueError(f"{file} must be the vocabulary that {HEADER_FILE} names: {PREPARE_AGAIN}")
     return vocabulary

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,26 +37,43 @@ def encode_text(
         spans: the text of each split.
         folder: exists; also holds scratch files of four bytes per token.
     """
-    tokens = _number(spans, recipe, folder, on_progress)
+    tokens, sizes = _number(spans, recipe, folder, on_progress)
     vocabulary = _choose_vocabulary(tokens, recipe, folder)
     dtype = DTYPES[len(vocabulary) > 1 << 16]
     ids = vocabulary.encode(tokens).astype(dtype)
     splits = {}
     for index, name in enumerate(SPLITS):
         on_progress(READING + (1 - READING) * index / len(SPLITS), f"writing {name}")
-        splits[name] = _write_ids(ids, vocabulary, folder, name)
+        splits[name] = _write_ids(ids, vocabulary, folder, name, sizes[name])
     return vocabulary, dtype, splits
 
 
-def _number(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress) -> list[str]:
-    """Write each split as numbers of tokens; return the tokens in order of first appearance."""
+class Size(NamedTuple):
+    """Of a text: a corpus keeps it for bits per byte and per character."""
+
+    num_bytes: int = 0
+    """In UTF-8."""
+    num_chars: int = 0
+
+    def plus(self, text: str) -> "Size":
+        return Size(self.num_bytes + len(text.encode()), self.num_chars + len(text))
+
+
+def _number(
+    spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress
+) -> tuple[list[str], dict[str, Size]]:
+    """Write each split as numbers of tokens.
+
+    Returns the tokens in order of first appearance, and the size of each split's text.
+    """
     numbers: defaultdict[str, int] = defaultdict(count().__next__)
     total = sum(span.end - span.start for span in chain.from_iterable(spans.values()))
-    done = 0
+    done, sizes = 0, dict.fromkeys(SPLITS, Size())
     for name in SPLITS:
         with _scratch(folder, name).open("wb") as file:
             for span in spans[name]:
-                for tokens, num_bytes in _tokens(span, recipe):
+                for text, tokens, num_bytes in _tokens(span, recipe):
+                    sizes[name] = sizes[name].plus(text)
                     found = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))
                     file.write(found.tobytes())
                     if len(numbers) > MAX_DISTINCT:
@@ -71,11 +88,11 @@ def _number(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress)
                     f"the {name} split must not be empty, but the text has no line for it: give it "
                     "more lines, or a folder that has train.txt, valid.txt and test.txt"
                 )
-    return list(numbers)
+    return list(numbers), sizes
 
 
-def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[list[str], int]]:
-    """Yield the tokens of each block and its size in bytes."""
+def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[str, list[str], int]]:
+    """Yield each block, its tokens and its size in the file."""
     tokenize = TOKENIZERS[recipe.tokenizer]
     position, is_open = span.start, False
     for text, num_bytes in read_text(span):
@@ -92,7 +109,7 @@ def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[list[str], int]]:
             # The line continues in the next block: no <eos> yet.
             found.append(tokenize(last)[:-1])
             is_open = is_open or bool(found[-1])
-        yield list(chain.from_iterable(found)), num_bytes
+        yield text, list(chain.from_iterable(found)), num_bytes
 
 
 def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocabulary:
@@ -118,7 +135,9 @@ def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocab
     return vocabulary
 
 
-def _write_ids(ids: NDArray[Any], vocabulary: Vocabulary, folder: Path, name: str) -> Split:
+def _write_ids(
+    ids: NDArray[Any], vocabulary: Vocabulary, folder: Path, name: str, size: Size
+) -> Split:
     digest, num_tokens, num_unknown = sha256(), 0, 0
     with token_file(folder, name).open("wb") as file:
         for chunk in _chunks(folder, name):
@@ -130,7 +149,12 @@ def _write_ids(ids: NDArray[Any], vocabulary: Vocabulary, folder: Path, name: st
             if vocabulary.unk is not None:
                 num_unknown += int(np.count_nonzero(tokens == vocabulary.unk))
     _scratch(folder, name).unlink()
-    return Split(num_tokens=num_tokens, num_unknown=num_unknown, sha256=digest.hexdigest())
+    return Split(
+        num_tokens=num_tokens,
+        num_unknown=num_unknown,
+        sha256=digest.hexdigest(),
+        **size._asdict(),
+    )
 
 
 def _chunks(folder: Path, name: str) -> Iterator[NDArray[np.uint32]]:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
 from highrank.data.text import split_text, whole
 from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
+
+# Temporary names add some; a file's may have 255 bytes in all.
+MAX_NAME = 100
 
 
 class Prepared(NamedTuple):
@@ -104,20 +108,53 @@ def prepare_text(
         name: what to call it; None for the name of the file or folder.
         cache, force: as in `prepare_known`.
     """
-    options = options or TextOptions()
-    name = name or _default_name(path)
+    name = name or default_name(path)
+    if not name:
+        raise ValueError(f"no name can be made of {path}: give one with --name")
     if name in CATALOG:
         raise ValueError(f"{name} is a known corpus: choose another name for {path} with --name")
+    spans, recipe = _plan(path, options or TextOptions())
+    return _prepare(_target(name, cache), spans, recipe, _base(path), force, on_progress)
+
+
+def find_or_prepare(
+    path: Path,
+    *,
+    cache: Path | None = None,
+    on_progress: OnProgress = lambda fraction, activity: None,
+) -> Prepared:
+    """The user's text as it was prepared before, with any options; else with the default ones.
+
+    Where another text has its name, a hash is added to the name: no corpus is replaced.
+    """
+    spans, recipe = _plan(path, TextOptions())
+    sources = _sources(spans, _base(path))
+    hashes = [file.sha256 for file in sources]
+    name = default_name(path) or "text"
+    target = _target(name, cache)
+    if name not in CATALOG and target.exists():
+        corpus = load_corpus(target)
+        if hashes == [file.sha256 for file in corpus.header.sources]:
+            return Prepared(corpus, is_new=False)
+    if name in CATALOG or target.exists():
+        name += f"-{sha256(repr(hashes).encode()).hexdigest()[:8]}"
+    return _prepare(_target(name, cache), spans, recipe, _base(path), False, on_progress)
+
+
+def _plan(path: Path, options: TextOptions) -> tuple[Spans, Recipe]:
     spans, rule = split_text(path)
-    recipe = Recipe(
+    return spans, Recipe(
         tokenizer="characters" if options.level == "char" else "words",
         split=rule,
         lower=options.lower,
         min_count=options.min_count,
         max_vocab=options.max_vocab,
     )
-    base = path if path.is_dir() else path.parent
-    return _prepare(_target(name, cache), spans, recipe, base, force, on_progress)
+
+
+def _base(path: Path) -> Path:
+    """What the names of sources are relative to."""
+    return path if path.is_dir() else path.parent
 
 
 def _target(name: str, cache: Path | None) -> Path:
@@ -205,13 +242,11 @@ def _sources(spans: Spans, base: Path | None) -> tuple[Source, ...]:
     )
 
 
-def _default_name(path: Path) -> str:
+def default_name(path: Path) -> str:
+    """The name of a file or folder as far as it can be a corpus'; it may be empty."""
     whole_path = path.resolve()
     name = whole_path.name if path.is_dir() else whole_path.stem
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
-    if not name:
-        raise ValueError(f"no name can be made of {path}: give one with --name")
-    return name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:MAX_NAME].strip("-._")
 
 
 def _part(on_progress: OnProgress, low: float, high: float) -> OnProgress:

@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from highrank.data.archive import extract, is_archive
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
 from highrank.data.corpus import SPLITS, OnProgress
 from highrank.environment import install_hint
-from highrank.files import extract, file_sha256, is_archive, is_disk_full
+from highrank.files import file_sha256, is_disk_full
 
 # Per split its files, in order; and all files of a folder, by name.
 Files = dict[str, list[Path]]

@@ -1,5 +1,7 @@
 """Text files, read block by block in bounded memory, split, and turned into a corpus' tokens."""
 
+import codecs
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -115,15 +117,39 @@ def _last_break(block: bytes) -> int:
 
 
 def _decode(block: bytes, path: Path, position: int) -> str:
-    bad, found = block.find(0), "a zero byte: is it binary?"
+    bad = block.find(0)
     if bad < 0:
         try:
             return block.decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             bad = error.start
-        found = f"byte 0x{block[bad]:02x} at byte {position + bad} of the file"
+    if wide := _wide_encoding(path):
+        raise ValueError(f"{path}: text must be UTF-8, got {wide}: {_conversion(path, wide)}")
+    found = "a zero byte: is it binary?"
+    if byte := block[bad]:
+        found = f"byte 0x{byte:02x} at byte {position + bad} of the file: if it is Latin-1, "
+        found += _conversion(path, "LATIN1")
     line = _line(path, position + bad)
     raise ValueError(f"{path}, line {line}: text must be UTF-8, got {found}")
+
+
+def _wide_encoding(path: Path) -> str | None:
+    """UTF-16 or UTF-32, by the byte order mark or by the zero bytes of Latin letters."""
+    with path.open("rb") as file:
+        start = file.read(1024)
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    for order, zeros, others in (("LE", start[1::2], start[::2]), ("BE", start[::2], start[1::2])):
+        if zeros.count(0) > len(zeros) / 2 and 0 not in others:
+            return f"UTF-16{order}"
+    return None
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    old, new = map(shlex.quote, (str(path), f"{path.stem}-utf8{path.suffix}"))
+    return f"convert it with `iconv -f {encoding} -t UTF-8 {old} > {new}`"
 
 
 def _line(path: Path, position: int) -> int:
@@ -135,14 +161,20 @@ def _line(path: Path, position: int) -> int:
     return line
 
 
-def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
-    """The tokens of each line of a text file, `<eos>` included; no token for a line of none."""
+def read_file(path: Path) -> str:
+    """All of a text file; line ends are newlines, and a byte order mark is left out."""
     if not path.is_file():
         raise ValueError(f"the text must be a file, got {path}")
-    return tokenized_lines("".join(block for block, _ in read_text(whole(path))), recipe)
+    return "".join(block for block, _ in read_text(whole(path)))
+
+
+def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
+    """As `tokenized_lines`, of a text file."""
+    return tokenized_lines(read_file(path), recipe)
 
 
 def tokenized_lines(text: str, recipe: Recipe) -> list[list[str]]:
+    """The tokens of each line of a text, `<eos>` included; no token for a line of none."""
     tokenize = TOKENIZERS[recipe.tokenizer]
     lines = (text.lower() if recipe.lower else text).split("\n")
     return [tokenize(line) for line in (lines if lines[-1] else lines[:-1])]

@@ -53,6 +53,12 @@ TOKENIZERS: dict[str, Tokenizer] = {
     "whitespace": whitespace,
     "characters": characters,
 }
+UNITS = {"words": "word", "whitespace": "word", "characters": "character"}
+
+
+def unit_of(tokenizer: str) -> str:
+    """What one of its tokens is called: word, character or, of any other tokenizer, token."""
+    return UNITS.get(tokenizer, "token")
 
 
 def readable(tokens: Iterable[str], level: str = "word") -> str:

@@ -1,6 +1,7 @@
 """The tokens of a corpus and their ids."""
 
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from highrank.files import read_json
 
 # What stands for all tokens outside the vocabulary, and the end of a line.
 UNK, EOS = "<unk>", "<eos>"
@@ -33,7 +36,7 @@ class Vocabulary:
         object.__setattr__(self, "tokens", tuple(self.tokens))
         for token in self.tokens:
             if not isinstance(token, str):
-                raise ValueError(f"a token must be a string, got {token!r}")
+                raise ValueError(f"a token must be a string, got {reprlib.repr(token)}")
         if not self.tokens:
             raise ValueError("a vocabulary must have at least one token, got none")
         if len(self._ids) < len(self.tokens):
@@ -95,14 +98,17 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
+        content = read_json(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise ValueError(f"its format must be {FORMAT!r}")
             if (found := content.get("version")) != VERSION:
                 raise ValueError(f"its version must be {VERSION}, got {found}")
             if not isinstance(content.get("words"), list):
                 raise ValueError("it must have a list of words")
-            return cls(content["words"])
+            vocabulary = cls(content["words"])
+            # JSON may have halves of characters, which nothing can print.
+            "".join(vocabulary.tokens).encode()
+            return vocabulary
         except ValueError as error:
             raise ValueError(f"{path} must be a vocabulary: {error}") from error
