@@ -3,27 +3,53 @@
     log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)
 
 The forward pass streams over chunks of tokens and, in each, over components; the backward pass
-recomputes. N tokens, K components, E embedding size, V vocabulary, n tokens of a chunk.
+recomputes. The vocabulary may be spread over processes that have the same tokens.
+N tokens, K components, E embedding size, V vocabulary, n tokens of a chunk.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
+from highrank.ops.mixture_cross_entropy.reference import log_sum
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.sharding import (
+    Rows,
+    VocabularyShard,
+    best,
+    check_same,
+    differentiable_total,
+    gathered,
+    largest,
+    local,
+    shard_of,
+    shared,
+    whole,
+)
+from highrank.ops.tracing import in_vmap, is_fake
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 # A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
 CHUNK_BYTES = 8 * 2**20
 
 
 def mixture_log_prob(
-    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None = None
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: "ProcessGroup | None" = None,
+    shard: Rows | None = None,
 ) -> Tensor:
     """log p of each token (..., V), normalised, in at least float32.
 
@@ -32,7 +58,12 @@ def mixture_log_prob(
         log_weight: (..., K), normalised.
         weight: (V, E).
         bias: (V,).
+        group, shard: as of `mixture_cross_entropy`; every process gets all V.
     """
+    shards = shard_of(weight, bias, group, shard)
+    if shards is not None:
+        columns, leading = _columns(context, log_weight, weight, bias, shards)
+        return gathered(columns, shards).reshape(*leading, shards.vocab_size)
     check_mixture(context, log_weight, weight, bias)
     leading = context.shape[:-2]
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
@@ -40,8 +71,32 @@ def mixture_log_prob(
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_precision(context, weight, bias)
     with without_autocast(context.device):
-        log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias)  # (N, V)
+        # Chunks of tokens cannot be counted where their number is a symbol.
+        is_traced = torch.compiler.is_compiling() or is_fake(context) or in_vmap()
+        of = _by_components if is_traced else _LogProb.apply
+        log_p: Tensor = of(context, log_weight, weight, bias)  # (N, V)
     return log_p.reshape(*leading, len(weight))
+
+
+@torch.no_grad()
+def mixture_argmax(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: "ProcessGroup | None" = None,
+    shard: Rows | None = None,
+) -> Tensor:
+    """The likeliest token (...). Of shards, no log-probabilities are sent but the largest ones.
+
+    Arguments as `mixture_log_prob`.
+    """
+    shards = shard_of(weight, bias, group, shard)
+    if shards is None:
+        return mixture_log_prob(context, log_weight, weight, bias).argmax(-1)
+    columns, leading = _columns(context, log_weight, weight, bias, shards)
+    return best(columns, shards).reshape(leading)
 
 
 def reference(
@@ -50,6 +105,55 @@ def reference(
     """The definition, with N × K × V numbers in memory: what the tests compare with."""
     log_q = _full(F.linear(context, weight, bias)).log_softmax(-1)  # (..., K, V)
     return (log_weight[..., None] + log_q).logsumexp(-2)  # (..., V)
+
+
+def _by_components(
+    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """All tokens at once, a component at a time: for compilers, which fuse the rest."""
+    found = log_weight.new_full((), -torch.inf, dtype=at_least_float32(context.dtype))
+    for k in range(context.shape[1]):
+        log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
+        found = torch.logaddexp(found, log_q + log_weight[:, k, None])
+    return found
+
+
+def _columns(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    shards: VocabularyShard,
+) -> tuple[Tensor, torch.Size]:
+    """log p of the tokens of the vocabulary that are here (N, V), and the leading dimensions."""
+    context, log_weight = whole(context), whole(log_weight)
+    weight, bias = local(weight), None if bias is None else local(bias)
+    check_mixture(context, log_weight, weight, bias, least_rows=0)
+    leading = context.shape[:-2]
+    context, weight, bias = in_autocast_dtype(context, weight, bias)
+    check_precision(context, weight, bias)
+    context = shared(context.reshape(-1, *context.shape[-2:]), shards)  # (N, K, E)
+    log_weight = shared(log_weight.reshape(-1, log_weight.shape[-1]), shards)  # (N, K)
+    N, K, _ = context.shape
+    itemsize = at_least_float32(context.dtype).itemsize
+    check_same(shards, context, None, 1)
+
+    def columns_of(context: Tensor, log_weight: Tensor) -> Tensor:
+        z = _full(F.linear(context, weight, bias))  # (n, K, V)
+        top = largest(z, shards)  # (n, K, 1)
+        sums = differentiable_total((z - top).exp().sum(-1, keepdim=True), shards)
+        log_q = z - (top + sums.log())  # (n, K, V)
+        return log_sum(log_weight[..., None] + log_q, 1)
+
+    found = [context.new_empty(0, len(weight), dtype=at_least_float32(context.dtype))]
+    with without_autocast(context.device):
+        for tokens in token_slices(N, K * shards.most_rows, itemsize):
+            parts = context[tokens], log_weight[tokens]
+            # The backward pass recomputes each chunk.
+            found.append(
+                checkpoint(columns_of, *parts, use_reentrant=False, preserve_rng_state=False)
+            )
+    return torch.cat(found), leading
 
 
 class _LogProb(Function):
@@ -108,9 +212,11 @@ class _LogProb(Function):
         )
 
 
-def token_slices(num_tokens: int, vocab_size: int, itemsize: int) -> Iterator[slice]:
-    """Chunks of tokens whose rows over the vocabulary take at most `CHUNK_BYTES`."""
-    size = max(1, CHUNK_BYTES // (vocab_size * itemsize))
+def token_slices(
+    num_tokens: int, vocab_size: int, itemsize: int, chunk_bytes: int | None = None
+) -> Iterator[slice]:
+    """Chunks of tokens whose rows over the vocabulary take at most `CHUNK_BYTES`, if not others."""
+    size = max(1, (chunk_bytes or CHUNK_BYTES) // (vocab_size * itemsize))
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

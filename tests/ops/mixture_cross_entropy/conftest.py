@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_cross_entropy
-from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
+from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS
 
 WAYS = [(b, r) for b in BACKENDS for r in REDUCTIONS if (b, r) != ("fused", "none")]
 

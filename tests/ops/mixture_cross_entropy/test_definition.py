@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.reference import REDUCTIONS
+from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS
 
 
 def naive_losses(inputs, cap):
@@ -101,7 +101,7 @@ def test_token_losses_come_along_and_carry_gradients_only_without_reduction(prob
     context, log_weight, weight, bias, target = problem()
     target[2] = -100
     weight.requires_grad_()
-    token_loss, loss = mixture_loss(context, log_weight, weight, target, bias=bias, **way)
+    token_loss, loss, _ = mixture_loss(context, log_weight, weight, target, bias=bias, **way)
     reduction = way["reduction"]
     assert token_loss[2] == 0 and token_loss.requires_grad == (reduction == "none")
     counted = token_loss[target != -100]

@@ -3,28 +3,47 @@
     -log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)[target]
 
 The derivation and the bytes each backend needs are in this folder's README.md.
-N tokens, K components, E embedding size, V vocabulary.
+N tokens, K components, M targets of a token, E embedding size, V vocabulary.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from highrank.ops.logit_map import LogitMap
-from highrank.ops.mixture_cross_entropy import chunked, fused, reference
+from highrank.ops.mixture_cross_entropy import chunked, fused, reference, registered, sharded
 from highrank.ops.mixture_cross_entropy.arguments import (
     check_arguments,
     check_reduction,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.reference import Inputs
+from highrank.ops.mixture_cross_entropy.options import (
+    ByProduct,
+    LossOptions,
+    check_by_products,
+    check_options,
+)
+from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
+from highrank.ops.mixture_cross_entropy.targets import (
+    Reduction,
+    Target,
+    Targets,
+    of,
+    shifted,
+    targets_of,
+    without_ignored,
+)
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.sharding import local, shard_of, shared, whole
+from highrank.ops.tracing import is_fake
 
-# Each takes flat tensors without ignored targets and returns the losses of the tokens and the
-# reduced loss, in one pass.
-BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+Backend = Callable[[Inputs, Request], Losses]
+Extra = tuple[Tensor, Tensor]
+
+# Each takes flat tensors and returns the losses of the tokens and the reduced loss, in one pass.
+BACKENDS: dict[str, Backend] = {
     "reference": reference.losses,
     "chunked": chunked.losses,
     "fused": fused.losses,
@@ -36,66 +55,21 @@ class MixtureLoss(NamedTuple):
 
     token_loss: Tensor
     loss: Tensor
-
-
-def mixture_loss(
-    context: Tensor,
-    log_weight: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    *,
-    bias: Tensor | None = None,
-    extra: tuple[Tensor, Tensor] | None = None,
-    logit_map: LogitMap | None = None,
-    reduction: str = "mean",
-    ignore_index: int = -100,
-    backend: str = "auto",
-    chunk_bytes: int | None = None,
-) -> MixtureLoss:
-    """As `mixture_cross_entropy`, and the loss of each token from the same pass.
-
-    Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
-    """
-    check_reduction(reduction)
-    context, weight, bias = in_autocast_dtype(context, weight, bias)
-    check_arguments(context, log_weight, weight, target, bias, extra, chunk_bytes)
-    dtype = at_least_float32(context.dtype)
-    inputs = Inputs(
-        context.reshape(-1, *context.shape[-2:]),  # (N, K, E)
-        log_weight.to(dtype).reshape(-1, log_weight.shape[-1]),  # (N, K)
-        weight,
-        bias,
-        None if extra is None else _joint(*extra).to(dtype),  # (N, J)
-        # Small integers would wrap around in the comparisons with V and ignore_index.
-        target.reshape(-1).long(),  # (N,)
-        logit_map,
-    )
-    kept = (inputs.target != ignore_index).nonzero().squeeze(1)
-    all_kept = len(kept) == len(inputs.target)
-    if not all_kept:
-        inputs = _selected(inputs, kept)
-    check_targets(inputs.target, len(weight))
-    with without_autocast(context.device):
-        token_loss, loss = BACKENDS[_choose(backend, reduction)](inputs, reduction, chunk_bytes)
-    if not all_kept:
-        token_loss = token_loss.new_zeros(target.numel()).index_copy(0, kept, token_loss)
-    token_loss = token_loss.reshape(target.shape)
-    return MixtureLoss(token_loss, token_loss if reduction == "none" else loss)
+    by_products: dict[str, Tensor]
+    """What `also` names; 0 where the target is ignored, log_weight aside."""
 
 
 def mixture_cross_entropy(
     context: Tensor,
     log_weight: Tensor,
     weight: Tensor,
-    target: Tensor,
+    target: Target,
     *,
     bias: Tensor | None = None,
-    extra: tuple[Tensor, Tensor] | None = None,
-    logit_map: LogitMap | None = None,
-    reduction: str = "mean",
+    extra: Extra | None = None,
+    reduction: Reduction = "mean",
     ignore_index: int = -100,
-    backend: str = "auto",
-    chunk_bytes: int | None = None,
+    **options: Unpack[LossOptions],
 ) -> Tensor:
     """-log Σ_k exp(log_weight[k]) · softmax(weight @ context[k] + bias)[target], reduced.
 
@@ -107,16 +81,28 @@ def mixture_cross_entropy(
         context: (..., K, E), the vectors that meet the output embedding.
         log_weight: (..., K), log-probabilities of the components.
         weight: (V, E), the output embedding.
-        target: (...), integers below V, or `ignore_index`.
+        target: (...), integers below V, or `ignore_index`. For distillation two tensors
+            (..., M): ids, and probabilities, whose cross-entropy with the mixture is the loss.
         bias: (V,).
         extra: further terms of the mixture, such as a pointer or an n-gram: their log-weights and
             their log-probabilities of the target, each (..., J). All weights sum to one.
-        logit_map: applied to each logit before the softmax, such as `Softcap(30.0)`.
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
+        logit_map: φ, applied to each logit, such as `Softcap(30.0)`.
+        logit_scale: multiplies the logits, bias included, before the map.
+        class_weight: (V,), the weight of each token of the vocabulary as a target.
+        token_weight: (...), the weight of each position. "mean" divides by the sum of weights.
+        label_smoothing: ε; the target is (1 - ε) · one-hot + ε / V.
+        z_loss: ζ; adds ζ Σ_k exp(log_weight[k]) · (log-sum-exp of the k-th logits)².
+        shift: position t predicts the target at t + shift, along the last dimension of `target`.
+        group: processes with a part of the vocabulary and all of the tokens each; None: all.
+        shard: start and stop of the vocabulary's rows that are here, as `weight` and `bias`: a part
+            for each process, possibly empty. A `weight` that is a DTensor, sharded on dimension 0,
+            needs neither. Gradients are whole in every process, of its rows and of the others.
         backend: "fused" computes gradients in the forward pass, for "mean" and "sum"; "chunked"
-            recomputes in the backward pass, for any upstream gradient and `torch.func.grad`;
-            "reference" is the definition; "auto" takes the first of these that can do the work.
-        chunk_bytes: memory for the logits of one chunk of tokens.
+            recomputes in the backward pass, for any upstream gradient and `torch.func`;
+            "reference" is the definition; "auto" takes the one that can do the work and, while
+            compiling or exporting, an operator that compilers know.
+        chunk_bytes: memory for the logits of one chunk of tokens; chosen from the shapes if None.
     """
     return mixture_loss(
         context,
@@ -125,35 +111,132 @@ def mixture_cross_entropy(
         target,
         bias=bias,
         extra=extra,
-        logit_map=logit_map,
         reduction=reduction,
         ignore_index=ignore_index,
-        backend=backend,
-        chunk_bytes=chunk_bytes,
+        **options,
     ).loss
 
 
-def _joint(log_weight: Tensor, log_prob: Tensor) -> Tensor:
-    """The further terms' log-weight plus log-probability, (N, J)."""
-    return (log_weight + log_prob).reshape(-1, log_prob.shape[-1])
+def mixture_loss(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    target: Target,
+    *,
+    bias: Tensor | None = None,
+    extra: Extra | None = None,
+    reduction: Reduction = "mean",
+    ignore_index: int = -100,
+    also: Sequence[ByProduct] = (),
+    **options: Unpack[LossOptions],
+) -> MixtureLoss:
+    """As `mixture_cross_entropy`, and the loss of each token from the same pass.
+
+    Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
+
+    Args:
+        also: by-products of the pass: "lse" (the log-sum-exp of each component's logits),
+            "prediction" (the likeliest token), "entropy" (in nats), "log_weight".
+    """
+    check_reduction(reduction)
+    check_options(options)
+    check_by_products(also, extra is not None)
+    if shift := options.get("shift", 0):
+        target = shifted(target, shift)
+        context, log_weight = context[..., :-shift, :, :], log_weight[..., :-shift, :]
+        extra = None if extra is None else (extra[0][..., :-shift, :], extra[1][..., :-shift, :])
+    shard = shard_of(weight, bias, options.get("group"), options.get("shard"))
+    if shard is not None:
+        context, log_weight = whole(context), whole(log_weight)
+        weight, bias = local(weight), None if bias is None else local(bias)
+    scale = options.get("logit_scale")
+    if scale is not None:
+        context = context * scale
+        if shard is not None and isinstance(scale, Tensor):
+            scale = shared(scale, shard)
+        bias = None if bias is None else bias * scale
+    context, weight, bias = in_autocast_dtype(context, weight, bias)
+    check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
+    vocab_size = len(weight) if shard is None else shard.vocab_size
+    targets, kept = _targets(target, options, vocab_size, ignore_index, context.dtype)
+    inputs = _flat(context, log_weight, weight, bias, extra, targets, kept, options)
+    computed = tuple(name for name in also if name != "log_weight")
+    request = Request(reduction, options.get("chunk_bytes"), computed)
+    with without_autocast(context.device):
+        losses = _choose(options.get("backend", "auto"), reduction, context)
+        if shard is not None:
+            losses = partial(sharded.losses, shard=shard, backend=options.get("backend", "auto"))
+        token_loss, loss, found = losses(inputs, request)
+    shape = context.shape[:-2]
+    token_loss = _in_place(token_loss, kept, shape)
+    found = {name: _in_place(x, kept, shape) for name, x in found.items()}
+    if "log_weight" in also:
+        found["log_weight"] = log_weight
+    return MixtureLoss(token_loss, token_loss if reduction == "none" else loss, found)
 
 
-def _selected(inputs: Inputs, kept: Tensor) -> Inputs:
-    """The inputs of these tokens."""
-    context, log_weight, weight, bias, extra, target, logit_map = inputs
-    extra = None if extra is None else extra[kept]
-    return Inputs(context[kept], log_weight[kept], weight, bias, extra, target[kept], logit_map)
+def _targets(
+    target: Target,
+    options: LossOptions,
+    vocab_size: int,
+    ignore_index: int,
+    precision: torch.dtype,
+) -> tuple[Targets, Tensor | None]:
+    """The targets that are not ignored, and their positions; None if there are all."""
+    dtype = at_least_float32(precision)
+    targets = targets_of(target, options, vocab_size, dtype)
+    targets, kept = without_ignored(targets, ignore_index, dtype)
+    check_targets(targets.target, vocab_size)
+    return targets, kept
 
 
-def _choose(backend: str, reduction: str) -> str:
+def _flat(
+    context: Tensor,
+    log_weight: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    extra: Extra | None,
+    targets: Targets,
+    kept: Tensor | None,
+    options: LossOptions,
+) -> Inputs:
+    """One row a token that is kept."""
+    dtype = at_least_float32(context.dtype)
+    if extra is not None and options.get("label_smoothing"):
+        raise ValueError("label_smoothing must come without extra terms, got both")
+    joint = None if extra is None else (extra[0] + extra[1]).to(dtype)
+    rows = (
+        context.reshape(-1, *context.shape[-2:]),
+        log_weight.to(dtype).reshape(-1, log_weight.shape[-1]),
+        None if joint is None else joint.reshape(-1, joint.shape[-1]),
+    )
+    h, log_pi, terms = rows if kept is None else (of(x, kept) for x in rows)
+    assert h is not None and log_pi is not None
+    others = options.get("logit_map"), options.get("z_loss", 0.0)
+    return Inputs(h, log_pi, weight, bias, terms, *targets, *others)
+
+
+def _in_place(found: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
+    """What was found for the kept tokens (N, …) where they are (..., …), and 0 elsewhere."""
+    if kept is not None:
+        whole = found.new_zeros(shape.numel(), *found.shape[1:])
+        found = whole.index_copy(0, kept, found)
+    return found.reshape((*shape, *found.shape[1:]))
+
+
+def _choose(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "auto":
+        if torch.compiler.is_compiling() or is_fake(context):
+            return registered.losses
         # torch.func cannot see through gradients that were made in the forward pass.
         in_torch_func = torch._C._are_functorch_transforms_active()
-        return "chunked" if reduction == "none" or in_torch_func else "fused"
+        return BACKENDS["chunked" if reduction == "none" or in_torch_func else "fused"]
+    if backend == "registered":
+        return registered.losses
     if backend not in BACKENDS:
         raise ValueError(f"backend must be auto or one of {list(BACKENDS)}, got {backend!r}")
     if backend == "fused" and reduction == "none":
         raise ValueError(
             'backend must be "chunked" or "reference" for reduction="none", got "fused"'
         )
-    return backend
+    return BACKENDS[backend]

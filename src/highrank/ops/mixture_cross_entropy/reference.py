@@ -1,6 +1,10 @@
 """The definition, in eager PyTorch: every other backend is tested against this file.
 
-N tokens, K components, J further terms, E embedding size, V vocabulary.
+    loss = w · (-Σ_m a[m] log p(target[m]) - Σ_v s[v] log p(v) + ζ Σ_k exp(log_weight[k]) lse_k²)
+    p(v) = Σ_k exp(log_weight[k]) · softmax(φ(W context[k] + b))[v] + Σ_j exp(extra[j])
+
+An ordinary loss has one target a token, a = w = 1, s = 0 and ζ = 0. N tokens, K components,
+J further terms, M targets of a token, E embedding size, V vocabulary.
 """
 
 from typing import NamedTuple
@@ -10,61 +14,93 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
+from highrank.ops.mixture_cross_entropy.targets import expected, reduce, weighted
 from highrank.ops.numerics import at_least_float32
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 class Inputs(NamedTuple):
-    """What every backend is given: flat, without ignored targets."""
+    """What every backend is given: flat tensors, the five that have gradients first."""
 
     context: Tensor  # (N, K, E)
     log_weight: Tensor  # (N, K)
     weight: Tensor  # (V, E)
     bias: Tensor | None  # (V,)
     extra: Tensor | None  # (N, J)
-    target: Tensor  # (N,)
-    logit_map: LogitMap | None
+    target: Tensor  # (N, M)
+    amount: Tensor | None  # (N, M)
+    smoothing: Tensor | None  # (V,)
+    token_weight: Tensor | None  # (N,)
+    mass: Tensor | None  # (N,)
+    logit_map: LogitMap | None = None
+    z_loss: float = 0.0
+
+
+class Request(NamedTuple):
+    """What a backend is asked for."""
+
+    reduction: str
+    chunk_bytes: int | None
+    also: tuple[str, ...]
+
+
+# The losses of the tokens (N,), detached unless the reduction is "none"; the reduced loss;
+# by-products.
+Losses = tuple[Tensor, Tensor, dict[str, Tensor]]
+
+# Fields of `Inputs` that are tensors, and those of them that have gradients.
+NUM_TENSORS, NUM_DIFFERENTIABLE = 10, 5
 
 
 def token_losses(inputs: Inputs) -> Tensor:
-    """-log (Σ_k exp(log_weight[k]) · softmax(φ(W context[k] + b))[target] + Σ_j exp(extra[j]))."""
-    context, log_weight, weight, bias, extra, target, logit_map = inputs
-    logits = F.linear(context, weight, bias)  # (N, K, V)
-    logits = logits.to(at_least_float32(logits.dtype))
-    if logit_map is not None:
-        logits = logit_map(logits)
-    index = target.long()[:, None, None].expand(-1, logits.size(1), 1)  # (N, K, 1)
-    log_p = logits.log_softmax(-1).gather(-1, index).squeeze(-1)  # (N, K)
-    joint = log_weight + log_p  # (N, K)
-    if extra is not None:
-        joint = torch.cat((joint, extra), -1)  # (N, K + J)
-    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
-    impossible = (joint == -torch.inf).all(-1)  # (N,)
-    log_p = joint.masked_fill(impossible[:, None], 0.0).logsumexp(-1)  # (N,)
-    return -log_p.masked_fill(impossible, -torch.inf)
+    """The loss of each token (N,); +inf, without gradient, for an impossible target."""
+    logits = _logits(inputs)  # (N, K, V)
+    log_q = logits.log_softmax(-1)  # (N, K, V)
+    index = inputs.target[:, None].expand(-1, logits.size(1), -1)  # (N, K, M)
+    joint = inputs.log_weight[..., None] + log_q.gather(-1, index)  # (N, K, M)
+    if inputs.extra is not None:
+        joint = torch.cat((joint, inputs.extra[..., None]), 1)  # (N, K + J, M)
+    loss = expected(-log_sum(joint, 1), inputs.amount)  # (N,)
+    if inputs.smoothing is not None:
+        log_p = log_sum(inputs.log_weight[..., None] + log_q, 1)  # (N, V)
+        loss = loss + expected(-log_p, inputs.smoothing)
+    if inputs.z_loss:
+        lse = logits.logsumexp(-1)  # (N, K)
+        loss = loss + inputs.z_loss * (inputs.log_weight.exp() * lse.square()).sum(-1)
+    return weighted(loss, inputs.token_weight)
 
 
-def losses(inputs: Inputs, reduction: str, chunk_bytes: int | None) -> tuple[Tensor, Tensor]:
+def losses(inputs: Inputs, request: Request) -> Losses:
     """Materialises N × K × V numbers; `chunk_bytes` has no meaning here."""
-    token_loss = token_losses(inputs)
-    if reduction == "none":
-        return token_loss, token_loss
-    return token_loss.detach(), reduce(token_loss, reduction)
+    token_loss, found = token_losses(inputs), by_products(inputs, request.also)
+    if request.reduction == "none":
+        return token_loss, token_loss, found
+    return token_loss.detach(), reduce(token_loss, inputs.mass, request.reduction), found
 
 
-def reduce(token_loss: Tensor, reduction: str) -> Tensor:
-    """The mean or the sum; +inf if a target is impossible, with the gradient of the others."""
-    if reduction == "none":
-        return token_loss
-    impossible = token_loss == torch.inf  # (N,)
-    loss = token_loss.masked_fill(impossible, 0.0).sum()
-    if reduction == "mean":
-        loss = loss / num_possible(impossible)
-    return loss + torch.zeros_like(loss).masked_fill(impossible.any(), torch.inf)
+def log_sum(joint: Tensor, dim: int) -> Tensor:
+    """logsumexp along a dimension; -inf, without gradient, where all is -inf."""
+    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
+    impossible = (joint == -torch.inf).all(dim)
+    found = joint.masked_fill(impossible.unsqueeze(dim), 0.0).logsumexp(dim)
+    return found.masked_fill(impossible, -torch.inf)
 
 
-def num_possible(impossible: Tensor) -> Tensor:
-    """How many targets carry gradient. 1 if there are targets but none does: the loss is +inf."""
-    count = (~impossible).sum()
-    return count.clamp(min=1) if len(impossible) else count
+@torch.no_grad()
+def by_products(inputs: Inputs, also: tuple[str, ...]) -> dict[str, Tensor]:
+    """Log-sum-exps of the components (N, K), the likeliest token (N,), the entropy (N,)."""
+    if not also:
+        return {}
+    logits = _logits(inputs)  # (N, K, V)
+    log_p = (inputs.log_weight[..., None] + logits.log_softmax(-1)).logsumexp(1)  # (N, V)
+    found = {
+        "lse": logits.logsumexp(-1),
+        "prediction": log_p.argmax(-1),
+        "entropy": torch.special.entr(log_p.exp()).sum(-1),
+    }
+    return {name: found[name] for name in also}
+
+
+def _logits(inputs: Inputs) -> Tensor:
+    logits = F.linear(inputs.context, inputs.weight, inputs.bias)  # (N, K, V)
+    logits = logits.to(at_least_float32(logits.dtype))
+    return logits if inputs.logit_map is None else inputs.logit_map(logits)

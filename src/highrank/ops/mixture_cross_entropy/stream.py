@@ -1,21 +1,29 @@
 """One pass over the tokens, a chunk at a time: their losses and, where wanted, the gradients.
 
-All K softmaxes of a chunk's tokens are computed together, so that the responsibility r of each
-component is known at once, and with it the gradient of a row's logits: upstream · r · (q - e_y).
-The factor upstream · r multiplies the thin side of each product, never the R × V table.
-N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size, V vocabulary.
+The table of a chunk's logits becomes its softmaxes and then the slope of the loss, in place. What
+multiplies a whole row stands on the thin side of each product, never in the R × V table.
+N tokens, K components, R = rows of a chunk (its tokens · K), M targets, E embedding size,
+V vocabulary.
 """
 
+from functools import partial
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from highrank.ops.mixture_cross_entropy.reference import Inputs
+from highrank.ops.mixture_cross_entropy.targets import expected, of, weighted
 from highrank.ops.numerics import at_least_float32, new_table
+from highrank.ops.tracing import is_static, runs_triton
 
-# Within 10 % of the fastest for V = 10,000 … 131,072; less is slower at large V: docs/log.md.
+# A chunk on a CPU has as many rows as its multiplies want, in between half of this and all of it:
+# within 4 % of the fastest for V = 10,000 … 50,257 (docs/log.md).
 CHUNK_BYTES = 96 * 2**20
+CPU_ROWS = 768
+# A kernel of an accelerator wants more, to keep all of it busy.
+ACCELERATOR_ROWS, ACCELERATOR_BYTES = 4096, 2**30
 
 
 class Gradients(NamedTuple):
@@ -36,41 +44,221 @@ class Wanted(NamedTuple):
     extra: bool
 
 
+class Chunk(NamedTuple):
+    """What the logits of a chunk's tokens yield."""
+
+    loss: Tensor  # (n,)
+    slope: Tensor  # (R, V)
+    factor: Tensor  # (n, K)
+    d_log_weight: Tensor  # (n, K)
+    d_extra: Tensor | None  # (n, J)
+    by_products: dict[str, Tensor]
+
+
 NOTHING = Wanted(False, False, False, False, False)
 
 
 def stream(
-    inputs: Inputs, upstream: Tensor, wanted: Wanted, chunk_bytes: int | None
-) -> tuple[Tensor, Gradients]:
-    """The loss of each token (N,), and the wanted gradients of Σ upstream · loss.
+    inputs: Inputs,
+    upstream: Tensor,
+    wanted: Wanted,
+    chunk_bytes: int | None,
+    also: tuple[str, ...] = (),
+) -> tuple[Tensor, Gradients, dict[str, Tensor]]:
+    """The loss of each token (N,), the wanted gradients of Σ upstream · loss, and by-products.
 
     Impossible targets (loss +inf) contribute no gradient.
+
+    Args:
+        also: by-products: "lse" (N, K), "prediction" (N,), "entropy" (N,).
     """
     context, log_weight, weight = inputs[:3]
     N, K, E = context.shape
     dtype = at_least_float32(context.dtype)
     token_loss = torch.empty(N, dtype=dtype, device=context.device)
     gradients = _allocate(inputs, wanted, dtype)
-    size = tokens_per_chunk(K * len(weight) * dtype.itemsize, chunk_bytes)
+    # Smoothing keeps two more tables: the posteriors of all tokens, and what makes them.
+    num_tables = 1 if inputs.smoothing is None else 3
+    row_bytes = len(weight) * dtype.itemsize
+    size = tokens_per_chunk(num_tables * K, row_bytes, chunk_bytes, context.device)
     buffer = new_table(context, min(N, size) * K, len(weight))  # (R, V)
+    # The path of one target needs the host to look for underflow: not on an accelerator.
+    is_plain = inputs.target.shape[1] == 1 and inputs.smoothing is None and not inputs.z_loss
+    kernels = row_kernels(inputs, also)
+    in_general = partial(general_chunk, kernels=kernels)
+    work_through = plain_chunk if is_plain and not is_static(context) else in_general
+    found = _by_product_tables(inputs, also, dtype)
     for start in range(0, N, size):
         tokens = slice(start, start + size)
+        part = _part(inputs, tokens, dtype)
         rows = context[tokens].reshape(-1, E)  # (R, E)
-        index = inputs.target[tokens].long().repeat_interleave(K)  # (R,)
-        log_q, slope = _softmax_rows(rows, inputs, index, buffer)
-        joint = log_weight[tokens].to(dtype) + log_q.view(-1, K)  # (n, K)
-        if inputs.extra is not None:
-            joint = torch.cat((joint, inputs.extra[tokens]), -1)  # (n, K + J)
-        log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
-        token_loss[tokens] = -log_p.squeeze(-1)
+        chunk = work_through(rows, part, *_logits(rows, part, buffer, kernels), also)
+        for name in also:
+            found[name][tokens] = chunk.by_products[name]
+        token_loss[tokens] = weighted(chunk.loss, part.token_weight)
         if any(wanted):
-            impossible = log_p == -torch.inf  # (n, 1)
-            factor = (joint - log_p).exp_() * upstream[tokens, None]  # (n, K + J)
-            factor.masked_fill_(impossible, 0.0)
-            if gradients.extra is not None:
-                gradients.extra[tokens] = -factor[:, K:]
-            _add_gradients(gradients, tokens, rows, weight, slope, factor[:, :K])
-    return token_loss, gradients
+            scale = upstream[tokens]
+            if part.token_weight is not None:
+                scale = scale * part.token_weight
+            scale = scale.masked_fill(chunk.loss == torch.inf, 0.0)[:, None]  # (n, 1)
+            if gradients.extra is not None and chunk.d_extra is not None:
+                gradients.extra[tokens] = chunk.d_extra * scale
+            if gradients.log_weight is not None:
+                gradients.log_weight[tokens] = chunk.d_log_weight * scale
+            _add_gradients(gradients, tokens, rows, weight, chunk.slope, chunk.factor * scale)
+    return token_loss, gradients, found
+
+
+def plain_chunk(
+    rows: Tensor, part: Inputs, z: Tensor, map_slope: Tensor | None, also: tuple[str, ...]
+) -> Chunk:
+    """One target a token: the softmaxes are the slope but for the target's place.
+
+    Args:
+        z: logits (R, V), overwritten.
+        map_slope: φ′ of the logits, (R, V).
+    """
+    K = part.log_weight.shape[1]
+    index = part.target.repeat_interleave(K, 0)  # (R, 1)
+    lse = z.logsumexp(-1).view(-1, K) if "lse" in also else None  # (n, K)
+    target_logit = z.gather(1, index)  # (R, 1)
+    # In half precision a logit computed again may be rounded to another one.
+    top_logit = z.amax(-1) if rows.dtype != z.dtype else None  # (R,)
+    q = torch.softmax(z, -1, out=z)  # (R, V)
+    log_q = _log_probability(q, target_logit, top_logit, rows, part, index)
+    joint = part.log_weight + log_q.view(-1, K)  # (n, K)
+    if part.extra is not None:
+        joint = torch.cat((joint, part.extra), -1)  # (n, K + J)
+    log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
+    posterior = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K + J)
+    if part.amount is not None:
+        posterior = posterior * part.amount
+    by_products = _by_products(also, q, part.log_weight, lse)
+    slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
+    return Chunk(
+        expected(-log_p, part.amount),
+        slope if map_slope is None else slope.mul_(map_slope),
+        posterior[:, :K],
+        -posterior[:, :K],
+        None if part.extra is None else -posterior[:, K:],
+        by_products,
+    )
+
+
+def general_chunk(
+    rows: Tensor,
+    part: Inputs,
+    z: Tensor,
+    map_slope: Tensor | None,
+    also: tuple[str, ...],
+    kernels: ModuleType | None = None,
+) -> Chunk:
+    """Any loss, and without a look at the numbers by the host.
+
+    Arguments as `plain_chunk`; the kernels are what `row_kernels` returns for the loss.
+    """
+    log_weight = part.log_weight
+    n, K = log_weight.shape
+    index = part.target.repeat_interleave(K, 0)  # (R, M)
+    if kernels is None:
+        lse, target_logit = z.logsumexp(-1, keepdim=True), z.gather(1, index)  # (R, 1), (R, M)
+    else:
+        lse, target_logit = kernels.row_statistics(z, index)
+    loss, posterior = _mixed(part, (target_logit - lse).view(n, K, -1))
+    d_extra = None if part.extra is None else -posterior[:, K:].sum(-1)  # (n, J)
+    posterior = posterior[:, :K]
+    coefficient = posterior.sum(-1)  # (n, K)
+    d_log_weight = -coefficient
+    component_lse = lse.view(n, K)
+    if part.z_loss:
+        penalty = part.z_loss * log_weight.exp() * component_lse  # (n, K)
+        loss = loss + (penalty * component_lse).sum(-1)
+        d_log_weight = d_log_weight + penalty * component_lse
+        coefficient = coefficient + 2 * penalty
+    factor, removed = torch.ones_like(log_weight), posterior.reshape(index.shape)
+    if kernels is not None:
+        slope = kernels.row_slope(z, lse, coefficient.reshape(-1, 1), index, removed, map_slope)
+        by_products = _by_products(also, slope, log_weight, component_lse)
+        return Chunk(loss, slope, factor, d_log_weight, d_extra, by_products)
+    log_q = z.sub_(lse)  # (R, V)
+    smoothed = None
+    if part.smoothing is not None:
+        smooth_loss, smoothed = _smoothed(log_q.view(n, K, -1), log_weight, part.smoothing)
+        loss = loss + smooth_loss
+        total = smoothed.sum(-1)  # (n, K)
+        coefficient, d_log_weight = coefficient + total, d_log_weight - total
+    q = log_q.exp_()  # (R, V)
+    by_products = _by_products(also, q, log_weight, component_lse)
+    slope = q.mul_(coefficient.reshape(-1, 1))
+    if smoothed is not None:
+        slope.sub_(smoothed.view(slope.shape))
+    slope.scatter_add_(1, index, -removed)
+    if map_slope is not None:
+        slope.mul_(map_slope)
+    return Chunk(loss, slope, factor, d_log_weight, d_extra, by_products)
+
+
+def row_kernels(inputs: Inputs, also: tuple[str, ...]) -> ModuleType | None:
+    """The module of Triton kernels, on CUDA and for what they can do; None otherwise."""
+    is_one_target = inputs.target.shape[1] == 1 and inputs.smoothing is None
+    if not is_one_target or not set(also) <= {"lse"} or not runs_triton(inputs.context):
+        return None
+    from highrank.ops.mixture_cross_entropy import triton_rows
+
+    return triton_rows
+
+
+def _mixed(part: Inputs, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each token (n,), and how much of it each term answers for (n, K + J, M).
+
+    Args:
+        log_q: log-probabilities of the targets by each component, (n, K, M).
+    """
+    joint = part.log_weight[..., None] + log_q  # (n, K, M)
+    if part.extra is not None:
+        joint = torch.cat((joint, part.extra[..., None]), 1)  # (n, K + J, M)
+    log_p = joint.logsumexp(1, keepdim=True)  # (n, 1, M)
+    posterior = (joint - log_p).exp().masked_fill(log_p == -torch.inf, 0.0)  # (n, K + J, M)
+    if part.amount is not None:
+        posterior = posterior * part.amount[:, None]
+    return expected(-log_p.squeeze(1), part.amount), posterior
+
+
+def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Tensor, Tensor]:
+    """-Σ_v s_v log p_v of each token (n,), and s_v times the posterior of each component."""
+    joint = log_q + log_weight[..., None]  # (n, K, V)
+    log_p = joint.logsumexp(1)  # (n, V)
+    posterior = joint.sub_(log_p[:, None]).exp_().mul_(smoothing)  # (n, K, V)
+    # A token that no component can predict has no posterior.
+    posterior.masked_fill_((log_p == -torch.inf)[:, None], 0.0)
+    return expected(-log_p, smoothing), posterior
+
+
+def _by_product_tables(
+    inputs: Inputs, also: tuple[str, ...], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Memory for what is asked for: see `stream`."""
+    like = inputs.log_weight
+    shapes = {"lse": like.shape, "prediction": like.shape[:1], "entropy": like.shape[:1]}
+    dtypes = {"prediction": torch.long}
+    return {name: like.new_empty(shapes[name], dtype=dtypes.get(name, dtype)) for name in also}
+
+
+def _by_products(
+    also: tuple[str, ...], q: Tensor, log_weight: Tensor, lse: Tensor | None
+) -> dict[str, Tensor]:
+    """Of the softmaxes (R, V): see `stream`."""
+    if not also:
+        return {}
+    found = {}
+    if "lse" in also:
+        assert lse is not None
+        found["lse"] = lse
+    if "prediction" in also or "entropy" in also:
+        n, K = log_weight.shape
+        p = torch.einsum("nk,nkv->nv", log_weight.exp(), q.view(n, K, -1))  # (n, V)
+        found |= {"prediction": p.argmax(-1), "entropy": torch.special.entr(p).sum(-1)}
+    return {name: found[name] for name in also}
 
 
 def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, ...]:
@@ -81,9 +269,46 @@ def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, .
     )
 
 
-def tokens_per_chunk(bytes_per_token: int, chunk_bytes: int | None) -> int:
-    """At least one: a single token's K · V logits are the least that can be alive."""
-    return max(1, (CHUNK_BYTES if chunk_bytes is None else chunk_bytes) // bytes_per_token)
+def tokens_per_chunk(
+    rows_per_token: int, row_bytes: int, chunk_bytes: int | None, device: torch.device
+) -> int:
+    """At least one: a single token's K · V logits are the least that can be alive.
+
+    Args:
+        row_bytes: of one row of logits.
+        chunk_bytes: of a chunk; None chooses by the size of a row and by the device.
+    """
+    if chunk_bytes is None and device.type == "cpu":
+        chunk_bytes = min(max(CPU_ROWS * row_bytes, CHUNK_BYTES // 2), CHUNK_BYTES)
+    elif chunk_bytes is None:
+        chunk_bytes = min(ACCELERATOR_ROWS * row_bytes, ACCELERATOR_BYTES)
+    return max(1, chunk_bytes // (rows_per_token * row_bytes))
+
+
+def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:
+    """What a chunk needs of its tokens; the contexts are taken as rows."""
+    return inputs._replace(
+        log_weight=inputs.log_weight[tokens].to(dtype),
+        extra=of(inputs.extra, tokens),
+        target=inputs.target[tokens],
+        amount=of(inputs.amount, tokens),
+        token_weight=of(inputs.token_weight, tokens),
+    )
+
+
+def _logits(
+    rows: Tensor, inputs: Inputs, buffer: Tensor, kernels: ModuleType | None
+) -> tuple[Tensor, Tensor | None]:
+    """φ(W row + b) (R, V), in the buffer where no other precision is needed, and φ′."""
+    z = buffer[: len(rows)]  # (R, V)
+    if inputs.bias is None:
+        torch.mm(rows, inputs.weight.T, out=z)
+    else:
+        torch.addmm(inputs.bias, rows, inputs.weight.T, out=z)
+    # The kernels read half precision as it is.
+    if kernels is None or inputs.logit_map is not None:
+        z = z.to(at_least_float32(z.dtype))
+    return (z, None) if inputs.logit_map is None else inputs.logit_map.with_slope(z)
 
 
 def _allocate(inputs: Inputs, wanted: Wanted, dtype: torch.dtype) -> Gradients:
@@ -96,30 +321,6 @@ def _allocate(inputs: Inputs, wanted: Wanted, dtype: torch.dtype) -> Gradients:
         bias.new_zeros(bias.shape, dtype=dtype) if wanted.bias and bias is not None else None,
         extra.new_empty(extra.shape) if wanted.extra and extra is not None else None,
     )
-
-
-def _softmax_rows(
-    rows: Tensor, inputs: Inputs, index: Tensor, buffer: Tensor
-) -> tuple[Tensor, Tensor]:
-    """log q[index] of each row (R,), and the slope of -log q[index] in the row's logits (R, V)."""
-    z = buffer[: len(rows)]  # (R, V)
-    if inputs.bias is None:
-        torch.mm(rows, inputs.weight.T, out=z)
-    else:
-        torch.addmm(inputs.bias, rows, inputs.weight.T, out=z)
-    z = z.to(at_least_float32(z.dtype))
-    map_slope = None
-    if inputs.logit_map is not None:
-        z, map_slope = inputs.logit_map.with_slope(z)  # (R, V), (R, V)
-    index = index[:, None]  # (R, 1)
-    target_logit = z.gather(1, index)  # (R, 1)
-    # In half precision a logit computed again may be rounded to another one.
-    top_logit = z.amax(-1) if rows.dtype != z.dtype else None  # (R,)
-    # In place where that is known to be safe: a second table costs a tenth of the whole step.
-    q = torch.softmax(z, -1, out=z) if z.is_cpu else z.softmax(-1)  # (R, V)
-    log_q = _log_probability(q, target_logit, top_logit, rows, inputs, index)
-    slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
-    return log_q, slope if map_slope is None else slope.mul_(map_slope)
 
 
 def _log_probability(
@@ -163,10 +364,11 @@ def _add_gradients(
     factor: Tensor,
 ) -> None:
     """Add what one chunk contributes. The slope is (R, V), the factor upstream · r (n, K)."""
-    if gradients.log_weight is not None:
-        gradients.log_weight[tokens] = -factor
     if gradients.bias is not None:
-        gradients.bias.addmv_(slope.T, factor.flatten())
+        if gradients.bias.dtype == slope.dtype:
+            gradients.bias.addmv_(slope.T, factor.flatten())
+        else:
+            gradients.bias.add_(slope.T @ factor.to(slope.dtype).flatten())
     slope = slope.to(rows.dtype)
     factor = factor.to(rows.dtype).reshape(-1, 1)  # (R, 1)
     if gradients.context is not None:
@@ -174,6 +376,7 @@ def _add_gradients(
         torch.mm(slope, weight, out=out).mul_(factor)
     if gradients.weight is not None:
         if gradients.weight.dtype == slope.dtype:
-            gradients.weight.addmm_(slope.T, rows * factor)
+            # As an operator with `out`: flop counters do not know the one in place.
+            torch.addmm(gradients.weight, slope.T, rows * factor, out=gradients.weight)
         else:
             gradients.weight.add_(slope.T @ (rows * factor))

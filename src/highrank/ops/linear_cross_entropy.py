@@ -1,0 +1,81 @@
+"""A softmax's cross-entropy from hidden states: one component of the mixture loss.
+
+    -log softmax(linear_weight @ input + linear_bias)[target]
+
+The arguments are those of `torch.nn.functional.linear_cross_entropy` (2.13), on any torch, with
+further options. N tokens, E size, V vocabulary.
+"""
+
+import math
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+from highrank.ops.mixture_cross_entropy.options import LossOptions
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.numerics import at_least_float32
+from highrank.ops.sharding import is_distributed
+from highrank.ops.tracing import is_static
+
+# A table of logits that fits a core's cache is not worth chunks: torch's two calls are faster.
+SMALL_BYTES = 2**20
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Target,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: Reduction = "mean",
+    ignore_index: int = -100,
+    **options: Unpack[LossOptions],
+) -> Tensor:
+    """The cross-entropy of softmax(linear_weight @ input + linear_bias), without N × V logits.
+
+    Args:
+        input: (..., E).
+        linear_weight: (V, E).
+        target: (...), integers below V, or `ignore_index`; or ids and probabilities (..., M).
+        linear_bias: (V,).
+        weight: (V,), the weight of each class, as `F.cross_entropy` has it.
+        reduction: "mean" over the targets that are not ignored, "sum", or "none".
+        options: as of `mixture_cross_entropy`: label_smoothing, logit_map, logit_scale,
+            token_weight, z_loss, shift, backend, chunk_bytes.
+    """
+    if "class_weight" in options:
+        raise ValueError("class_weight must be left out, got one: its name here is weight")
+    is_plain = not options and input.dim() == 2
+    if is_plain and isinstance(target, Tensor) and is_small(input, linear_weight):
+        return F.cross_entropy(
+            F.linear(input, linear_weight, linear_bias),
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+        )
+    return mixture_cross_entropy(
+        input.unsqueeze(-2),
+        input.new_zeros((*input.shape[:-1], 1), dtype=at_least_float32(input.dtype)),
+        linear_weight,
+        target,
+        bias=linear_bias,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        **(options if weight is None else {**options, "class_weight": weight}),
+    )
+
+
+def is_small(input: Tensor, weight: Tensor) -> bool:
+    """Whether all logits together are no more than a small chunk, in full precision on a CPU."""
+    if is_static(input) or is_distributed(weight):
+        return False
+    num_logits = math.prod(input.shape[:-1]) * len(weight)
+    if num_logits * input.itemsize > SMALL_BYTES:
+        return False
+    is_full = input.dtype in (torch.float32, torch.float64)
+    return is_full and not torch.is_autocast_enabled("cpu")

@@ -1,0 +1,43 @@
+"""What is possible with a tensor: may the host look at its numbers, may a Triton kernel?"""
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def is_static(tensor: Tensor) -> bool:
+    """Whether shapes and control flow must not depend on the numbers in tensors.
+
+    So it is on accelerators, where looking means waiting, and where a compiler or `torch.vmap`
+    stands between the code and the numbers.
+    """
+    return not tensor.is_cpu or torch.compiler.is_compiling() or is_fake(tensor) or in_vmap()
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether the tensor stands for another one and has no numbers."""
+    return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def in_vmap() -> bool:
+    """Whether a call of `torch.vmap` surrounds this one."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Whether Triton kernels can take the tensor: real numbers on a device of CUDA or ROCm."""
+    if not tensor.is_cuda or not _has_triton() or torch.compiler.is_compiling() or is_fake(tensor):
+        return False
+    # Triton does not compile for older devices, and knows no wrapped tensors of torch.func.
+    is_recent = torch.cuda.get_device_capability(tensor.device) >= (7, 0)
+    return is_recent and not torch._C._are_functorch_transforms_active()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

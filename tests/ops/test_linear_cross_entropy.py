@@ -1,0 +1,66 @@
+"""One softmax: the loss of torch's own functions, values and gradients, small and large."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from highrank.ops import linear_cross_entropy as module
+from highrank.ops.linear_cross_entropy import linear_cross_entropy
+
+N, E, V = 9, 4, 7
+
+
+@pytest.fixture(params=["small", "large"], autouse=True)
+def size(request, monkeypatch):
+    """Through torch's functions, or through the chunks of the mixture loss."""
+    monkeypatch.setattr(module, "SMALL_BYTES", 2**20 if request.param == "small" else 0)
+
+
+@pytest.fixture
+def tensors():
+    shapes = (N, E), (V, E), (V,)
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("has_bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": True}], ids=str)
+def test_it_is_torchs_loss_of_logits(tensors, reduction, has_bias, options):
+    input, weight, bias = tensors
+    target = torch.arange(N) % V
+    target[4] = -100
+    if "weight" in options:
+        options = {"weight": torch.linspace(0.5, 2, V, dtype=torch.float64)}
+    bias = bias if has_bias else None
+    got = linear_cross_entropy(
+        input, weight, target, linear_bias=bias, reduction=reduction, **options
+    )
+    want = F.cross_entropy(F.linear(input, weight, bias), target, reduction=reduction, **options)
+    leaves = tensors if has_bias else tensors[:2]
+    both = [(x, *torch.autograd.grad(x.sum(), leaves)) for x in (got, want)]
+    torch.testing.assert_close(*both, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_any_leading_dimensions_are_tokens(tensors, reduction):
+    input, weight, bias = tensors
+    target = torch.arange(N) % V
+    flat = linear_cross_entropy(input, weight, target, linear_bias=bias, reduction=reduction)
+    shaped = linear_cross_entropy(
+        input.view(3, 3, E), weight, target.view(3, 3), linear_bias=bias, reduction=reduction
+    )
+    torch.testing.assert_close(shaped.flatten(), flat.flatten())
+
+
+def test_further_options_are_those_of_the_mixture_loss(tensors):
+    input, weight, _ = tensors
+    target = torch.arange(N) % V
+    loss = linear_cross_entropy(input, weight, target, z_loss=0.1, logit_scale=0.5)
+    logits = 0.5 * F.linear(input, weight)
+    want = F.cross_entropy(logits, target) + 0.1 * logits.logsumexp(-1).square().mean()
+    torch.testing.assert_close(loss, want)
+
+
+def test_the_weight_of_classes_has_torchs_name(tensors):
+    with pytest.raises(ValueError, match="its name here is weight"):
+        linear_cross_entropy(*tensors[:2], torch.arange(N) % V, class_weight=torch.ones(V))
