@@ -81,7 +81,13 @@ def test_gradients_are_those_of_finite_differences(head, hidden, target, method)
     assert gradcheck(result, (hidden, *head.parameters()), nondet_tol=1e-12)
 
 
-def test_training_goes_through_the_fused_backend(head, hidden, target, monkeypatch):
+@pytest.fixture
+def large(monkeypatch):
+    """Tables of any size are worth chunks."""
+    monkeypatch.setattr("highrank.ops.linear_cross_entropy.SMALL_BYTES", 0)
+
+
+def test_training_goes_through_the_fused_backend(head, hidden, target, large, monkeypatch):
     taken = []
     fused = BACKENDS["fused"]
     monkeypatch.setitem(BACKENDS, "fused", lambda *args: taken.append("fused") or fused(*args))
@@ -99,7 +105,7 @@ def wide(build):
     return head
 
 
-def test_forward_makes_no_table_larger_than_a_chunk(watch, wide, monkeypatch):
+def test_forward_makes_no_table_larger_than_a_chunk(watch, wide, large, monkeypatch):
     monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 15 * 500)
     with watch() as seen:
         wide(torch.randn(60, 6), torch.randint(500, (60,))).loss.backward()

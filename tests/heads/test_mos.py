@@ -78,3 +78,20 @@ def test_the_gradient_of_the_prior_is_weight_minus_responsibility(hidden, target
     joint = log_weight + log_q[torch.arange(7), :, target]
     slope = log_weight.exp() - joint.softmax(-1)
     torch.testing.assert_close(head.prior.weight.grad, slope.T @ hidden)
+
+
+def test_log_probabilities_are_those_of_googles_unit_test():
+    """MixtureOfSoftmaxes in mesh_tensorflow/transformer/vocab_embeddings_test.py."""
+    head = MixtureOfSoftmaxes(3, 4, 2, 3, bias=False).double()
+    one = torch.eye(3).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.cat((one, one[2:])))
+        head.latent.weight.copy_(torch.cat((one, one.flip(0))))
+        head.latent.bias.zero_()
+        head.prior.weight.copy_(torch.tensor([[1.0, 0, 0], [1, 0, 1]]))
+    first, second = (
+        torch.tensor(x).double().tanh().softmax(-1) for x in ([1.0, 1, 2, 2], [2.0, 1, 1, 1])
+    )
+    want = (0.1192029 * first + 0.8807971 * second).log()
+    got = head.log_prob(torch.tensor([1.0, 1, 2]).double())
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=0)

@@ -79,3 +79,18 @@ def test_its_options_are_options_of_the_command():
     want = HeadConfig(kind="scaled", dropout=0.0, options={"scale": 3.0})
     assert plain_config(parsed).head == want
     assert plain_config(with_head_options(replace(config, head=want), [])).head == want
+
+
+@pytest.mark.parametrize(
+    "argument", ["--head.num-components", "--head.num-components=2", "--head.activation"]
+)
+def test_an_option_that_means_nothing_to_the_head_is_refused(argument):
+    arguments = ["--head.kind", "scaled", argument, "3"]
+    with pytest.raises(ValueError, match="must be left out for --head.kind scaled, got one"):
+        with_head_options(CONFIG, arguments)
+
+
+def test_growth_of_a_preset_goes_with_its_head():
+    config = replace(CONFIG, head=HeadConfig(kind="mos", grow_at=0.5))
+    assert with_head_options(config, ["--head.kind", "scaled"]).head.grow_at is None
+    assert with_head_options(config, []).head.grow_at == 0.5

@@ -10,21 +10,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes
+    from highrank.heads.adaptive.shared_tail import SharedTailMixtureOfSoftmaxes
+    from highrank.heads.adaptive.softmax import AdaptiveSoftmax
     from highrank.heads.base import Head, HeadOutput
+    from highrank.heads.constant import ConstantComponents
+    from highrank.heads.doc import DirectOutputConnection
+    from highrank.heads.low_rank_mos import LowRankMixture
+    from highrank.heads.mfs import MultiFacetSoftmax
+    from highrank.heads.mixtape import Mixtape
     from highrank.heads.mixture import Mixture, MixtureHead
     from highrank.heads.moc import MixtureOfContexts
     from highrank.heads.mos import MixtureOfSoftmaxes
+    from highrank.heads.multi_sense import MultiSenseSoftmax
+    from highrank.heads.partition import PartitionedSoftmax
+    from highrank.heads.pointer import Pointer
+    from highrank.heads.pointwise import Pointwise
     from highrank.heads.softmax import Softmax
+    from highrank.heads.sparse_mos import SparseMixtureOfSoftmaxes
 
 __all__ = [
     "HEADS",
+    "AdaptiveMixtureOfSoftmaxes",
+    "AdaptiveSoftmax",
+    "ConstantComponents",
+    "DirectOutputConnection",
     "Head",
     "HeadOutput",
+    "LowRankMixture",
+    "Mixtape",
     "Mixture",
     "MixtureHead",
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
+    "MultiFacetSoftmax",
+    "MultiSenseSoftmax",
+    "PartitionedSoftmax",
+    "Pointer",
+    "Pointwise",
+    "SharedTailMixtureOfSoftmaxes",
     "Softmax",
+    "SparseMixtureOfSoftmaxes",
 ]
 
 # The key is what --head.kind takes; a head's other options are its constructor's arguments.
@@ -32,6 +58,19 @@ HEADS: dict[str, str] = {
     "softmax": "highrank.heads.softmax:Softmax",
     "moc": "highrank.heads.moc:MixtureOfContexts",
     "mos": "highrank.heads.mos:MixtureOfSoftmaxes",
+    "sparse-mos": "highrank.heads.sparse_mos:SparseMixtureOfSoftmaxes",
+    "multi-sense": "highrank.heads.multi_sense:MultiSenseSoftmax",
+    "constant": "highrank.heads.constant:ConstantComponents",
+    "pointer": "highrank.heads.pointer:Pointer",
+    "low-rank-mos": "highrank.heads.low_rank_mos:LowRankMixture",
+    "doc": "highrank.heads.doc:DirectOutputConnection",
+    "mixtape": "highrank.heads.mixtape:Mixtape",
+    "partition": "highrank.heads.partition:PartitionedSoftmax",
+    "mfs": "highrank.heads.mfs:MultiFacetSoftmax",
+    "pointwise": "highrank.heads.pointwise:Pointwise",
+    "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
+    "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
+    "shared-tail-mos": "highrank.heads.adaptive.shared_tail:SharedTailMixtureOfSoftmaxes",
 }
 _BASES = {
     "Head": "highrank.heads.base",

@@ -5,19 +5,42 @@ N tokens, D hidden size, K components, E embedding size, V vocabulary; `...` is 
 dimensions.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.mixture_cross_entropy.arguments import check_reduction, check_targets
-from highrank.ops.mixture_cross_entropy.reference import reduce
+from highrank.ops.mixture_cross_entropy.arguments import (
+    check_reduction,
+    check_target_shape,
+    check_targets,
+)
+from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions, check_options
+from highrank.ops.mixture_cross_entropy.targets import (
+    Reduction,
+    Target,
+    Targets,
+    expected,
+    of,
+    reduce,
+    shifted,
+    targets_of,
+    weighted,
+    without_ignored,
+)
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
+from highrank.ops.tracing import is_static
+
+# What a stateful head is given besides the hidden states.
+PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
+
+# Options that have a meaning for logits of softmaxes only.
+MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
 
 
 class HeadOutput(NamedTuple):
@@ -27,6 +50,23 @@ class HeadOutput(NamedTuple):
     """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
     loss: Tensor
     """The reduced negative log-likelihood."""
+
+
+class MeasuredOutput(NamedTuple):
+    """With by-products of the same pass, where `also` names some."""
+
+    output: Tensor
+    loss: Tensor
+    by_products: dict[str, Tensor]
+
+
+class ForwardOptions(LossOptions, total=False):
+    """Keyword arguments of a head's `forward`."""
+
+    tokens: Tensor
+    """(T, B), what the backbone was given: for a stateful head."""
+    state: Any
+    """What a stateful head remembers of the windows before."""
 
 
 class Head(nn.Module):
@@ -66,6 +106,10 @@ class Head(nn.Module):
         """log p of every token (..., V), normalised, in at least float32; nothing random."""
         raise NotImplementedError
 
+    def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
+        """What training adds to the loss of a window, such as a term that balances weights."""
+        return 0.0
+
     def initial_state(self, batch_size: int) -> Any:
         """What a stateful head remembers before the first window. Dimension 1 is the batch."""
         raise NotImplementedError
@@ -74,8 +118,12 @@ class Head(nn.Module):
         """What it remembers after a window of hidden states (T, B, D) and tokens (T, B)."""
         raise NotImplementedError
 
-    def tie(self, weight: nn.Parameter) -> None:
-        """Share the output embedding with an input embedding's `weight`."""
+    def tie(self, weight: Tensor) -> None:
+        """Share the output embedding with an input embedding's `weight`, an nn.Parameter.
+
+        What replaces parameters by new ones, as `to_empty` and `load_state_dict(assign=True)` do,
+        ends the sharing, as everywhere in torch: tie again. A `LanguageModel` does so by itself.
+        """
         if not isinstance(weight, nn.Parameter):
             raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
         if weight.shape != self.weight.shape:
@@ -85,6 +133,10 @@ class Head(nn.Module):
             )
         self.weight = weight
 
+    def resize(self, vocab_size: int) -> None:
+        """Change the number of tokens, keeping the first ones."""
+        raise ValueError(f"{type(self).__name__} cannot be resized.")
+
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
         return self.log_prob_from(self.features(hidden, **past))
@@ -92,31 +144,73 @@ class Head(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        target: Tensor | None = None,
-        reduction: str = "mean",
+        target: Target | None = None,
+        reduction: Reduction = "mean",
         ignore_index: int = -100,
-        **past: Any,
-    ) -> HeadOutput | Tensor:
+        also: Sequence[ByProduct] = (),
+        **options: Unpack[ForwardOptions],
+    ) -> HeadOutput | MeasuredOutput | Tensor:
         """The log-probability of each target, and the loss; without targets, `log_prob(hidden)`.
 
         Args:
             hidden: (..., D).
-            target: (...), token ids, or `ignore_index`.
+            target: (...), token ids, or `ignore_index`. For distillation two tensors (..., M): ids,
+                and the probabilities that a teacher gives them.
             reduction: "mean" over the targets that are not ignored, "sum" or "none".
-            past: `tokens` and `state`, for a stateful head.
+            also: by-products that mixtures yield in the same pass, of "lse", "prediction",
+                "entropy" and "log_weight"; a third result, a dictionary, has them.
+            class_weight: (V,), the weight of each token of the vocabulary as a target.
+            token_weight: (...), the weight of each position.
+            label_smoothing: ε; the target is (1 - ε) · one-hot + ε / V.
+            shift: position t predicts the target at t + shift, along `target`'s last dimension.
+            chunk_bytes: memory for the logits of one chunk of tokens.
+            logit_map, logit_scale, z_loss, backend, group, shard: of mixtures, as of
+                `mixture_cross_entropy`.
+            tokens: (T, B), what the backbone was given: for a stateful head.
+            state: what a stateful head remembers.
         """
+        past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
+        rest: Any = {name: value for name, value in options.items() if name not in PAST}
         features = self.features(hidden, **past)
         if target is None:
+            if rest:
+                raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
-        return self._loss(features, target, reduction, ignore_index)
+        found = self._loss(features, target, reduction, ignore_index, also, rest)
+        return found if also else HeadOutput(found.output, found.loss)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self, hidden: Tensor, target: None = None, **options: Unpack[ForwardOptions]
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            hidden: Tensor,
+            target: Target,
+            reduction: Reduction = "mean",
+            ignore_index: int = -100,
+            **options: Unpack[ForwardOptions],
+        ) -> HeadOutput: ...
+        @overload
+        def __call__(
+            self,
+            hidden: Tensor,
+            target: Target,
+            reduction: Reduction = "mean",
+            ignore_index: int = -100,
+            *,
+            also: Sequence[ByProduct],
+            **options: Unpack[ForwardOptions],
+        ) -> MeasuredOutput: ...
+        def __call__(self, *arguments: Any, **options: Any) -> Any: ...
 
     @torch.no_grad()
     def predict(self, hidden: Tensor, **past: Any) -> Tensor:
         """The likeliest token (...)."""
-        features = self.features(hidden, **past)
-        return self._by_chunks(
-            hidden.shape[:-1], features, lambda chunk: self.log_prob_from(chunk).argmax(-1)
-        )
+        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), self._best)
 
     @torch.no_grad()
     def sample(
@@ -139,35 +233,80 @@ class Head(nn.Module):
 
         return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), tokens_of)
 
+    def _best(self, features: Any) -> Tensor:
+        """The likeliest token (N,) for the features of each of N."""
+        return self.log_prob_from(features).argmax(-1)
+
     def _draw(self, features: Any, generator: torch.Generator | None) -> Tensor:
         """A token (N,) for the features of each of N."""
         return draw(self.log_prob_from(features), generator)
 
-    def _loss(self, features: Any, target: Tensor, reduction: str, ignore_index: int) -> HeadOutput:
+    def _loss(
+        self,
+        features: Any,
+        target: Target,
+        reduction: Reduction,
+        ignore_index: int,
+        also: Sequence[ByProduct],
+        options: LossOptions,
+    ) -> MeasuredOutput:
         """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
         check_reduction(reduction)
-        flat = flattened(features, target.dim())
-        ids = target.reshape(-1).long()  # (N,)
-        kept = (ids != ignore_index).nonzero().squeeze(1)
-        check_targets(ids[kept], self.vocab_size)
-        leaves, tree = tree_flatten(flat)
+        check_options(options)
+        self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
+        if shift := options.get("shift", 0):
+            target = shifted(target, shift)
+            time = (target[0].dim() - 1 if isinstance(target, tuple) else target.dim()) - 1
+            features = tree_map(lambda x: x.narrow(time, 0, x.shape[time] - shift), features)
+        shape = target[0].shape[:-1] if isinstance(target, tuple) else target.shape
+        leaves, tree = tree_flatten(features)
+        check_target_shape(target, tuple(leaves[0].shape[: len(shape)]))
+        leaves = tree_flatten(flattened(features, len(shape)))[0]
+        dtype = at_least_float32(leaves[0].dtype)
+        targets = targets_of(target, options, self.vocab_size, dtype)
+        targets, kept = without_ignored(targets, ignore_index, dtype)
+        check_targets(targets.target, self.vocab_size)
+        leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
+        token_loss = self._streamed(leaves, tree, targets, options.get("chunk_bytes"))
+        loss = reduce(token_loss, targets.mass, reduction)
+        if kept is not None:
+            token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
+        token_loss = token_loss.reshape(shape)
+        if reduction == "none":
+            return MeasuredOutput(0.0 - token_loss, token_loss, {})
+        return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
-        def chunk_loss(ids: Tensor, *leaves: Tensor) -> Tensor:
+    def _streamed(
+        self, leaves: list[Tensor], tree: Any, targets: Targets, chunk_bytes: int | None
+    ) -> Tensor:
+        """The loss of each token (N,)."""
+
+        def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
             log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
-            return -log_p.gather(-1, ids[:, None]).squeeze(-1)  # (n,)
+            loss = expected(-log_p.gather(-1, ids), amount)  # (n,)
+            if targets.smoothing is not None:
+                loss = loss + expected(-log_p, targets.smoothing)
+            return loss
 
-        found = [ids.new_empty(0, dtype=at_least_float32(leaves[0].dtype))]
-        for rows in token_slices(len(kept), self.vocab_size, found[0].itemsize):
-            chosen = kept[rows]
-            parts = (ids[chosen], *(leaf[chosen] for leaf in leaves))
+        ids, amount = targets.target, targets.amount
+        if is_static(leaves[0]):
+            return weighted(chunk_loss(ids, amount, *leaves), targets.token_weight)
+        found = [leaves[0].new_empty(0, dtype=at_least_float32(leaves[0].dtype))]
+        for rows in token_slices(len(ids), self.vocab_size, found[0].itemsize, chunk_bytes):
+            parts = (ids[rows], of(amount, rows), *(leaf[rows] for leaf in leaves))
             loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
             found.append(loss)
-        kept_loss = torch.cat(found)  # (kept,)
-        token_loss = kept_loss.new_zeros(len(ids)).index_copy(0, kept, kept_loss)
-        token_loss = token_loss.reshape(target.shape)
-        if reduction == "none":
-            return HeadOutput(0.0 - token_loss, token_loss)
-        return HeadOutput(0.0 - token_loss.detach(), reduce(kept_loss, reduction))
+        return weighted(torch.cat(found), targets.token_weight)
+
+    def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
+        """Options that this head has no meaning for are errors, not ignored."""
+        for name in names:
+            if options.get(name):
+                raise ValueError(f"{name} must be left out for {type(self).__name__}, got one")
+
+    def _check_hidden(self, hidden: Tensor) -> None:
+        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
+            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
 
     def _by_chunks(
         self, shape: torch.Size, features: Any, tokens_of: Callable[[Any], Tensor]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from highrank.heads.mos import MixtureOfSoftmaxes
+from highrank.heads.start import zero_sum_noise
 
 # The noise that is tried first, in standard deviations of the latent weights; then half, and so on.
 LARGEST_NOISE, NUM_TRIALS = 0.8, 40
@@ -42,8 +43,7 @@ def grown(
     weight, bias = head.latent.weight, head.latent.bias  # (E, D), (E,)
     new.latent.bias.copy_(bias.repeat(num_components))
     new.prior.weight.zero_()
-    noise = torch.randn(num_components, *weight.shape, generator=generator, dtype=weight.dtype)
-    noise = (noise - noise.mean(0)).to(weight.device) * weight.std(correction=0)  # (K, E, D)
+    noise = zero_sum_noise(weight, num_components, generator)  # (K, E, D)
     loss = _loss(head, hidden, target)
     if not math.isfinite(loss):
         raise ValueError(f"the states must have a finite loss, got {loss}")

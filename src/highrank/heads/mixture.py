@@ -6,21 +6,27 @@ A head states its idea in `mixture`; the fused loss and everything else follow. 
 K components, E embedding size, V vocabulary; `...` is any leading dimensions.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, HeadOutput, check_sizes
-from highrank.ops.dropout import locked_dropout
+from highrank.heads.base import Head, MeasuredOutput, check_sizes
+from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.ops.dropout import sequence_dropout
+from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_cross_entropy.arguments import check_targets
-from highrank.ops.mixture_log_prob import mixture_log_prob
+from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import draw
+from highrank.ops.sharding import as_in_first_process, is_distributed
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Literal["tanh", "identity"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "identity": lambda x: x,
 }
@@ -34,7 +40,16 @@ class Mixture(NamedTuple):
 
 
 class MixtureHead(Head):
-    """Base of the mixtures: the output embedding, and the contexts that meet it."""
+    """Base of the mixtures: the output embedding, and the contexts that meet it.
+
+    A subclass with a `logit_map` has softmaxes of mapped logits, and its own `log_prob_from`.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # Other contexts have other bounds: a proof about tokens must not lean on an inherited one.
+        super().__init_subclass__(**options)
+        if {"mixture", "softmaxes"} & set(vars(cls)) and "context_bound" not in vars(cls):
+            cls.context_bound = MixtureHead.context_bound  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -43,7 +58,7 @@ class MixtureHead(Head):
         *,
         num_components: int,
         embedding_size: int | None,
-        activation: str,
+        activation: Activation,
         dropout: float,
         bias: bool,
         batch_first: bool,
@@ -58,7 +73,9 @@ class MixtureHead(Head):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.num_components, self.embedding_size = num_components, size
-        self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
+        self.activation: Activation = activation
+        self.dropout, self.batch_first = dropout, batch_first
+        self.logit_map: LogitMap | None = None
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.empty(vocab_size, size, **options))
         self.bias = nn.Parameter(torch.empty(vocab_size, **options)) if bias else None
@@ -76,10 +93,35 @@ class MixtureHead(Head):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
+    @torch.no_grad()
+    def resize(self, vocab_size: int) -> None:
+        """Keep the first tokens of the vocabulary, or add new ones that start as all tokens did.
+
+        A tied embedding is replaced here only: resize it, too, and tie again.
+        """
+        check_sizes(vocab_size=vocab_size)
+        kept = min(vocab_size, self.vocab_size)
+        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
+        weight[:kept] = self.weight[:kept]
+        self.weight = nn.Parameter(weight, self.weight.requires_grad)
+        if self.bias is not None:
+            bias = self.bias.new_zeros(vocab_size)
+            bias[:kept] = self.bias[:kept]
+            self.bias = nn.Parameter(bias, self.bias.requires_grad)
+        self.vocab_size = vocab_size
+
     @property
     def rank_bound(self) -> int | None:
         """Of one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
         return self.embedding_size + (1 if self.bias is None else 2)
+
+    def context_bound(self, hidden_bound: float | None) -> float | None:
+        """The largest absolute value of a number of a context; None if it is not known.
+
+        Args:
+            hidden_bound: the same of hidden states.
+        """
+        return None
 
     def mixture(self, hidden: Tensor) -> Mixture:
         """The weights (..., K) and the contexts (..., K, E) of a hidden state (..., D)."""
@@ -95,6 +137,17 @@ class MixtureHead(Head):
     def log_prob_from(self, features: Mixture) -> Tensor:
         return mixture_log_prob(features.context, features.log_weight, self.weight, self.bias)
 
+    def _best(self, features: Mixture) -> Tensor:
+        if not is_distributed(self.weight):
+            return super()._best(features)
+        return mixture_argmax(features.context, features.log_weight, self.weight, self.bias)
+
+    def _by_chunks(
+        self, shape: torch.Size, features: Mixture, tokens_of: Callable[[Mixture], Tensor]
+    ) -> Tensor:
+        # Processes that have a part of the vocabulary each are to have the same tokens.
+        return as_in_first_process(super()._by_chunks(shape, features, tokens_of), self.weight)
+
     def extra_repr(self) -> str:
         text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
         if self.num_components > 1:
@@ -105,9 +158,18 @@ class MixtureHead(Head):
         return text + (", batch_first=True" if self.batch_first else "")
 
     def _loss(
-        self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
-    ) -> HeadOutput:
-        token_loss, loss = mixture_loss(
+        self,
+        features: Mixture,
+        target: Target,
+        reduction: Reduction,
+        ignore_index: int,
+        also: Sequence[ByProduct],
+        options: LossOptions,
+    ) -> MeasuredOutput:
+        if self.logit_map is not None:
+            self._refuse(("logit_map",), options)
+            options = {**options, "logit_map": self.logit_map}
+        token_loss, loss, found = mixture_loss(
             features.context,
             features.log_weight,
             self.weight,
@@ -115,31 +177,34 @@ class MixtureHead(Head):
             bias=self.bias,
             reduction=reduction,
             ignore_index=ignore_index,
+            also=also,
+            **options,
         )
-        return HeadOutput(0.0 - token_loss, loss)
+        return MeasuredOutput(0.0 - token_loss, loss, found)
 
     def _draw(self, features: Mixture, generator: torch.Generator | None) -> Tensor:
         """The component first, then the token: exact, and one softmax a token."""
         log_weight, context = features  # (N, K), (N, K, E)
-        chosen = draw(log_weight, generator)  # (N,)
+        chosen = as_in_first_process(draw(log_weight, generator), self.weight)  # (N,)
         rows = torch.arange(len(chosen), device=chosen.device)
         one = Mixture(torch.zeros_like(log_weight[:, :1]), context[rows, chosen].unsqueeze(1))
         return draw(self.log_prob_from(one), generator)
 
     def _contexts(self, hidden: Tensor) -> Tensor:
         """(..., K, E), with dropout: one mask per sequence, shared over time."""
-        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
-            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
+        self._check_hidden(hidden)
         if self.latent is None:
             context = hidden
         else:
             context = ACTIVATIONS[self.activation](self.latent(hidden))
         K, E = self.num_components, self.embedding_size
-        context = context.view(*context.shape[:-1], K, E)  # (..., K, E)
+        return self._dropped(context.view(*context.shape[:-1], K, E))
+
+    def _dropped(self, context: Tensor) -> Tensor:
+        """Contexts (..., K, E) with dropout, in training."""
         if not self.training:
             return context
-        time_dim = int(self.batch_first) if hidden.dim() > 2 else None
-        return locked_dropout(context, self.dropout, time_dim)
+        return sequence_dropout(context, self.dropout, context.dim() - 2, self.batch_first)
 
 
 class PriorMixture(MixtureHead):
@@ -152,9 +217,10 @@ class PriorMixture(MixtureHead):
         num_components: int,
         embedding_size: int,
         *,
-        activation: str = "tanh",
+        activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -171,7 +237,24 @@ class PriorMixture(MixtureHead):
             device=device,
             dtype=dtype,
         )
+        check_start_noise(start_noise)
+        self.start_noise = start_noise
         self.prior = nn.Linear(hidden_size, num_components, bias=False, device=device, dtype=dtype)
+        self._start()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        # The base's constructor comes here before there is a prior.
+        if hasattr(self, "prior"):
+            self._start()
+
+    def _start(self) -> None:
+        if self.start_noise is not None:
+            assert self.latent is not None
+            start_nearly_equal([self.latent], self.prior, self.num_components, self.start_noise)
+
+    def context_bound(self, hidden_bound: float | None) -> float | None:
+        return 1.0 if self.activation == "tanh" else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
         context = self._contexts(hidden)  # (..., K, E)
@@ -202,6 +285,7 @@ def log_responsibility(head: MixtureHead, hidden: Tensor, target: Tensor) -> Ten
         head.weight,
         target.unsqueeze(-1).expand(log_weight.shape),  # (..., K)
         bias=head.bias,
+        logit_map=head.logit_map,
         reduction="none",
     )  # (..., K)
     joint = log_weight - loss

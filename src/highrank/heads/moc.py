@@ -15,6 +15,10 @@ from highrank.heads.mixture import Mixture, PriorMixture
 class MixtureOfContexts(PriorMixture):
     """One softmax over a weighted sum of K contexts. Arguments as `MixtureOfSoftmaxes`."""
 
+    def context_bound(self, hidden_bound: float | None) -> float | None:
+        # A mean of contexts has their bound.
+        return super().context_bound(hidden_bound)
+
     def softmaxes(self, hidden: Tensor) -> Mixture:
         log_weight, context = self.mixture(hidden)
         fraction = log_weight.exp().to(context.dtype)  # (..., K)

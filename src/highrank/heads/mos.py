@@ -20,6 +20,8 @@ class MixtureOfSoftmaxes(PriorMixture):
         activation: "tanh" (the paper) or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts: all the same, plus noise that sums to zero,
+            of this fraction of their standard deviation. None (the paper) draws them independently.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 

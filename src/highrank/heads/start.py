@@ -1,0 +1,46 @@
+"""Contexts that start nearly equal: all the same, plus noise that sums to zero.
+
+The mixture then begins as one softmax would, and learns as fast as one, while its components are
+free to specialise. The noise of the K components sums to zero, so that the mixture changes in
+second order only. K components, E embedding size, D hidden size.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+# What a near-identical start multiplies the weights of the prior with: almost uniform mixtures.
+PRIOR_SCALE = 0.1
+
+
+def zero_sum_noise(
+    weight: Tensor, num_components: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """(K, *weight.shape), in standard deviations of `weight`; its sum over K is zero."""
+    noise = torch.randn(num_components, *weight.shape, generator=generator, dtype=weight.dtype)
+    return (noise - noise.mean(0)).to(weight.device) * weight.std(correction=0)
+
+
+@torch.no_grad()
+def start_nearly_equal(
+    latents: Iterable[nn.Linear], prior: nn.Linear, num_components: int, noise: float
+) -> None:
+    """Give all contexts the first one's initial values plus noise, and the prior small ones.
+
+    Args:
+        latents: D → K · E each, freshly initialised.
+        prior: D → K, freshly initialised.
+        noise: in standard deviations of the first context's weights.
+    """
+    for latent in latents:
+        weight = latent.weight[: len(latent.weight) // num_components].clone()  # (E, D)
+        spread = zero_sum_noise(weight, num_components)  # (K, E, D)
+        latent.weight.copy_((weight + noise * spread).flatten(0, 1))
+        latent.bias.copy_(latent.bias[: len(weight)].repeat(num_components))
+    prior.weight.mul_(PRIOR_SCALE)
+
+
+def check_start_noise(noise: float | None) -> None:
+    if noise is not None and not 0 <= noise < float("inf"):
+        raise ValueError(f"start_noise must be finite and at least 0, got {noise}")
