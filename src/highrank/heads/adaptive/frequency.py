@@ -1,0 +1,62 @@
+"""Tokens by frequency, and how many of them are worth a column of the first softmax.
+
+Costs count the multiplies of the loss, in units of one softmax over the whole vocabulary. K
+components, V vocabulary, R frequent tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def frequency_order(counts: Sequence[int] | None, vocab_size: int) -> NDArray[np.int64]:
+    """Token ids (V,), the most frequent first; without counts, ids are taken to be in order.
+
+    Args:
+        counts: how often the training split has each token.
+    """
+    if counts is None:
+        return np.arange(vocab_size)
+    if len(counts) != vocab_size:
+        raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(counts)}")
+    return np.argsort(-np.asarray(counts, dtype=np.int64), kind="stable")
+
+
+def costs(
+    counts: Sequence[int] | None,
+    vocab_size: int,
+    num_components: int,
+    tail_cost: float = 1.0,
+) -> NDArray[np.float64]:
+    """The cost (V,) of K softmaxes over R frequent tokens and a tail of the others, R = 1 … V.
+
+        (K · (R + 1) + (V - R) · tail_cost · fraction of tokens that are in the tail) / V
+
+    Args:
+        counts: how often the training split has each token; None assumes Zipf's law.
+        tail_cost: of a column of the tail, relative to one of the first softmax.
+    """
+    V = vocab_size
+    if counts is None or not any(counts):
+        frequency = 1.0 / np.arange(1, V + 1)
+    else:
+        frequency = np.asarray(counts, dtype=np.float64)[frequency_order(counts, V)]
+    covered = frequency.cumsum() / frequency.sum()  # (V,)
+    R = np.arange(1, V + 1)
+    tail = (V - R) * tail_cost * (1.0 - covered)
+    # With all tokens frequent there is no tail, nor a column for it.
+    head = num_components * np.where(R < V, R + 1, R)
+    found: NDArray[np.float64] = (head + tail) / V
+    return found
+
+
+def cheapest(cost: NDArray[np.float64]) -> int:
+    """R of the least cost."""
+    return int(cost.argmin()) + 1
+
+
+def affordable(cost: NDArray[np.float64], most: float = 1.0) -> int:
+    """The largest R that costs at most `most`; if none does, the cheapest."""
+    found = np.flatnonzero(cost <= most)
+    return int(found[-1]) + 1 if len(found) else cheapest(cost)
