@@ -1,0 +1,131 @@
+"""Mixtures of softmaxes with further components that cost nothing per token of the vocabulary.
+
+    p(token | hidden) = g_0 · Σ_k π_k softmax(W h_k + b)[token] + Σ_j g_j · q_j(token)
+    g = softmax(0, G hidden + c)
+
+The loss needs q_j of the target only, and the fused loss takes it as a further term. A head states
+its q; π and h are those of a mixture of softmaxes, which is a softmax over tanh(Linear(hidden)) if
+K = 1. K softmaxes, J further components, E embedding size, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from highrank.heads.base import Head, MeasuredOutput
+from highrank.heads.mixture import Mixture
+from highrank.heads.mos import MixtureOfSoftmaxes
+from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_log_prob import mixture_log_prob
+from highrank.ops.numerics import at_least_float32
+
+
+class Extended(NamedTuple):
+    mixture: Mixture
+    """Of the softmaxes alone."""
+    gate: Tensor
+    """(..., J), the logits of g_1 … g_J; that of g_0 is 0."""
+    extra: Any
+    """What q is made from: a pytree of tensors (..., anything)."""
+
+
+class ExtendedMixture(Head):
+    """Base of the heads with further components: their weights, the loss, all probabilities.
+
+    A subclass writes `extra`, `extra_log_prob` and `extra_log_prob_of`.
+
+    Args:
+        softmaxes: the K softmaxes, their weights and contexts.
+        num_extra: J.
+        extra_weight: Σ_j g_j at the start.
+    """
+
+    def __init__(self, softmaxes: MixtureOfSoftmaxes, num_extra: int, extra_weight: float) -> None:
+        super().__init__(softmaxes.hidden_size, softmaxes.vocab_size)
+        if not 0 < extra_weight < 1:
+            raise ValueError(f"the start weight must be between 0 and 1, got {extra_weight}")
+        self.softmaxes, self.extra_weight = softmaxes, extra_weight
+        self.num_components = softmaxes.num_components
+        self.embedding_size = softmaxes.embedding_size
+        weight = softmaxes.weight
+        self.gate = nn.Linear(self.hidden_size, num_extra, device=weight.device, dtype=weight.dtype)
+
+    def reset_parameters(self) -> None:
+        """The softmaxes as they always start; gates that do not depend on the hidden state."""
+        self.softmaxes.reset_parameters()
+        nn.init.zeros_(self.gate.weight)
+        each = self.extra_weight / self.gate.out_features
+        nn.init.constant_(self.gate.bias, math.log(each / (1 - self.extra_weight)))
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """Of each token, in all softmaxes."""
+        return self.softmaxes.bias
+
+    def tie(self, weight: Tensor) -> None:
+        self.softmaxes.tie(weight)
+
+    def extra(self, hidden: Tensor, **past: Any) -> Any:
+        """What the further components of each token are made from."""
+        raise NotImplementedError
+
+    def extra_log_prob(self, extra: Any, log_gate: Tensor) -> Tensor:
+        """log Σ_j g_j q_j of every token, (..., V), from log g (..., J)."""
+        raise NotImplementedError
+
+    def extra_log_prob_of(self, extra: Any, target: Tensor) -> Tensor:
+        """log q_j of the targets (...), (..., J); of those outside 0 … V - 1, anything."""
+        raise NotImplementedError
+
+    def features(self, hidden: Tensor, **past: Any) -> Extended:
+        mixture = self.softmaxes.mixture(hidden)
+        return Extended(mixture, self.gate(hidden), self.extra(hidden, **past))
+
+    def log_gate(self, features: Extended) -> Tensor:
+        """log g, (..., 1 + J), normalised: the weight of all softmaxes together comes first."""
+        gate = features.gate
+        return F.pad(gate, (1, 0)).log_softmax(-1, dtype=at_least_float32(gate.dtype))
+
+    def log_prob_from(self, features: Extended) -> Tensor:
+        log_gate, (log_weight, context) = self.log_gate(features), features.mixture
+        weight, bias = self.softmaxes.weight, self.softmaxes.bias
+        log_p = mixture_log_prob(context, log_weight + log_gate[..., :1], weight, bias)  # (..., V)
+        extra = self.extra_log_prob(features.extra, log_gate[..., 1:])  # (..., V)
+        # Where both are −inf autograd would make NaN of the gradient: it never sees these.
+        impossible = (log_p == -torch.inf) & (extra == -torch.inf)
+        extra = extra.masked_fill(impossible, 0.0)
+        return torch.logaddexp(log_p, extra).masked_fill(impossible, -torch.inf)
+
+    def _loss(
+        self,
+        features: Extended,
+        target: Target,
+        reduction: Reduction,
+        ignore_index: int,
+        also: Sequence[ByProduct],
+        options: LossOptions,
+    ) -> MeasuredOutput:
+        """The fused loss, or, where it needs more than the target's probability, the streamed."""
+        is_of_one = not (options.get("label_smoothing") or options.get("shift"))
+        if isinstance(target, tuple) or not is_of_one:
+            return super()._loss(features, target, reduction, ignore_index, also, options)
+        log_gate, (log_weight, context) = self.log_gate(features), features.mixture
+        token_loss, loss, found = mixture_loss(
+            context,
+            log_weight + log_gate[..., :1],
+            self.softmaxes.weight,
+            target,
+            bias=self.softmaxes.bias,
+            extra=(log_gate[..., 1:], self.extra_log_prob_of(features.extra, target)),
+            reduction=reduction,
+            ignore_index=ignore_index,
+            also=also,
+            **options,
+        )
+        return MeasuredOutput(0.0 - token_loss, loss, found)

@@ -1,0 +1,181 @@
+"""A trained pointer beside a mixture of softmaxes: it copies tokens of the recent past.
+
+Merity, Xiong, Bradbury and Socher (2017), arXiv 1609.07843, with the pairs of the neural cache of
+Grave, Joulin and Usunier (2017), arXiv 1612.04426: what followed a state like the present one.
+
+    p(token) = (1 - g_t) · Σ_k π_k softmax(W h_k + b)[token] + g_t · Σ_{i: x_{i+1} = token} a_ti
+    a_t = softmax_i(query(s_t) · key(s_i)),  i = t - L … t - 1,  g_t = σ(gate(s_t))
+
+s_t is the hidden state after token x_t. Keys of earlier windows are remembered, without gradient.
+No window changes a probability. Before the first pair of a stream there is nothing to point at.
+With K = 1 the rank of log p is at most E + 2 plus the number of different tokens ever in memory.
+T time, B streams, D hidden size, K softmaxes, L pairs that are remembered, S size of a key.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from highrank.heads.base import check_sizes
+from highrank.heads.extra import Extended, ExtendedMixture
+from highrank.heads.mixture import Activation
+from highrank.heads.mos import MixtureOfSoftmaxes
+from highrank.ops.numerics import at_least_float32
+
+
+class Memory(NamedTuple):
+    """The last L states of each stream, the newest last."""
+
+    key: Tensor
+    """(L, B, S)."""
+    token: Tensor
+    """(L, B), the token that led to the state; -1 before the first one."""
+
+
+class Pointed(NamedTuple):
+    log_attention: Tensor
+    """(..., L), normalised over the pairs that exist."""
+    candidate: Tensor
+    """(..., L), the token of each pair; -1 where there is none."""
+
+
+class Pointer(ExtendedMixture):
+    """K softmaxes and a pointer to the tokens that followed the last L states.
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        num_components: K, the softmaxes; one is a softmax over tanh(Linear(hidden)).
+        embedding_size: E.
+        num_states: L, how many states the pointer remembers.
+        key_size: S, the size of its keys and queries.
+        pointer_weight: g, the pointer's weight at the start.
+        activation: "tanh" or "identity", of the softmaxes' contexts.
+        dropout: on the contexts.
+        bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
+    """
+
+    is_stateful = True
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        *,
+        num_states: int = 400,
+        key_size: int = 64,
+        pointer_weight: float = 0.1,
+        activation: Activation = "tanh",
+        dropout: float = 0.0,
+        bias: bool = True,
+        start_noise: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        softmaxes = MixtureOfSoftmaxes(
+            hidden_size,
+            vocab_size,
+            num_components,
+            embedding_size,
+            activation=activation,
+            dropout=dropout,
+            bias=bias,
+            start_noise=start_noise,
+            device=device,
+            dtype=dtype,
+        )
+        super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
+        check_sizes(num_states=num_states, key_size=key_size)
+        self.num_states, self.key_size = num_states, key_size
+        self.query = nn.Linear(hidden_size, key_size, bias=False, device=device, dtype=dtype)
+        self.key = nn.Linear(hidden_size, key_size, bias=False, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Queries and keys start equal: attention is on what followed similar states, as a cache.
+
+        A random projection of this size leaves products of states as they are, on average.
+        """
+        super().reset_parameters()
+        nn.init.normal_(self.key.weight, std=self.key_size**-0.5)
+        with torch.no_grad():
+            self.query.weight.copy_(self.key.weight)
+
+    def initial_state(self, batch_size: int) -> Memory:
+        weight = self.key.weight
+        key = weight.new_zeros(self.num_states, batch_size, self.key_size)
+        empty = torch.full((self.num_states, batch_size), -1, device=weight.device)
+        return Memory(key, empty)
+
+    @torch.no_grad()
+    def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
+        key, token = self._joined(self.key(hidden), tokens, state)
+        return Memory(key[-self.num_states :], token[-self.num_states :])
+
+    def features(self, hidden: Tensor, **past: Any) -> Extended:
+        found = super().features(hidden, **past)
+        # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
+        nothing = (found.extra.candidate < 0).all(-1, keepdim=True)  # (T, B, 1)
+        gate = found.gate.masked_fill(nothing, torch.finfo(found.gate.dtype).min)
+        return found._replace(gate=gate)
+
+    def extra(
+        self,
+        hidden: Tensor,
+        tokens: Tensor | None = None,
+        state: Memory | None = None,
+        **past: Any,
+    ) -> Pointed:
+        if hidden.dim() != 3 or tokens is None or tokens.shape != hidden.shape[:-1]:
+            found = None if tokens is None else tuple(tokens.shape)
+            raise ValueError(
+                f"hidden must be (T, B, D) and tokens (T, B), got {tuple(hidden.shape)} and {found}"
+            )
+        state = self.initial_state(hidden.shape[1]) if state is None else state
+        key, token = self._joined(self.key(hidden), tokens, state)  # (L + T, B, S), (L + T, B)
+        # Pair i is state i and the token after it. Token t sees the pairs t … t + L - 1.
+        token = token.T.contiguous()  # (B, L + T)
+        is_empty = (token[:, :-1] < 0).unfold(1, self.num_states, 1)  # (B, T, L)
+        candidate = token[:, 1:].unfold(1, self.num_states, 1).masked_fill(is_empty, -1)
+        score = self._scores(self.query(hidden), key)  # (B, T, L)
+        score = score.masked_fill(is_empty, torch.finfo(score.dtype).min)
+        return Pointed(score.log_softmax(-1).transpose(0, 1), candidate.transpose(0, 1))
+
+    def extra_log_prob_of(self, extra: Pointed, target: Tensor) -> Tensor:
+        # As logsumexp over the pairs with this token, which takes three times as long.
+        missed = extra.candidate != target[..., None]  # (..., L)
+        log_part = extra.log_attention.masked_fill(missed, -torch.inf)
+        top = log_part.detach().amax(-1, keepdim=True)  # (..., 1)
+        nowhere = top == -torch.inf
+        top = top.masked_fill(nowhere, 0.0)
+        total = (log_part - top).exp().sum(-1, keepdim=True).masked_fill(nowhere, 1.0)
+        return (total.log() + top).masked_fill(nowhere, -torch.inf)
+
+    def extra_log_prob(self, extra: Pointed, log_gate: Tensor) -> Tensor:
+        log_attention, candidate = extra
+        attention = log_attention.exp().masked_fill(candidate < 0, 0.0)  # (..., L)
+        prob = attention.new_zeros(*attention.shape[:-1], self.vocab_size)
+        prob = prob.scatter_add(-1, candidate.clamp(min=0), attention)  # (..., V)
+        missed = prob == 0
+        return (prob.masked_fill(missed, 1.0).log() + log_gate).masked_fill(missed, -torch.inf)
+
+    def _joined(self, key: Tensor, token: Tensor, state: Memory) -> Memory:
+        return Memory(torch.cat((state.key, key)), torch.cat((state.token, token)))
+
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """query_t · key_i for i = t … t + L - 1: (B, T, L) from (T, B, S) and (L + T, B, S)."""
+        L, device = self.num_states, query.device
+        query, key = query.transpose(0, 1), key.transpose(0, 1)  # (B, T, S), (B, L + T, S)
+        found = []
+        # Blocks of L tokens: long windows do not compare every token with every other.
+        for block, rows in enumerate(query.split(L, 1)):  # (B, n, S)
+            n = rows.shape[1]
+            table = rows @ key[:, block * L : block * L + n + L].mT  # (B, n, n + L)
+            seen = torch.arange(n, device=device)[:, None] + torch.arange(L, device=device)
+            found.append(table.gather(-1, seen.expand(len(table), n, L)))  # (B, n, L)
+        score = torch.cat(found, 1)
+        return score.to(at_least_float32(score.dtype))

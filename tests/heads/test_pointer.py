@@ -1,0 +1,164 @@
+"""The pointer against a loop over all pairs, its memory across windows, and its limiting cases."""
+
+import pytest
+import torch
+from torch import nn
+
+from highrank.heads import Pointer
+
+T, B, D, V, E, L, S = 9, 2, 6, 11, 4, 5, 3
+
+
+@pytest.fixture(params=[1, 3], ids=["K=1", "K=3"])
+def head(request, generic):
+    return generic(Pointer(D, V, request.param, E, num_states=L, key_size=S), scale=0.7)
+
+
+def window(length=T):
+    hidden = torch.randn(length, B, D, dtype=torch.float64)
+    return hidden, torch.randint(V, (length, B)), torch.randint(V, (length, B))
+
+
+def reference(head, hidden, tokens):
+    """The definition, one token and one pair after the other, (T, B, V)."""
+    plain = head.softmaxes.log_prob(hidden).exp()
+    rows = []
+    for t in range(len(hidden)):
+        streams = []
+        for b in range(hidden.shape[1]):
+            pairs = range(max(0, t - head.num_states), t)
+            prob = plain[t, b]
+            if pairs:
+                query = head.query(hidden[t, b])
+                score = torch.stack([query @ head.key(hidden[i, b]) for i in pairs])
+                copied = torch.zeros(V).double()
+                for i, weight in zip(pairs, score.softmax(-1), strict=True):
+                    copied = copied + weight * nn.functional.one_hot(tokens[i + 1, b], V)
+                gate = head.gate(hidden[t, b]).sigmoid()
+                prob = (1 - gate) * prob + gate * copied
+            streams.append(prob)
+        rows.append(torch.stack(streams))
+    return torch.stack(rows).log()
+
+
+def test_values_and_gradients_are_those_of_the_definition(head):
+    hidden, tokens, target = window(13)
+    hidden.requires_grad_()
+    past = {"tokens": tokens, "state": head.initial_state(B)}
+    want = reference(head, hidden, tokens)
+    torch.testing.assert_close(head.log_prob(hidden, **past), want, rtol=1e-10, atol=1e-10)
+    want = -want.gather(-1, target[..., None]).mean()
+    loss = head(hidden, target, **past).loss
+    torch.testing.assert_close(loss, want, rtol=1e-10, atol=1e-10)
+    leaves = [hidden, *head.parameters()]
+    got, wanted = (torch.autograd.grad(x, leaves, allow_unused=True) for x in (loss, want))
+    # The prior of one component has no influence.
+    is_one = head.num_components == 1
+    assert [g is None for g in wanted].count(True) == 0 or is_one
+    for one, other in zip(got, wanted, strict=True):
+        other = torch.zeros_like(one) if other is None else other
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 13, [4, 9], [2, 1, 7, 3], [12, 1]], ids=str)
+def test_windows_of_any_length_are_one_long_window(head, lengths):
+    hidden, tokens, target = window(13)
+    whole = head(hidden, target, tokens=tokens, state=head.initial_state(B)).output
+    state, found, start = head.initial_state(B), [], 0
+    for length in lengths:
+        part = slice(start, start + length)
+        past = {"tokens": tokens[part], "state": state}
+        found.append(head(hidden[part], target[part], **past).output)
+        state, start = head.advance(hidden[part], tokens[part], state), start + length
+    torch.testing.assert_close(torch.cat(found), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_equal_scores_count_the_remembered_tokens(head):
+    hidden, tokens, _ = window()
+    nn.init.zeros_(head.query.weight)
+    nn.init.zeros_(head.gate.weight)
+    nn.init.constant_(head.gate.bias, 1000.0)
+    prob = head.log_prob(hidden, tokens=tokens).exp()
+    for t in range(1, T):
+        seen = tokens[max(1, t - L + 1) : t + 1]
+        count = torch.stack([column.bincount(minlength=V) for column in seen.T]).double()
+        torch.testing.assert_close(prob[t], count / len(seen), rtol=1e-12, atol=1e-12)
+    # The first token has no pair before it.
+    torch.testing.assert_close(prob[0].log(), head.softmaxes.log_prob(hidden[0]))
+
+
+def test_a_sharp_attention_copies_what_followed_the_same_state(head):
+    """As an induction: after a state that was there before, the token that followed it."""
+    hidden, tokens, _ = window()
+    hidden[6] = hidden[2]
+    nn.init.eye_(head.key.weight)
+    with torch.no_grad():
+        head.query.weight.copy_(1e4 * head.key.weight)
+        hidden.copy_(nn.functional.normalize(hidden[..., :S], dim=-1).repeat(1, 1, 2))
+    nn.init.zeros_(head.gate.weight)
+    nn.init.constant_(head.gate.bias, 1000.0)
+    assert torch.equal(head.predict(hidden, tokens=tokens)[6], tokens[3])
+
+
+def test_no_probability_depends_on_a_later_token_or_another_stream(head):
+    hidden, tokens, _ = window()
+    changed = tokens.clone()
+    changed[5:, 0] = (changed[5:, 0] + 1) % V
+    before, after = (head.log_prob(hidden, tokens=given) for given in (tokens, changed))
+    assert torch.equal(before[:5], after[:5]) and torch.equal(before[:, 1], after[:, 1])
+    assert not torch.equal(before[5:, 0], after[5:, 0])
+
+
+def test_the_keys_of_a_window_get_gradients_and_those_before_it_do_not(head):
+    hidden, tokens, target = window()
+    hidden.requires_grad_()
+    state = head.advance(hidden, tokens, head.initial_state(B))
+    assert not state.key.requires_grad and state.key.shape == (L, B, S)
+    assert torch.equal(state.token, tokens[-L:])
+    copied = tokens[-2:-1]
+    head(hidden[:1], copied, tokens=tokens[:1], state=state).loss.backward()
+    assert (head.key.weight.grad == 0).all() and head.query.weight.grad.any()
+    head(hidden, target, tokens=tokens, state=state).loss.backward()
+    assert head.key.weight.grad.any()
+
+
+def test_it_starts_as_a_cache_of_similar_states():
+    head = Pointer(200, V, 1, E, key_size=128)
+    assert torch.equal(head.query.weight, head.key.weight) and not head.gate.weight.any()
+    one, other = torch.randn(2, 200)
+    similarity = head.query(one) @ head.key(one) / (one @ one)
+    assert 0.6 < similarity < 1.4
+    assert abs(head.query(one) @ head.key(other)) < 0.5 * (one @ one)
+
+
+def test_the_rank_of_log_prob_exceeds_the_bound_of_one_softmax(generic):
+    head = generic(Pointer(16, 60, 1, 4, num_states=30, key_size=8))
+    hidden, tokens = torch.randn(90, 1, 16).double(), torch.randint(60, (90, 1))
+    log_prob = head.log_prob(hidden, tokens=tokens)[:, 0]
+    assert head.rank_bound is None
+    assert torch.linalg.matrix_rank(log_prob) > 4 * (4 + 2)
+
+
+def test_only_tokens_that_were_in_memory_raise_the_rank_of_one_softmax(generic):
+    head = generic(Pointer(16, 60, 1, 4, num_states=30, key_size=8))
+    hidden, tokens = torch.randn(90, 1, 16).double(), torch.randint(10, (90, 1))
+    log_prob = head.log_prob(hidden, tokens=tokens)[:, 0]
+    assert torch.linalg.matrix_rank(log_prob) == (4 + 2) + 10
+
+
+def test_training_makes_no_table_of_the_vocabulary_for_the_pointer(watch):
+    head = Pointer(D, 5000, 1, E, num_states=L, key_size=S)
+    tokens = torch.randint(5000, (30, 1))
+    with watch() as plain:
+        head.softmaxes(torch.randn(30, 1, D), tokens).loss.backward()
+    with watch() as pointing:
+        head(torch.randn(30, 1, D), tokens, tokens=tokens).loss.backward()
+    tables = [sum(size >= 5000 for size in seen.sizes) for seen in (plain, pointing)]
+    assert tables[0] == tables[1]
+
+
+def test_hidden_states_without_their_tokens_are_refused(head):
+    with pytest.raises(ValueError, match=r"tokens \(T, B\), got \(9, 2, 6\) and None"):
+        head(torch.randn(T, B, D).double())
+    with pytest.raises(ValueError, match="num_states must be at least 1, got 0"):
+        Pointer(D, V, 1, E, num_states=0)
