@@ -1,0 +1,148 @@
+"""Multi-facet softmax (MFS): Chang and McCallum (2022), ACL 60.
+
+    p = Σ_k π_k · softmax(z_k),  z_1v = w_v · f_{v mod P} + b_v,  z_kv = w_v · f_{P+k-1} + b_v
+    f_i = L_i q + c_i,  π = softmax(M q + d),  q = [last, GELU(G block + e)]
+
+A mixture of K softmaxes of which the first is partitioned (`partition.py`). Its input is the last
+layer's hidden state beside a summary of a block: the hidden states of several layers, at this
+position and some before it. The authors' setting for GPT-2 is K = 3, P = 4, three layers and two
+earlier positions; their loss adds 1e-8 to p, this one is exact.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from highrank.heads.base import check_sizes
+from highrank.heads.logits import LogitHead
+from highrank.heads.partition import block_order, block_sizes
+from highrank.ops.joined_linear import joined_linear
+from highrank.ops.numerics import at_least_float32
+
+# Noise around the identity that facets start from.
+START = 1e-4
+
+
+class MultiFacetSoftmax(LogitHead):
+    """K softmaxes over linear facets of the hidden states, the first partitioned.
+
+    Args:
+        hidden_size: D, of all layers' hidden states side by side.
+        vocab_size: V.
+        num_components: K.
+        embedding_size: E, the size of each facet and of the output embedding.
+        num_partitions: P, blocks of the vocabulary in the first softmax.
+        layers: whose hidden states are in the block; the last one must be -1.
+        num_previous: earlier positions in the block; from 1 on the head is stateful.
+        layer_sizes: of each layer's hidden states; None with one layer.
+        dropout: on the facets, one mask per sequence, independent per facet.
+        bias: whether each token has a bias.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        *,
+        num_partitions: int = 4,
+        layers: tuple[int, ...] = (-1,),
+        num_previous: int = 0,
+        layer_sizes: Sequence[int] | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            vocab_size,
+            embedding_size=embedding_size,
+            dropout=dropout,
+            bias=bias,
+            batch_first=False,
+            device=device,
+            dtype=dtype,
+        )
+        check_sizes(num_components=num_components, num_partitions=num_partitions)
+        if not layers or layers[-1] != -1:
+            raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
+        if num_previous < 0:
+            raise ValueError(f"num_previous must be at least 0, got {num_previous}")
+        if layer_sizes is None and len(layers) > 1:
+            raise ValueError(f"layer_sizes must be given for {len(layers)} layers, got None")
+        self.num_components, self.num_partitions = num_components, num_partitions
+        self.layers, self.num_previous = tuple(layers), num_previous
+        self.is_stateful = num_previous > 0
+        self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        num_facets = num_partitions + num_components - 1
+        size = 2 * self.last_size
+        self.block = nn.Linear((1 + num_previous) * hidden_size, self.last_size, **options)
+        self.latent = nn.Linear(size, num_facets * embedding_size, **options)
+        self.prior = nn.Linear(size, num_components, **options)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Facets start as the last hidden state, where sizes allow it, so p as one softmax."""
+        super().reset_parameters()
+        E = self.embedding_size
+        if self.last_size != E:
+            return
+        nn.init.zeros_(self.latent.bias)
+        nn.init.uniform_(self.latent.weight, -START / 2, START / 2)
+        with torch.no_grad():
+            facets = self.latent.weight.unflatten(0, (-1, E))  # (facets, E, 2 · E)
+            facets[-1].zero_()
+            facets[:, :, :E] += torch.eye(E, dtype=facets.dtype, device=facets.device)
+
+    @property
+    def rank_bound(self) -> int | None:
+        """None with several softmaxes; of one, as a partitioned softmax with linear contexts."""
+        if self.num_components > 1:
+            return None
+        size = self.num_partitions * self.embedding_size + (0 if self.bias is None else 1)
+        return 1 + min(size, 2 * self.last_size + 1)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        return self.weight.new_zeros(self.num_previous, batch_size, self.hidden_size)
+
+    def advance(self, hidden: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
+        """The last hidden states (num_previous, B, D)."""
+        return torch.cat((state.to(hidden.dtype), hidden))[-self.num_previous :]
+
+    def token_order(self) -> Tensor:
+        return block_order(self.vocab_size, self.num_partitions, self.weight.device)
+
+    def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
+        """Log-weights (..., K) and facets (..., P + K - 1, E)."""
+        self._check_hidden(hidden)
+        block = self._block(hidden, past.get("state")) if self.is_stateful else hidden
+        summary = F.gelu(self.block(block))
+        q = torch.cat((hidden[..., -self.last_size :], summary), -1)
+        facet = self.latent(q).unflatten(-1, (-1, self.embedding_size))
+        logits = self.prior(q)
+        log_weight = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        return log_weight, self._dropped(facet)
+
+    def shared(self) -> Sequence[Tensor]:
+        bias, blocks = self._ordered(block_sizes(self.vocab_size, self.num_partitions))
+        return bias.repeat(self.num_components), torch.cat(tuple(blocks)), *blocks
+
+    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+        (facet,), (bias, weight, *blocks) = features, shared
+        weights = [*blocks, *[weight] * (self.num_components - 1)]
+        return joined_linear(facet.unbind(1), weights, bias, num_softmaxes=self.num_components)
+
+    def _block(self, hidden: Tensor, state: Tensor | None) -> Tensor:
+        """Hidden states (T, B, …) of this position and of those before it; zeros at first."""
+        if hidden.dim() != 3:
+            raise ValueError(f"hidden must be (T, B, D) for a block, got {tuple(hidden.shape)}")
+        before = self.initial_state(hidden.shape[1]) if state is None else state
+        known, T = torch.cat((before.to(hidden.dtype), hidden)), len(hidden)
+        starts = range(self.num_previous, -1, -1)
+        return torch.cat([known[start : start + T] for start in starts], -1)

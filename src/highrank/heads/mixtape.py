@@ -1,0 +1,142 @@
+"""Mixtape: Yang, Luong, Salakhutdinov and Le (2019), NeurIPS 32.
+
+    p = softmax(z),  z_v = Σ_k π_vk (w_v · h_k) + b_v,  h_k = tanh(C_k hidden + c_k)
+
+The contexts are mixed in the space of logits, with weights of each token's own, so that one
+normaliser is enough. The weights are the leaves of a binary tree with a gate at each of its K - 1
+nodes, node 0 being the root and 2j + 1 and 2j + 2 the children of node j:
+
+    gate_vj = σ(x_v · t_j + s_j + β_vj),  t_j = tanh(U_j hidden + a_j),  s_j = u_j · hidden
+
+The R most frequent tokens have gates. All others share σ(s_j), and with it one mixed context, which
+bounds the rank of log p by R + E + 2. Tree and sharing are those of Google's code in
+mesh-TensorFlow, whose numbers the tests reproduce.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from highrank.heads.base import check_sizes
+from highrank.heads.logits import LogitHead
+from highrank.ops.gated_tree import mixed, mixed_by_score
+from highrank.ops.joined_linear import joined_linear
+from highrank.ops.numerics import at_least_float32
+
+
+class Mixtape(LogitHead):
+    """One softmax over logits that each token mixes from K contexts.
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        num_components: K, a power of two from 2 on. The paper has 4.
+        embedding_size: E, the size of each context and of the output embedding.
+        frequent_fraction: of the vocabulary, the most frequent tokens, with gates of their own.
+        gate_size: numbers of a token that its gates depend on.
+        token_counts: how often the training split has each token; None if ids are in order of
+            frequency.
+        dropout: on the contexts, one mask per sequence, independent per component.
+        bias: whether each token has a bias.
+        batch_first: hidden is (B, T, D) rather than (T, B, D).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        *,
+        frequent_fraction: float = 0.1,
+        gate_size: int = 32,
+        token_counts: Sequence[int] | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            vocab_size,
+            embedding_size=embedding_size,
+            dropout=dropout,
+            bias=bias,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        check_sizes(gate_size=gate_size)
+        if num_components < 2 or num_components & (num_components - 1):
+            raise ValueError(
+                f"num_components must be a power of two from 2 on, got {num_components}"
+            )
+        if not 0 <= frequent_fraction <= 1:
+            raise ValueError(f"frequent_fraction must be from 0 to 1, got {frequent_fraction}")
+        self.num_components, self.gate_size = num_components, gate_size
+        self.num_frequent = round(frequent_fraction * vocab_size)
+        num_nodes = num_components - 1
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.latent = nn.Linear(hidden_size, num_components * embedding_size, **options)
+        self.gate = nn.Linear(hidden_size, num_nodes * gate_size, **options)
+        self.shared_gate = nn.Linear(hidden_size, num_nodes, bias=False, **options)
+        self.gate_embedding = nn.Parameter(torch.empty(self.num_frequent, gate_size, **options))
+        self.gate_bias = nn.Parameter(torch.empty(self.num_frequent, num_nodes, **options))
+        order = _by_frequency(token_counts, vocab_size)
+        self.register_buffer("order", order if device is None else order.to(device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gates normal, as in mesh-TensorFlow; the rest as in the other heads."""
+        super().reset_parameters()
+        nn.init.normal_(self.gate_embedding)
+        nn.init.normal_(self.gate_bias)
+
+    @property
+    def rank_bound(self) -> int | None:
+        """R columns are free; the others have E from the mixed context and 1 from the bias."""
+        others = self.embedding_size + (0 if self.bias is None else 1)
+        return self.num_frequent + min(others, self.vocab_size - self.num_frequent) + 1
+
+    def token_order(self) -> Tensor:
+        return self.get_buffer("order")
+
+    def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
+        """Log-weights of the one softmax, contexts (..., K, E), gates' features (..., K-1, G)."""
+        self._check_hidden(hidden)
+        context = torch.tanh(self.latent(hidden)).unflatten(-1, (self.num_components, -1))
+        share = self.shared_gate(hidden)  # (..., K-1)
+        gate = torch.tanh(self.gate(hidden)).unflatten(-1, (-1, self.gate_size))
+        zeros = share.new_zeros(*share.shape[:-1], 1, dtype=at_least_float32(share.dtype))
+        return zeros, self._dropped(context), gate, share
+
+    def shared(self) -> Sequence[Tensor]:
+        R = self.num_frequent
+        bias, weights = self._ordered((R, self.vocab_size - R))
+        # x_v · t_j + s_j + β_vj in one product: a 1 and β_v stand beside x_v.
+        gate = (self.gate_embedding, self.gate_embedding.new_ones(R, 1), self.gate_bias)
+        return *weights, bias, torch.cat(gate, -1)
+
+    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+        context, gate, share = features  # (n, K, E), (n, K-1, G), (n, K-1)
+        frequent, others, bias, gate_weight = shared  # (R, E), (V-R, E), (V,), (R, G+K)
+        node = torch.eye(share.shape[-1], dtype=gate.dtype, device=gate.device)
+        node = node.expand(len(gate), -1, -1)  # (n, K-1, K-1)
+        gate = torch.cat((gate, share[..., None], node), -1)  # (n, K-1, G+K)
+        score = F.linear(gate, gate_weight)  # (n, K-1, R)
+        own = mixed_by_score(F.linear(context, frequent), score)  # (n, R)
+        common = mixed(context, share.sigmoid()[..., None])  # (n, E)
+        return joined_linear([common], [others], bias, before=own)
+
+
+def _by_frequency(token_counts: Sequence[int] | None, vocab_size: int) -> Tensor:
+    """The tokens (V,), frequent ones first."""
+    if token_counts is None:
+        return torch.arange(vocab_size)
+    if len(token_counts) != vocab_size:
+        raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(token_counts)}")
+    return torch.tensor(token_counts).argsort(descending=True, stable=True)

@@ -1,0 +1,106 @@
+"""Partitioned softmax: Chang and McCallum (2022), ACL 60.
+
+    p = softmax(z),  z_v = w_v · f_{v mod P} + b_v,  f_i = tanh(L_i hidden + c_i)
+
+The vocabulary is split in P blocks, each with a context ("facet") of its own; there is one
+normaliser. That is the price of one softmax, and the rank of log p may be P times as high. The
+authors' facets are linear (activation="identity"), which bounds the rank by D as well.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank.heads.base import check_sizes
+from highrank.heads.logits import LogitHead
+from highrank.heads.mixture import ACTIVATIONS, Activation
+from highrank.ops.joined_linear import joined_linear
+from highrank.ops.numerics import at_least_float32
+
+
+class PartitionedSoftmax(LogitHead):
+    """One softmax over blocks of the vocabulary that have a context each.
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        embedding_size: E, the size of each context and of the output embedding.
+        num_partitions: P, blocks of the vocabulary. Token v is in block v mod P.
+        activation: "tanh", or "identity" as in the paper.
+        dropout: on the contexts, one mask per sequence, independent per block.
+        bias: whether each token has a bias.
+        batch_first: hidden is (B, T, D) rather than (T, B, D).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        embedding_size: int,
+        *,
+        num_partitions: int = 4,
+        activation: Activation = "tanh",
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            vocab_size,
+            embedding_size=embedding_size,
+            dropout=dropout,
+            bias=bias,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        check_sizes(num_partitions=num_partitions)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+        self.num_partitions = num_partitions
+        self.activation: Activation = activation
+        size = num_partitions * embedding_size
+        self.latent = nn.Linear(hidden_size, size, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    @property
+    def rank_bound(self) -> int | None:
+        """P · E from the contexts, 1 from the bias, 1 from the normaliser.
+
+        Linear contexts have at most D, and 1 from their own biases.
+        """
+        size = self.num_partitions * self.embedding_size + (0 if self.bias is None else 1)
+        return 1 + (min(size, self.hidden_size + 1) if self.activation == "identity" else size)
+
+    def token_order(self) -> Tensor:
+        return block_order(self.vocab_size, self.num_partitions, self.weight.device)
+
+    def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
+        self._check_hidden(hidden)
+        context = ACTIVATIONS[self.activation](self.latent(hidden))
+        context = context.unflatten(-1, (self.num_partitions, -1))  # (..., P, E)
+        zeros = context.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(context.dtype))
+        return zeros, self._dropped(context)
+
+    def shared(self) -> Sequence[Tensor]:
+        bias, weights = self._ordered(block_sizes(self.vocab_size, self.num_partitions))
+        return bias, *weights
+
+    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+        (context,), (bias, *weights) = features, shared
+        return joined_linear(context.unbind(1), weights, bias)
+
+
+def block_sizes(vocab_size: int, num_partitions: int) -> list[int]:
+    """Tokens v with v mod P = 0, 1, …"""
+    return [len(range(block, vocab_size, num_partitions)) for block in range(num_partitions)]
+
+
+def block_order(vocab_size: int, num_partitions: int, device: torch.device) -> Tensor:
+    """The tokens (V,), block by block."""
+    tokens = torch.arange(vocab_size, device=device)
+    return torch.cat([tokens[block::num_partitions] for block in range(num_partitions)])

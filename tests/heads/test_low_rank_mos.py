@@ -1,0 +1,66 @@
+"""Residual contexts: the formula, the softmax that they start from, and their rank."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from highrank.heads import LowRankMixture, Softmax
+
+D, E, V = 6, 4, 11
+
+
+@pytest.mark.parametrize("size", [E, None])
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_it_is_the_formula_in_values_and_gradients(hidden, generic, size, activation):
+    head = generic(LowRankMixture(D, V, 3, size, rank=2, activation=activation))
+    common = hidden if size is None else head.latent(hidden)
+    common = common.tanh() if size is not None and activation == "tanh" else common
+    weight, prob = head.prior(hidden).softmax(-1), torch.zeros(7, V).double()
+    for k in range(3):
+        low = F.linear(hidden, head.down.weight[2 * k : 2 * k + 2]).tanh()
+        context = common + low @ head.up[k]
+        prob = prob + weight[:, k, None] * F.linear(context, head.weight, head.bias).softmax(-1)
+    got = head.log_prob(hidden)
+    torch.testing.assert_close(got, prob.log(), rtol=0, atol=1e-10)
+    upstream = torch.randn_like(got)
+    got, want = (
+        torch.autograd.grad((upstream * x).sum(), list(head.parameters()))
+        for x in (got, prob.log())
+    )
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [E, None])
+def test_without_residuals_it_is_the_softmax_that_it_came_from(hidden, target, generic, size):
+    softmax = generic(Softmax(D, V, size))
+    head = generic(LowRankMixture(D, V, 3, size, rank=2))
+    head.load_state_dict(softmax.state_dict(), strict=False)
+    torch.nn.init.zeros_(head.up)
+    torch.testing.assert_close(head.log_prob(hidden), softmax.log_prob(hidden), rtol=0, atol=1e-10)
+    torch.testing.assert_close(head(hidden, target).loss, softmax(hidden, target).loss)
+
+
+def test_one_component_has_the_bound_of_one_softmax(generic):
+    head = generic(LowRankMixture(16, 60, 1, E, rank=2))
+    rank = torch.linalg.matrix_rank(head.log_prob(torch.randn(70, 16).double()))
+    assert rank == head.rank_bound == E + 2
+
+
+def test_components_start_near_each_other_and_all_parts_learn(hidden, target):
+    head = LowRankMixture(D, V, 3, E).double()
+    context = head.mixture(hidden).context
+    assert 0 < (context - context.mean(-2, keepdim=True)).abs().max() < 0.3
+    head(hidden, target).loss.backward()
+    assert all(parameter.grad.any() for parameter in head.parameters())
+
+
+def test_a_component_costs_few_parameters():
+    sizes = [
+        sum(p.numel() for p in LowRankMixture(60, V, K, 40, rank=5).parameters()) for K in (2, 3)
+    ]
+    assert sizes[1] - sizes[0] == 5 * (60 + 40) + 60
+
+
+def test_a_wrong_rank_is_named():
+    with pytest.raises(ValueError, match="^rank must be at least 1, got 0$"):
+        LowRankMixture(D, V, 3, E, rank=0)
