@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from highrank.build import check_config
+from highrank.build import check_config, check_size
 from highrank.training.loop import Run
 
 NAN = float("nan")
@@ -47,6 +47,14 @@ NAN = float("nan")
         ("train", "epochs", 0, "train.epochs must be at least 1, got 0"),
         ("train", "switch_epoch", 0, "train.switch-epoch must be at least 1, got 0"),
         ("finetune", "stop_after", -1, "finetune.stop-after must be at least 0, got -1"),
+        (None, "seed", 2**64, "seed must be at most 18,446,744,073,709,551,615, got 1844"),
+        ("model", "hidden_sizes", (), "model.hidden-sizes must be 1 to 100 sizes, got 0"),
+        ("model", "hidden_sizes", (3, 0), "model.hidden-sizes must be at least 1, got 0"),
+        ("model", "embedding_size", 10**40, "model.embedding-size must be at most"),
+        ("model", "weight_dropout", 1.0, "model.weight-dropout must be at least 0 and below 1"),
+        ("model", "embedding_range", 0.0, "model.embedding-range must be a positive number"),
+        ("head", "num_components", 0, "head.num-components must be at least 1, got 0"),
+        ("head", "dropout", NAN, "head.dropout must be at least 0 and below 1, got nan"),
         ("head", "grow_at", -0.1, "head.grow-at must be a fraction below 1 or a whole epoch"),
         ("head", "grow_at", 1.5, "head.grow-at must be a fraction below 1 or a whole epoch"),
         ("head", "grow_at", NAN, "head.grow-at must be a fraction below 1 or a whole epoch"),
@@ -60,6 +68,28 @@ def test_impossible_values_are_named(part, field, value, message, config):
     with pytest.raises(ValueError) as caught:
         check_config(wrong, num_train=1500, num_valid=200)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("model", "hidden_sizes", (10**9, 10**9)),
+        ("model", "hidden_sizes", (2**31 - 1,) * 100),
+        ("model", "embedding_size", 10**8),
+        ("head", "num_components", 100_000_000),
+        ("head", "num_components", 2**31 - 1),
+    ],
+)
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(part, field, value, config):
+    wrong = replace(config, **{part: replace(getattr(config, part), **{field: value})})
+    with pytest.raises(ValueError, match="must fit into memory, got"):
+        check_size(wrong, vocab_size=20)
+
+
+def test_options_of_a_head_have_the_types_of_its_arguments(config):
+    wrong = replace(config, head=replace(config.head, options={"bias": "no"}))
+    with pytest.raises(ValueError, match="head.options.bias must be true or false, got 'no'"):
+        check_config(wrong, num_train=1500, num_valid=200)
 
 
 def test_a_head_must_grow_before_the_end(config):

@@ -2,13 +2,24 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from highrank import presets
+from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
-from highrank.run import config_from_json, config_to_json, prepare_folder, read_config, read_counts
+from highrank.run import (
+    config_from_json,
+    config_to_json,
+    load,
+    prepare_folder,
+    read_config,
+    read_counts,
+)
+from highrank.training.loop import Run
 
 # What config.json of version 1 called them.
 OLD = {
@@ -53,7 +64,68 @@ def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
     vocabulary = Vocabulary(("<eos>", "a", "b", "c"))
     train = np.array([1, 2, 1, 0, 1], dtype=np.uint16)
     prepare_folder(tmp_path / "run", presets.get("small"), vocabulary, train)
-    assert read_counts(tmp_path / "run") == [1, 3, 1, 0]
+    assert read_counts(tmp_path / "run", 4) == [1, 3, 1, 0]
     assert read_config(tmp_path / "run") == presets.get("small")
     (tmp_path / "run" / "token_counts.json").unlink()
-    assert read_counts(tmp_path / "run") is None
+    assert read_counts(tmp_path / "run", 4) is None
+
+
+@pytest.fixture
+def trained(config, corpus, tmp_path):
+    run = Run(replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run")
+    run.go()
+    return tmp_path / "run"
+
+
+def change_config(folder, part, **values):
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    (content[part] if part else content).update(values)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "message"),
+    [
+        ("model", {"embedding_size": 7}, "must be weights of .*config.json, got .* of shape"),
+        ("model", {"hidden_sizes": [8, 7, 7]}, "got backbone.layers.2.* of shape none instead of"),
+        ("head", {"num_components": 2**31 - 1}, "must be weights of .*config.json, got head"),
+        ("model", {"hidden_sizes": [2**31 - 1] * 100}, "must be weights of .*config.json, got"),
+        ("head", {"kind": "mop"}, "config.json must be the configuration of a run: head.kind"),
+        (
+            "head",
+            {"dropout": "x"},
+            "config.json must be .*: head.dropout must be a number, got 'x'",
+        ),
+        ("batch", {"bptt": None}, "config.json must be .*: batch.bptt must be a whole number"),
+        (None, {"seed": -1}, "config.json must be .*: seed must be at least 0, got -1"),
+        (None, {"train": 3}, "config.json must be .*: train must be an object, got 3"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(part, values, message, trained):
+    change_config(trained, part, **values)
+    with pytest.raises(ValueError, match=message):
+        load(trained)
+
+
+def test_weights_that_are_no_numbers_are_refused(trained):
+    path = trained / "model.safetensors"
+    state = load_file(path)
+    state["head.bias"][3] = float("nan")
+    save_file(state, path)
+    with pytest.raises(ValueError, match="finite numbers only, got others in head.bias"):
+        load(trained)
+
+
+def test_weights_of_another_type_are_refused(trained):
+    path = trained / "model.safetensors"
+    save_file({name: tensor.double() for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(ValueError, match="in torch.float64 instead of torch.float32"):
+        load(trained)
+
+
+@pytest.mark.parametrize("counts", [[1, 2], "x", [-1] * 20, [1.5] * 20, {}])
+def test_counts_of_another_vocabulary_are_refused(counts, trained):
+    (trained / "token_counts.json").write_text(json.dumps(counts))
+    with pytest.raises(ValueError, match="token_counts.json must be a list of counts: "):
+        load(trained)

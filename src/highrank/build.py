@@ -2,16 +2,34 @@
 
 import inspect
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-from highrank.config import BatchConfig, HeadConfig, RunConfig, StageConfig
-from highrank.environment import prepare_bfloat16
+import torch
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.environment import memory_bytes, prepare_bfloat16
+from highrank.files import checked
 from highrank.heads import Head, head_arguments, head_class
+from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.models import AWDLSTM, LanguageModel
+from highrank.models.adaptive_embedding import AdaptiveEmbedding
 
 # Arguments of a head that do not come from its options.
-GIVEN = ("hidden_size", "vocab_size", "token_counts", "batch_first", "device", "dtype")
+GIVEN = (
+    "hidden_size",
+    "vocab_size",
+    "layer_sizes",
+    "token_counts",
+    "batch_first",
+    "device",
+    "dtype",
+)
+# Far beyond what anybody trains: what is larger is a mistake, and is not tried.
+LARGEST, MOST_LAYERS, LARGEST_SEED = 2**31 - 1, 100, 2**64 - 1
+# A run has its weights, their gradients and the best weights at least.
+COPIES = 3
 
 
 def build_model(
@@ -39,12 +57,17 @@ def build_model(
         embedding_range=model.embedding_range,
     )
     head = build_head(config, vocab_size, num_components, token_counts)
-    size = getattr(head, "embedding_size", model.embedding_size)
+    weight = getattr(head, "weight", None)
+    size = model.embedding_size if weight is None else weight.shape[1]
     if model.tied and size != model.embedding_size:
         raise ValueError(
             f"the last hidden size must be the embedding size for a tied {config.head.kind}, got "
-            f"{size} and {model.embedding_size}: change one, set --model.no-tied, or take "
-            "--head.kind mos --head.num-components 1"
+            f"{size} and {model.embedding_size}: change one, set --model.no-tied, or take a head "
+            "with a context of its own, as --head.kind mos --head.num-components 1 has"
+        )
+    if model.tied and isinstance(head, AdaptiveHead) and head.is_banded:
+        backbone.embedding = AdaptiveEmbedding(
+            model.embedding_size, head.order, head.sizes, head.widths, model.embedding_range
         )
     return LanguageModel(backbone, head, tied=model.tied)
 
@@ -63,53 +86,105 @@ def build_head(
         "activation": head.activation,
         "token_counts": token_counts,
     }
+    values["layer_sizes"] = sizes = _layer_sizes(config)
     values = {name: value for name, value in values.items() if name in arguments}
     size = arguments.get("embedding_size")
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = config.model.embedding_size
     values |= checked_options(head)
-    kind = head_class(head.kind)
+    return head_class(head.kind)(sum(sizes), vocab_size, **values)
+
+
+def _layer_sizes(config: RunConfig) -> tuple[int, ...]:
+    """Of the hidden states that the head asks for."""
+    layers = config.head.options.get("layers", head_class(config.head.kind).layers)
     sizes = (config.model.embedding_size, *config.model.hidden_sizes)
-    layers = values.get("layers", kind.layers)
-    return kind(sum(sizes[layer] for layer in layers), vocab_size, **values)
+    for layer in layers:
+        if not -len(sizes) <= layer < len(sizes):
+            raise ValueError(
+                f"head.layers must be from {-len(sizes)} (the embeddings) to -1, got {layer}"
+            )
+    return tuple(sizes[layer] for layer in layers)
 
 
 def checked_options(head: HeadConfig) -> dict[str, Any]:
-    """The further options of a head, each an argument of its constructor."""
-    known = [name for name in head_arguments(head.kind) if name not in GIVEN]
+    """The further options of a head, each an argument of its constructor, of its type."""
+    arguments = head_arguments(head.kind)
+    known = [name for name in arguments if name not in GIVEN]
     for name in head.options:
         if name not in known:
             raise ValueError(
                 f"head.options must be arguments of {head.kind} ({', '.join(known)}), got {name}"
             )
-    return dict(head.options)
+    return {
+        name: checked(arguments[name].annotation, value, f"head.options.{name}")
+        for name, value in head.options.items()
+    }
+
+
+def check_size(config: RunConfig, vocab_size: int) -> None:
+    """Raise ValueError for a model that this machine cannot hold, before anything is allocated."""
+    try:
+        with torch.device("meta"):
+            model = build_model(config, vocab_size)
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+    except (RuntimeError, TypeError, OverflowError):
+        # Numbers of which torch cannot even make a shape.
+        size = None
+    memory = memory_bytes()
+    if size is None or (memory is not None and COPIES * size > memory):
+        found = "sizes beyond all" if size is None else f"{COPIES * size / 1e9:,.0f} GB"
+        raise ValueError(
+            "a model's weights, their gradients and its best weights must fit into memory, got "
+            f"{found}: lower model.hidden-sizes, model.embedding-size or head.num-components"
+        )
 
 
 def check_config(config: RunConfig, num_train: int, num_valid: int) -> None:
     """Raise ValueError for values that no run can have on splits of so many tokens."""
-    _at_least(0, "seed", config.seed)
+    check_values(config)
+    # A training stream has a row to read, one to predict, and the one the loop stops before.
+    check_streams("batch.batch-size", config.batch.batch_size, num_train, 3, "training")
+    check_streams("valid-batch-size", config.valid_batch_size, num_valid, 2, "validation")
+    if config.precision == "bfloat16":
+        prepare_bfloat16()
+
+
+def check_values(config: RunConfig) -> None:
+    """Raise ValueError for values that no run can have, whatever its corpus."""
+    _at_least(0, "seed", config.seed, LARGEST_SEED)
     _at_least(0.0, "activation-penalty", config.activation_penalty)
     _at_least(0.0, "temporal-penalty", config.temporal_penalty)
-    # A training stream has a row to read, one to predict, and the one the loop stops before.
-    _check_streams("batch.batch-size", config.batch.batch_size, num_train, 3, "training")
-    _check_streams("valid-batch-size", config.valid_batch_size, num_valid, 2, "validation")
+    _check_model(config.model)
+    _at_least(1, "head.num-components", config.head.num_components)
+    _fraction("head.dropout", config.head.dropout)
     _check_batch(config.batch)
     _check_stage("train", config.train)
     if config.finetune is not None:
         _check_stage("finetune", config.finetune)
     checked_options(config.head)
     _check_growth(config)
-    if config.precision == "bfloat16":
-        prepare_bfloat16()
 
 
-def _check_streams(name: str, value: int, num_tokens: int, num_rows: int, split: str) -> None:
+def check_streams(name: str, value: int, num_tokens: int, num_rows: int, split: str) -> None:
     most = num_tokens // num_rows
     if not 1 <= value <= most:
         raise ValueError(
             f"{name} must be between 1 and {most:,} for a {split} split of {num_tokens:,} tokens, "
             f"got {value}"
         )
+
+
+def _check_model(model: ModelConfig) -> None:
+    _at_least(1, "model.embedding-size", model.embedding_size)
+    if not 1 <= len(model.hidden_sizes) <= MOST_LAYERS:
+        found = len(model.hidden_sizes)
+        raise ValueError(f"model.hidden-sizes must be 1 to {MOST_LAYERS} sizes, got {found}")
+    for size in model.hidden_sizes:
+        _at_least(1, "model.hidden-sizes", size)
+    for name in ("embedding", "input", "hidden", "output", "weight"):
+        _fraction(f"model.{name}-dropout", getattr(model, f"{name}_dropout"))
+    _positive("model.embedding-range", model.embedding_range)
 
 
 def _check_batch(batch: BatchConfig) -> None:
@@ -151,9 +226,17 @@ def _check_growth(config: RunConfig) -> None:
         )
 
 
-def _at_least(least: float, name: str, value: float) -> None:
+def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:
+    """For a whole number there is a largest, too."""
+    if isinstance(value, int) and value > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
     if not (value >= least and math.isfinite(value)):
         raise ValueError(f"{name} must be at least {least:g}, got {value}")
+
+
+def _fraction(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
 
 def _positive(name: str, value: float) -> None:

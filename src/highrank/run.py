@@ -3,6 +3,7 @@
 config.json         everything that decides the run's numbers
 vocabulary.json     the tokens
 token_counts.json   how often the training split has each of them
+corpus.json         how the corpus was made, its hashes, where it was
 model.safetensors   the best model so far, a tied embedding once
 metrics.jsonl       one line per event
 trainer.pt          the checkpoint, which alone is needed to resume
@@ -11,30 +12,32 @@ trainer.pt          the checkpoint, which alone is needed to resume
 import copy
 import dataclasses
 import json
-import types
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from highrank.build import build_model
+from highrank.build import build_model, check_values
 from highrank.config import RunConfig
 from highrank.data.catalog import find_corpus
-from highrank.data.corpus import Corpus
+from highrank.data.corpus import Corpus, CorpusLike
+from highrank.data.recorded import RecordedCorpus, read_record, write_record
 from highrank.data.vocabulary import Vocabulary
 from highrank.environment import check_device
-from highrank.files import file_sha256, lock_file, write_atomically
+from highrank.files import checked, file_sha256, from_json, lock_file, read_json, write_atomically
 from highrank.models.language_model import LanguageModel
-from highrank.models.weights import load_state
+from highrank.models.tensors import read_shapes, read_tensors
+from highrank.models.weights import load_state, save_state
 
 FORMAT, VERSION = "highrank run", 2
 CONFIG_FILE, VOCABULARY_FILE, COUNTS_FILE = "config.json", "vocabulary.json", "token_counts.json"
+CORPUS_FILE = "corpus.json"
 MODEL_FILE, METRICS_FILE, CHECKPOINT_FILE = "model.safetensors", "metrics.jsonl", "trainer.pt"
+FILES = (CONFIG_FILE, VOCABULARY_FILE, COUNTS_FILE, CORPUS_FILE, MODEL_FILE, CHECKPOINT_FILE)
 # What a run may leave behind that was killed before it had begun.
 FIRST_FILES = {
     name
@@ -57,7 +60,8 @@ RENAMED_KEYS = {
 class LoadedRun(NamedTuple):
     folder: Path
     config: RunConfig
-    corpus: Corpus
+    corpus: RecordedCorpus
+    """What it was is known; its tokens are looked for when they are needed."""
     model: LanguageModel
     vocabulary: Vocabulary
     sha256: str
@@ -101,16 +105,52 @@ def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
-    return config_from_json(json.loads(path.read_text()))
+    content = read_json(path)
+    try:
+        return config_from_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path} must be the configuration of a run: {error}") from None
 
 
-def read_counts(folder: Path) -> list[int] | None:
+def read_counts(folder: Path, vocab_size: int) -> list[int] | None:
     """How often the training split has each token; None for a run of version 1."""
     path = folder / COUNTS_FILE
     if not path.is_file():
         return None
-    counts: list[int] = json.loads(path.read_text())
+    content = read_json(path)
+    try:
+        counts = list(checked(tuple[int, ...], content, "the content"))
+        if len(counts) != vocab_size or min(counts) < 0:
+            raise ValueError(f"{vocab_size} counts are needed, got {len(counts)}")
+    except ValueError as error:
+        raise ValueError(f"{path} must be a list of counts: {error}") from None
     return counts
+
+
+def record_corpus(folder: Path, corpus: CorpusLike) -> None:
+    """Keep with the run what its corpus is and where, unless it was made in memory."""
+    if not isinstance(corpus, Corpus):
+        return
+    path = folder / CORPUS_FILE
+    try:
+        old = read_record(path, "")
+        if (old.header, old.path) == (corpus.header, corpus.path.absolute()):
+            return
+    except ValueError:
+        # A run of an earlier version has none, and a damaged one can be replaced.
+        pass
+    write_record(path, corpus)
+
+
+def read_corpus(folder: Path, config: RunConfig) -> RecordedCorpus:
+    """The corpus of a run; one of an earlier version has kept no more than its name."""
+    if (folder / CORPUS_FILE).exists():
+        return read_record(folder / CORPUS_FILE, config.corpus)
+    try:
+        corpus = find_corpus(config.corpus)
+    except ValueError as error:
+        raise ValueError(f"{folder} has no {CORPUS_FILE}, and {error}") from None
+    return RecordedCorpus(corpus.header, corpus.path, config.corpus)
 
 
 def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabulary]:
@@ -126,13 +166,62 @@ def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabular
             f"the run must have finished an epoch, got {folder} without {MODEL_FILE}: "
             f"run `highrank train --resume {folder}`"
         )
-    vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-    try:
-        state = load_file(weights, device=device)
-    except SafetensorError as error:
-        raise ValueError(f"{weights} must be a whole safetensors file, got {error}") from None
-    model = model_with(config, len(vocabulary), state, read_counts(folder), weights)
+    vocabulary = _load_vocabulary(folder)
+    model = _load_model(folder, config, len(vocabulary), device)
     return model.to(device).eval(), vocabulary
+
+
+def _load_vocabulary(folder: Path) -> Vocabulary:
+    path = folder / VOCABULARY_FILE
+    vocabulary = Vocabulary.load(path)
+    if (folder / CORPUS_FILE).exists():
+        digest = read_record(folder / CORPUS_FILE, "").header.vocab_sha256
+        if vocabulary.sha256 != digest:
+            raise ValueError(f"{path} must be the run's vocabulary, of sha256 {digest}")
+    return vocabulary
+
+
+def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -> LanguageModel:
+    """Shapes are compared before anything is allocated: a small file may claim a large model."""
+    path = folder / MODEL_FILE
+    counts, shapes = read_counts(folder, vocab_size), read_shapes(path)
+    embeddings = ("backbone.embedding.weight", "backbone.embedding.bands.")
+    rows = sum((*shape, 0)[0] for name, shape in shapes.items() if name.startswith(embeddings))
+    if rows != vocab_size:
+        raise ValueError(
+            f"the vocabulary must belong to the weights, got {vocab_size} tokens for {rows} "
+            f"embeddings in {path}"
+        )
+    try:
+        num_components = num_components_of(config, shapes)
+        with torch.device("meta"):
+            like = save_state(build_model(config, vocab_size, num_components, counts))
+        _check_shapes({name: tuple(tensor.shape) for name, tensor in like.items()}, shapes)
+        state = read_tensors(path, device)
+        _check_types(like, state)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{path} must be weights of {folder / CONFIG_FILE}, got {reason}"
+        ) from None
+    model = build_model(config, vocab_size, num_components, counts)
+    load_state(model, state)
+    return model
+
+
+def _check_shapes(
+    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    for name in sorted({*wanted, *found}):
+        if wanted.get(name) != found.get(name):
+            one, other = (str(shapes.get(name, "none")) for shapes in (wanted, found))
+            raise TypeError(f"{name} of shape {other} instead of {one}")
+
+
+def _check_types(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in wanted.items():
+        if found[name].dtype != tensor.dtype:
+            raise TypeError(f"{name} in {found[name].dtype} instead of {tensor.dtype}")
 
 
 def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
@@ -144,13 +233,13 @@ def load_run(folder: Path, device: str = "cpu") -> LoadedRun:
             "there, which saves it"
         )
     check_device(device)
-    corpus = find_corpus(config.corpus)
+    corpus = read_corpus(folder, config)
     model, vocabulary = load(folder, device)
     digest = file_sha256(folder / MODEL_FILE)
-    if vocabulary != corpus.vocabulary:
+    if vocabulary.sha256 != corpus.header.vocab_sha256:
         raise ValueError(
-            f"the corpus must have the run's vocabulary, got {corpus.path} with another: "
-            f"prepare {corpus.name} as it was when {folder} was trained"
+            f"the corpus must have the run's vocabulary, got {corpus.path} with another than "
+            f"{folder / VOCABULARY_FILE}"
         )
     return LoadedRun(folder, config, corpus, model, vocabulary, digest)
 
@@ -164,45 +253,36 @@ def is_in_training(folder: Path) -> bool:
         return not lock_file(file.fileno(), is_shared=True)
 
 
-def model_with(
-    config: RunConfig,
-    vocab_size: int,
-    state: Mapping[str, torch.Tensor],
-    counts: Sequence[int] | None,
-    path: Path,
-) -> LanguageModel:
-    """The configuration's model, filled with saved weights."""
-    rows = len(state["backbone.embedding.weight"])
-    if rows != vocab_size:
-        raise ValueError(
-            f"the vocabulary must belong to the weights, got {vocab_size} tokens for {rows} "
-            f"embeddings in {path}"
-        )
-    model = build_model(config, vocab_size, num_components_of(config, state), counts)
-    load_state(model, state)
-    return model
-
-
-def num_components_of(config: RunConfig, state: Mapping[str, torch.Tensor]) -> int | None:
+def num_components_of(config: RunConfig, shapes: Mapping[str, Sequence[int]]) -> int | None:
     """K of saved weights if the head was to grow, since it may not have grown yet; else None."""
-    return None if config.head.grow_at is None else len(state["head.prior.weight"])
+    if config.head.grow_at is None:
+        return None
+    if not shapes.get("head.prior.weight"):
+        raise TypeError("no head.prior.weight")
+    return shapes["head.prior.weight"][0]
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION} | dataclasses.asdict(config)
 
 
-def config_from_json(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that `config_to_json`, of this version or an earlier one, made."""
+def config_from_json(values: Any) -> RunConfig:
+    """The configuration that `config_to_json`, of this version or an earlier one, made.
+
+    Its values have the types and the ranges of a configuration.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"config.json must be an object, got {reprlib.repr(values)}")
     content = copy.deepcopy(dict(values))
     # Runs of version 1 did not say so.
     version = content.pop("version", 1) if content.pop("format", None) == FORMAT else 1
-    if version not in (*RENAMED_KEYS, VERSION):
-        raise ValueError(f"config.json must have version 1 to {VERSION}, got {version}")
+    if type(version) is not int or version not in (*RENAMED_KEYS, VERSION):
+        found = reprlib.repr(version)
+        raise ValueError(f"config.json must have version 1 to {VERSION}, got {found}")
     for old in range(version, VERSION):
         _rename(content, RENAMED_KEYS[old])
-    config = _dataclass_from(RunConfig, content)
-    assert isinstance(config, RunConfig)
+    config = from_json(RunConfig, content)
+    check_values(config)
     return config
 
 
@@ -212,39 +292,28 @@ def _rename(content: dict[str, Any], table: Mapping[str, str]) -> None:
         found = content
         for group in groups:
             found = found.get(group, {})
-        if name in found:
+        if isinstance(found, dict) and name in found:
             found[new] = found.pop(name)
 
 
-def _dataclass_from(kind: Any, values: Mapping[str, Any]) -> Any:
-    hints, names = get_type_hints(kind), {f.name for f in dataclasses.fields(kind)}
-    if unknown := set(values) - names:
-        raise ValueError(f"config.json must have known fields only, got {sorted(unknown)}")
-    found = {}
-    for name, value in values.items():
-        hint = hints[name]
-        kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        nested = next((k for k in kinds if dataclasses.is_dataclass(k)), None)
-        if nested is not None and value is not None:
-            value = _dataclass_from(nested, value)
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**found)
-
-
 def _check_same(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
-    old = read_config(folder)
+    check_same_config(folder, read_config(folder), config)
+    known = folder / VOCABULARY_FILE
+    if Vocabulary.load(known) != vocabulary:
+        raise ValueError(
+            f"the corpus must have the run's vocabulary, got another than {known}: prepare "
+            f"{config.corpus} as it was when the run began"
+        )
+
+
+def check_same_config(folder: Path, old: RunConfig, config: RunConfig) -> None:
+    """Raise if a run that began with one configuration is to be resumed with another."""
     if old != config:
         changed = _first_difference(dataclasses.asdict(old), dataclasses.asdict(config))
         raise ValueError(
             f"the run's folder must be new or have the same configuration, got {folder} with "
             f"{changed}: choose another, or resume without changes: "
             f"`highrank train --resume {folder}`"
-        )
-    known = folder / VOCABULARY_FILE
-    if Vocabulary.load(known) != vocabulary:
-        raise ValueError(
-            f"the corpus must have the run's vocabulary, got another than {known}: prepare "
-            f"{config.corpus} as it was when the run began"
         )
 
 

@@ -100,3 +100,18 @@ def test_borrowed_weights_come_back(error):
         pass
     for p, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(p, old)
+
+
+def is_tied(model):
+    return model.head.weight is model.backbone.embedding.weight
+
+
+def test_a_tied_embedding_stays_tied_when_parameters_are_replaced():
+    model = ours()
+    state = model.state_dict()
+    with torch.device("meta"):
+        empty = ours()
+    assert is_tied(empty.to_empty(device="cpu"))
+    empty.load_state_dict({key: value.clone() for key, value in state.items()}, assign=True)
+    assert is_tied(empty)
+    torch.testing.assert_close(empty.state_dict(), state)

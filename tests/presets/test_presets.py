@@ -10,6 +10,7 @@ import torch
 from highrank import presets
 from highrank.build import build_model
 from highrank.presets import PUBLISHED, published
+from highrank.presets.small import small_for
 from highrank.run import config_from_json
 
 
@@ -17,9 +18,11 @@ from highrank.run import config_from_json
     ("name", "vocab_size", "expected"),
     [
         ("ptb-mos", 10_000, 21_500_620),
+        ("ptb-doc", 10_000, 22_849_120),
         ("ptb-moc", 10_000, 21_500_620),
         ("ptb-softmax", 10_000, 24_221_600),
         ("wt2-mos", 33_278, 34_909_528),
+        ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
         ("wt2-softmax", 33_278, 33_556_078),
     ],
@@ -61,7 +64,7 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
 
 def test_unknown_fields_of_a_configuration_are_refused():
     values = asdict(presets.get("small")) | {"learning_rate": 3}
-    with pytest.raises(ValueError, match="known fields only, got \\['learning_rate'\\]"):
+    with pytest.raises(ValueError, match="known fields only, got 'learning_rate'"):
         config_from_json(values)
 
 
@@ -88,3 +91,13 @@ def test_a_changed_preset_has_no_published_number():
     config = presets.PRESETS["ptb-mos"]()
     assert published(replace(config, activation_penalty=0.0), "penn-treebank") == ()
     assert published(presets.PRESETS["small"](), "sotu") == ()
+
+
+@pytest.mark.parametrize(
+    ("num_train", "epochs", "batch_size"),
+    [(1_000, 20, 8), (100_000, 20, 32), (400_000, 10, 32), (2_122_080, 2, 32), (10**9, 1, 32)],
+)
+def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_size):
+    config = small_for("mine", num_train)
+    assert (config.corpus, config.train.epochs) == ("mine", epochs)
+    assert config.batch.batch_size == batch_size and config.head == presets.get("small").head

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import BackboneOutput
 from highrank.ops.dropout import locked_dropout
 
@@ -17,12 +18,15 @@ from highrank.ops.dropout import locked_dropout
 LSTMState = list[tuple[Tensor, Tensor]]
 
 
-def embed_with_dropout(embedding: nn.Embedding, tokens: Tensor, p: float) -> Tensor:
+def embed_with_dropout(
+    embedding: nn.Embedding | AdaptiveEmbedding, tokens: Tensor, p: float
+) -> Tensor:
     """Embed, with whole tokens left out: a dropped token is zero wherever it occurs."""
+    found: Tensor = embedding(tokens)
     if p == 0:
-        return embedding(tokens)  # type: ignore[no-any-return]
-    mask = F.dropout(embedding.weight.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
-    return embedding(tokens) * mask[tokens]  # type: ignore[no-any-return]
+        return found
+    mask = F.dropout(found.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
+    return found * mask[tokens]
 
 
 class WeightDropLSTM(nn.LSTM):
@@ -104,7 +108,9 @@ class AWDLSTM(nn.Module):
         self.hidden_bound: float | None = 1.0
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
-        self.embedding = nn.Embedding(vocab_size, embedding_size, device=device, dtype=dtype)
+        self.embedding: nn.Embedding | AdaptiveEmbedding = nn.Embedding(
+            vocab_size, embedding_size, device=device, dtype=dtype
+        )
         self.layers = nn.ModuleList(
             WeightDropLSTM(before, after, weight_dropout, device=device, dtype=dtype)
             for before, after in zip(self.layer_sizes, hidden_sizes, strict=False)
@@ -113,14 +119,17 @@ class AWDLSTM(nn.Module):
 
     def reset_parameters(self) -> None:
         """Embeddings uniform, LSTMs as torch does (no forget-gate offset)."""
-        nn.init.uniform_(self.embedding.weight, -self.embedding_range, self.embedding_range)
+        if isinstance(self.embedding, AdaptiveEmbedding):
+            self.embedding.reset_parameters()
+        else:
+            nn.init.uniform_(self.embedding.weight, -self.embedding_range, self.embedding_range)
         for layer in self.layers:
             assert isinstance(layer, WeightDropLSTM)
             layer.reset_parameters()
 
     def initial_state(self, batch_size: int) -> LSTMState:
         """Zeros."""
-        weight = self.embedding.weight
+        weight = next(self.parameters())
         sizes = [layer.hidden_size for layer in self.layers if isinstance(layer, WeightDropLSTM)]
         zeros = [weight.new_zeros(1, batch_size, size) for size in sizes]
         return [(zero, zero.clone()) for zero in zeros]

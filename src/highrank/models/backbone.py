@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
+from highrank.models.adaptive_embedding import AdaptiveEmbedding
+
 State = Any
 
 
@@ -26,7 +28,7 @@ class BackboneOutput(NamedTuple):
 class Backbone(Protocol):
     """An `nn.Module` with an input embedding."""
 
-    embedding: nn.Embedding
+    embedding: nn.Embedding | AdaptiveEmbedding
     layer_sizes: tuple[int, ...]
     """Size of the embeddings and of each layer's hidden states; the last is D."""
     hidden_bound: float | None

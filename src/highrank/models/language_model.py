@@ -3,13 +3,16 @@
 T time, B sequences, D hidden size.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.heads.base import Head
+from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone, BackboneOutput, State, map_state
+from highrank.ops.mixture_cross_entropy.targets import Reduction
 
 
 class LanguageModelOutput(NamedTuple):
@@ -23,6 +26,8 @@ class LanguageModelOutput(NamedTuple):
     """(T, B, D), the same before the last dropout."""
     state: State
     """Detached: gradients end at the window's boundary."""
+    penalty: Tensor | float
+    """What the head adds to the loss in training; 0 in evaluation."""
 
 
 class Read(NamedTuple):
@@ -56,22 +61,34 @@ class LanguageModel(nn.Module):
             raise ValueError(
                 f"the head's hidden_size must be the backbone's {size}, got {head.hidden_size}"
             )
-        if tied:
-            head.tie(backbone.embedding.get_parameter("weight"))
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head, self.is_tied = backbone, head, tied
+        self.tie_again()
+        self.register_load_state_dict_post_hook(_tie_again)
+
+    def tie_again(self) -> None:
+        """Share a tied embedding after something has replaced parameters by new ones."""
+        if self.is_tied:
+            _tie(self.head, self.backbone.embedding)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        found: Self = super()._apply(fn, recurse)
+        self.tie_again()
+        return found
 
     def initial_state(self, batch_size: int) -> State:
         state = self.backbone.initial_state(batch_size)
         return (state, self.head.initial_state(batch_size)) if self.head.is_stateful else state
 
     def forward(
-        self, tokens: Tensor, target: Tensor, state: State, reduction: str = "mean"
+        self, tokens: Tensor, target: Tensor, state: State, reduction: Reduction = "mean"
     ) -> LanguageModelOutput:
         """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
         read = self.read(tokens, state)
         output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
+        penalty = self.head.penalty(read.hidden, **read.past) if self.training else 0.0
         state = map_state(torch.Tensor.detach, read.state)
-        return LanguageModelOutput(loss, output, read.backbone.hidden, read.backbone.raw, state)
+        last = read.backbone
+        return LanguageModelOutput(loss, output, last.hidden, last.raw, state, penalty)
 
     def read(self, tokens: Tensor, state: State) -> Read:
         """Run the backbone over tokens (T, B): then `head.sample(read.hidden, **read.past)`."""
@@ -85,3 +102,18 @@ class LanguageModel(nn.Module):
             return Read(hidden, {}, out.state, out)
         past = {"tokens": tokens, "state": head_state}
         return Read(hidden, past, (out.state, head.advance(hidden, tokens, head_state)), out)
+
+
+def _tie_again(model: LanguageModel, keys: Any) -> None:
+    model.tie_again()
+
+
+def _tie(head: Head, embedding: nn.Embedding | AdaptiveEmbedding) -> None:
+    if not isinstance(embedding, AdaptiveEmbedding):
+        head.tie(embedding.get_parameter("weight"))
+    elif isinstance(head, AdaptiveHead):
+        head.tie(list(embedding.bands))
+    else:
+        raise ValueError(
+            f"the head must be adaptive to share an AdaptiveEmbedding, got {type(head).__name__}"
+        )

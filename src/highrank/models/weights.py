@@ -44,19 +44,26 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def save_state(model: LanguageModel) -> dict[str, Tensor]:
-    """The model's tensors, a tied embedding once."""
-    state = model.state_dict()
-    if _is_tied(model):
-        del state["head.weight"]
-    return {name: tensor.detach().contiguous() for name, tensor in state.items()}
+    """The model's tensors, tied ones once."""
+    tied = _tied_names(model)
+    return {
+        name: tensor.detach().contiguous()
+        for name, tensor in model.state_dict().items()
+        if name not in tied
+    }
 
 
 def load_state(model: LanguageModel, state: Mapping[str, Tensor]) -> None:
     """Fill a model with what `save_state` gave."""
-    if _is_tied(model):
-        state = {**state, "head.weight": state["backbone.embedding.weight"]}
-    model.load_state_dict(state)
+    tied = {name: state[first] for name, first in _tied_names(model).items()}
+    model.load_state_dict({**state, **tied})
 
 
-def _is_tied(model: LanguageModel) -> bool:
-    return getattr(model.head, "weight", None) is model.backbone.embedding.weight
+def _tied_names(model: LanguageModel) -> dict[str, str]:
+    """The further names of parameters that have several, each with the first one."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            tied[name] = first[id(parameter)]
+    return tied

@@ -16,9 +16,11 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "ptb-softmax": papers.ptb_softmax,
     "ptb-moc": papers.ptb_moc,
     "ptb-mos": papers.ptb_mos,
+    "ptb-doc": papers.ptb_doc,
     "wt2-softmax": papers.wt2_softmax,
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,
+    "wt2-doc": papers.wt2_doc,
 }
 
 
@@ -41,6 +43,8 @@ class Published(NamedTuple):
 
 # Yang et al. (2018), https://arxiv.org/abs/1711.03953
 YANG_PTB, YANG_WT2, YANG_MOC = "Yang, table 1", "Yang, table 2", "Yang, table 5"
+# Takase et al. (2018), https://arxiv.org/abs/1808.10143
+TAKASE = "Takase"
 
 PUBLISHED: dict[str, tuple[Published, ...]] = {
     "ptb-mos": (
@@ -49,6 +53,8 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
         Published(YANG_PTB, "dynamic", True, 48.33, 47.69),
     ),
     "ptb-moc": (Published(YANG_MOC, "static", False, 59.82, 57.55),),
+    "ptb-doc": (Published(TAKASE, "static", True, 54.12, 52.38),),
+    "wt2-doc": (Published(TAKASE, "static", True, 60.29, 58.03),),
     # Yang et al. quote these of Merity et al., and of Krause et al. for dynamic evaluation.
     "ptb-softmax": (
         Published(YANG_PTB, "static", False, 60.7, 58.8),

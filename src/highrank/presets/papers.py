@@ -1,4 +1,4 @@
-"""Runs of Yang et al. (2018) and Merity et al. (2018), with the flags of their official code."""
+"""Runs of Yang, Merity and Takase et al. (all 2018), with the flags of their official code."""
 
 from dataclasses import replace
 
@@ -24,6 +24,18 @@ def ptb_mos() -> RunConfig:
         batch=BatchConfig(batch_size=12, bptt=70, bptt_max_delta=40),  # --batch_size 12 --bptt 70
         train=StageConfig(lr=20.0, epochs=1000, switch_after=5),  # --lr 20 --nonmono 5
         finetune=StageConfig(optimizer="asgd", lr=25.0, stop_after=5),  # finetune.py --lr 25
+    )
+
+
+def ptb_doc() -> RunConfig:
+    """AWD-LSTM-DOC: finetuned 54.12 valid, 52.38 test (Takase et al.)."""
+    mos = ptb_mos()
+    return replace(
+        mos,
+        # --n_experts 15 --num4second 5 --var 0.001 --dropoutl 0.6
+        head=HeadConfig(kind="doc", num_components=20, dropout=0.6),
+        train=replace(mos.train, epochs=500, switch_after=60),  # --epoch 500 --nonmono 60
+        finetune=StageConfig(optimizer="asgd", lr=20.0, epochs=500, stop_after=60),  # --lr 20.0
     )
 
 
@@ -74,6 +86,18 @@ def wt2_mos() -> RunConfig:
         batch=BatchConfig(batch_size=15, micro_batch_size=5, bptt=70, bptt_max_delta=20),
         train=StageConfig(lr=15.0, epochs=1000, switch_after=5),  # --lr 15.0
         finetune=StageConfig(optimizer="asgd", lr=20.0, stop_after=5),  # finetune.py --lr 20
+    )
+
+
+def wt2_doc() -> RunConfig:
+    """AWD-LSTM-DOC: finetuned 60.29 valid, 58.03 test (Takase et al.)."""
+    mos = wt2_mos()
+    return replace(
+        mos,
+        # --n_experts 15 --num4second 5 --var 0.001 --dropoutl 0.6
+        head=HeadConfig(kind="doc", num_components=20, dropout=0.6),
+        train=replace(mos.train, epochs=500, switch_after=60),  # --epochs 500 --nonmono 60
+        finetune=StageConfig(optimizer="asgd", lr=15.0, epochs=500, stop_after=60),  # --lr 15.0
     )
 
 

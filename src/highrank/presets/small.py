@@ -32,6 +32,27 @@ def small() -> RunConfig:
     )
 
 
+# Two epochs of the State of the Union addresses.
+NUM_TOKENS = 4_200_000
+MOST_EPOCHS = 20
+# With fewer tokens, steps are smaller, and more.
+FEW_TOKENS = 100_000
+
+
+def small_for(corpus: str, num_train: int) -> RunConfig:
+    """`small` on another corpus: it sees as many tokens, but a short text not more than 20 times.
+
+    Args:
+        num_train: tokens of the training split.
+    """
+    config = small()
+    epochs = min(MOST_EPOCHS, max(1, round(NUM_TOKENS / num_train)))
+    config = replace(config, corpus=corpus, train=replace(config.train, epochs=epochs))
+    if num_train >= FEW_TOKENS:
+        return config
+    return replace(config, batch=replace(config.batch, batch_size=8), valid_batch_size=1)
+
+
 def small_softmax() -> RunConfig:
     """One softmax with as many parameters and contexts of the same size, for comparison."""
     mos = small()
