@@ -12,8 +12,19 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
 from highrank.analysis import components as module
-from highrank.analysis.components import component_report, pair_divergences, specialisation
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.analysis.components import (
+    component_report,
+    model_components,
+    pair_divergences,
+    specialisation,
+)
+from highrank.heads import (
+    AdaptiveMixtureOfSoftmaxes,
+    MixtureOfContexts,
+    MixtureOfSoftmaxes,
+    SharedTailMixtureOfSoftmaxes,
+    Softmax,
+)
 from highrank.models.awd_lstm import AWDLSTM
 from highrank.models.language_model import LanguageModel
 
@@ -116,7 +127,33 @@ def test_equal_components_have_no_divergence(head, hidden):
             parameter.copy_(parameter[:E].repeat(K, *[1] * (parameter.dim() - 1)))
     report = component_report(head, hidden)
     assert report.specialisation == pytest.approx(0, abs=1e-12)
+    assert (report.state, "one softmax" in report.state_reason) == ("collapsed", True)
     np.testing.assert_allclose(report.pair_divergence, 0, atol=1e-12)
+
+
+def test_weights_that_never_change_are_collapsed_however_much_components_differ(head, hidden):
+    with torch.no_grad():
+        head.prior.weight.zero_()
+    report = component_report(head, hidden)
+    assert report.specialisation > 0.1 and report.gate_information < 1e-12
+    assert (report.state, "same in every context" in report.state_reason) == ("collapsed", True)
+
+
+def test_a_mixture_that_chooses_one_component_in_each_context_is_one_softmax(head, hidden):
+    """The rank is that of one softmax, as all components share the output embedding."""
+    with torch.no_grad():
+        head.prior.weight.mul_(1e4)
+    report = component_report(head, hidden)
+    assert report.gate_information > 0.1 and report.state == "collapsed"
+    values = torch.linalg.svdvals(head.eval().log_prob(hidden).detach())
+    assert int((values > 1e-9 * values[0]).sum()) <= E + 2
+
+
+def test_components_that_differ_under_weights_that_change_are_specialised(head, hidden):
+    report = component_report(head, hidden)
+    assert report.state == "specialised" and "I(component; token) = " in report.information
+    want = report.use_entropy - report.weight_entropy
+    assert report.gate_information == pytest.approx(want)
 
 
 def test_disjoint_distributions_are_log_2_apart():
@@ -198,5 +235,22 @@ def test_what_is_no_mixture_of_softmaxes_has_no_specialisation(head):
 
 def test_as_many_contexts_are_read_as_asked_for():
     model = model_with(MixtureOfSoftmaxes(6, 8, 3, 4))
-    assert specialisation(model, TOKENS, 5) == specialisation(model, TOKENS[:5])
-    assert specialisation(model, TOKENS, 5) != specialisation(model, TOKENS, 6)
+    five, six = (model_components(model, TOKENS, number) for number in (5, 6))
+    assert five == model_components(model, TOKENS[:5]) != six
+    assert six.num_contexts == 6
+
+
+@pytest.mark.parametrize("kind", [AdaptiveMixtureOfSoftmaxes, SharedTailMixtureOfSoftmaxes])
+def test_components_of_an_adaptive_mixture_have_the_information_of_the_whole_distribution(kind):
+    """Inside the tail they agree, so that nothing is lost by looking at the tail as a whole."""
+    head = kind(6, 8, 3, 4, frequent=5)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    model = model_with(head)
+    hidden = model.backbone(torch.from_numpy(TOKENS)[:, None].long(), model.initial_state(1)).hidden
+    log_weight, log_q = head.component_log_prob(hidden[:, 0])
+    inside = head.log_prob(hidden[:, 0])[:, 5:].log_softmax(-1)[:, None]  # (T, 1, V - 5)
+    log_q = torch.cat((log_q[..., :5], log_q[..., 5:] + inside), -1)  # (T, K, V)
+    mixed = torch.logsumexp(log_weight[..., None] + log_q, 1, keepdim=True)  # (T, 1, V)
+    want = (log_weight.exp() * (log_q.exp() * (log_q - mixed)).sum(-1)).sum(1).mean().item()
+    assert want > 0.01 and specialisation(model, TOKENS) == pytest.approx(want, rel=1e-4)

@@ -84,6 +84,38 @@ def test_a_file_is_evaluated_token_by_token_or_by_any_method(loaded, tmp_path):
     assert cached.method == "cache" and "independent_lines" not in cached.settings
 
 
+def test_with_a_cache_tokens_are_written_and_the_number_stays(loaded, tmp_path):
+    (tmp_path / "mine.txt").write_text("the newt saw a cat\nthe newt slept\n")
+    mine = file_dataset(loaded, tmp_path / "mine.txt")
+    method, out = Method(cache=CacheSettings(weight=0.5, window=5)), tmp_path / "out.csv"
+    found = evaluate_dataset(loaded, mine, method, per_token=out)
+    assert found.nats == pytest.approx(evaluate_dataset(loaded, mine, method).nats, rel=1e-6)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    bits = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
+    assert bits == pytest.approx(found.bits) and found.method == "cache"
+
+
+def test_bits_per_byte_are_those_of_the_whole_text(loaded, tmp_path):
+    text = "the dog saw a café\nthe cat slept\n"
+    (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
+    found = evaluate_dataset(loaded, file_dataset(loaded, tmp_path / "mine.txt"), Method())
+    assert found.bits_per_byte == pytest.approx(found.bits * 10 / len(text.encode()))
+    assert found.bits_per_char == pytest.approx(found.bits * 10 / len(text))
+    assert found.bits_per_byte < found.bits_per_char
+    test = split_dataset(loaded, "test")
+    found = evaluate_dataset(loaded, test, Method())
+    split = loaded.corpus.header.splits["test"]
+    assert found.bits_per_byte == pytest.approx(found.bits * split.num_tokens / split.num_bytes)
+    # A corpus of version 1 has no sizes.
+    found = evaluate_dataset(loaded, replace(test, num_bytes=None, num_chars=None), Method())
+    assert found.bits_per_byte is None and found.bits_per_char is None
+
+
+def test_names_of_files_have_no_spaces(result, tmp_path):
+    path = write_result(tmp_path, replace(result, split="text my\x1b own\ntale é.txt"))
+    assert path.name.endswith("-static-text-my-own-tale-é.txt.json")
+
+
 def test_a_loss_that_is_not_finite_is_an_error(loaded):
     loaded.model.head.bias.data[:] = math.nan
     with pytest.raises(ValueError, match="The loss on test is nan"):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from highrank.data.vocabulary import Vocabulary
 from highrank.evaluation import surprisal as module
-from highrank.evaluation.static import evaluate
+from highrank.evaluation.cache import CacheSettings, with_cache
+from highrank.evaluation.static import evaluate, score, summed
 from highrank.evaluation.surprisal import check_format, evaluate_lines, places, surprisals
 from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
@@ -92,6 +93,49 @@ def test_the_bits_add_up_to_static_evaluation_and_the_window_changes_nothing(mod
     assert model.training
 
 
+@pytest.mark.parametrize("settings", [(1, 0.5), (3, 0.0), (100, 2.0)])
+def test_with_a_cache_all_is_of_model_and_cache_together(settings, model):
+    cache = CacheSettings(window=settings[0], theta=settings[1], weight=0.4)
+    tokens = WORDS * 3
+    static = list(surprisals(model, VOCABULARY, tokens))
+    for place, found in enumerate(surprisals(model, VOCABULARY, tokens, cache=cache)):
+        text = VOCABULARY.encode(["<eos>", *tokens[: place + 1]])
+        log_p = []
+        # Each token of the vocabulary as the target.
+        for token in range(V):
+            text[-1] = token
+            log_p.append(list(with_cache(score(model, text), cache))[-1].log_prob[-1].item())
+        own = log_p[VOCABULARY.encode([tokens[place]]).item()]
+        assert math.log(found.probability) == pytest.approx(own, rel=1e-10)
+        assert found.rank == 1 + sum(other > own + 1e-12 for other in log_p)
+        assert sum(map(math.exp, log_p)) == pytest.approx(1.0, rel=1e-10)
+        part = 1 - 0.6 * static[place].probability / found.probability
+        assert found.cache == pytest.approx(part, abs=1e-9) and found.cache >= 0
+        assert found.component == static[place].component
+
+
+@pytest.mark.parametrize("window", [2, 40, 400])
+def test_with_a_cache_the_bits_add_up_over_many_blocks(window):
+    model, tokens = build("mos"), WORDS * 60
+    cache = CacheSettings(window=window, theta=0.3, weight=0.2)
+    ids = VOCABULARY.encode(["<eos>", *tokens])
+    want = summed(with_cache(score(model, ids), cache))
+    for pass_length in (7, None):
+        found = list(surprisals(model, VOCABULARY, tokens, pass_length, cache))
+        assert sum(row.bits for row in found) / len(found) == pytest.approx(want.bits, rel=1e-10)
+
+
+def test_independent_lines_have_caches_of_their_own(tmp_path):
+    model, cache = build("mos"), CacheSettings(weight=0.5)
+    out = tmp_path / "out.jsonl"
+    evaluate_lines(model, VOCABULARY, [LINES[0]] * 2, independent=True, cache=cache, out=out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row | {"line": 1} for row in rows[4:]] == rows[:4] and rows[0]["cache"] == 0.5
+    with_header = tmp_path / "out.csv"
+    evaluate_lines(model, VOCABULARY, LINES, cache=cache, out=with_header)
+    assert "component,cache,weight_1" in with_header.read_text()
+
+
 def test_unknown_tokens_are_marked_and_keep_their_name(model):
     rows = [row for row in surprisals(model, VOCABULARY, [*WORDS, "<unk>"]) if not row.is_known]
     assert [row.token for row in rows] == ["axolotl"]
@@ -138,8 +182,8 @@ def test_csv_and_jsonl_have_the_same_rows(model, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_file_that_cannot_be_finished_disappears(error, tmp_path, monkeypatch):
-    def fail(*arguments):
-        yield next(surprisals(*arguments))
+    def fail(*arguments, **options):
+        yield next(surprisals(*arguments, **options))
         raise error
 
     model = build("mos")

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.analysis.log_probs import BLOCK_BYTES
-from highrank.heads import MixtureHead, MixtureOfSoftmaxes
+from highrank.heads import AdaptiveMixtureOfSoftmaxes, MixtureHead
 from highrank.models.language_model import LanguageModel
 
 # A component is dead if its mean weight is below this fraction of 1/K.
 DEAD_FRACTION = 0.01
-# Mutual information I(component; token) in nats: components with less have collapsed, those with
-# more have specialised. Growing a mixture by noise alone gives about 0.03.
+# Nats of mutual information: below the first a mixture has collapsed, and from the second on its
+# components have specialised. Growing a mixture by noise alone gives I(component; token) = 0.03,
+# and weights that are the same in every context.
 COLLAPSED, SPECIALISED = 0.01, 0.1
 # Of each component.
 NUM_PREFERRED, NUM_CONTEXTS = 10, 5
@@ -71,12 +72,30 @@ class ComponentReport:
     specialisation: float
     """Mutual information I(component; token) given the context, in nats: the mean over contexts of
     Σ_k p(k|c) KL(p(·|k,c) ‖ p(·|c)). 0 if all components predict the same."""
+    gate_information: float
+    """Mutual information I(component; context), in nats: the entropy of the mean weights minus the
+    mean entropy of the weights. 0 if the weights are the same in every context."""
+    state: str
+    """"collapsed", "weak" or "specialised", see `mixture_state`."""
+    state_reason: str
+    """What that means, in a clause."""
     pair_divergence: tuple[tuple[float, ...], ...]
     """(K, K): mean Jensen-Shannon divergence of two components, in nats, at most log 2."""
     num_pair_contexts: int
     """From how many contexts, evenly spaced, that mean is."""
     num_dead: int
     components: tuple[Component, ...]
+
+    @property
+    def state_text(self) -> str:
+        """What the components have done."""
+        return "hardly specialised" if self.state == "weak" else self.state
+
+    @property
+    def information(self) -> str:
+        """The two numbers behind the state."""
+        token, context = f"{self.specialisation:.3f}", f"{self.gate_information:.3f}"
+        return f"I(component; token) = {token} nats, I(component; context) = {context} nats"
 
 
 @torch.no_grad()
@@ -113,7 +132,10 @@ def component_report(
     twin = copy.deepcopy(head).eval()
     for start in range(0, T, size):
         log_weight, contexts = twin.mixture(hidden[start : start + size])
-        prob = F.linear(contexts, twin.weight, twin.bias).double().softmax(-1)  # (n, K, V)
+        logits = F.linear(contexts, twin.weight, twin.bias).double()  # (n, K, V)
+        if twin.logit_map is not None:
+            logits = twin.logit_map(logits)
+        prob = logits.softmax(-1)
         pairs += pair_divergences(prob[-start % spacing :: spacing]).sum(0)
         totals.add(log_weight.double().exp(), prob)
         if on_progress is not None:
@@ -121,16 +143,39 @@ def component_report(
     num_pairs = len(range(0, T, spacing))
     weight = torch.cat(totals.weights)  # (T, K)
     components = tuple(_component(weight, totals.joint, k, token, context) for k in range(K))
+    inside, use = entropy(weight).mean().item(), entropy(weight.mean(0)).item()
+    specialisation, gate = max(0.0, totals.specialisation / T), max(0.0, use - inside)
+    state, reason = mixture_state(specialisation, gate)
     return ComponentReport(
         num_contexts=T,
-        weight_entropy=entropy(weight).mean().item(),
-        use_entropy=entropy(weight.mean(0)).item(),
-        specialisation=max(0.0, totals.specialisation / T),
+        weight_entropy=inside,
+        use_entropy=use,
+        specialisation=specialisation,
+        gate_information=gate,
+        state=state,
+        state_reason=reason,
         pair_divergence=tuple(tuple(row) for row in (pairs / num_pairs).tolist()),
         num_pair_contexts=num_pairs,
         num_dead=sum(component.is_dead for component in components),
         components=components,
     )
+
+
+def mixture_state(specialisation: float, gate_information: float) -> tuple[str, str]:
+    """Whether components have specialised or collapsed, and why: the rule of training and audit.
+
+    Where I(component; token) is nearly 0, every prediction is that of one softmax: components are
+    equal, or one of them has all the weight. As all share the output embedding, the mixture is then
+    one softmax whatever its weights are. Where I(component; context) is nearly 0, the mixture is
+    the same in every context and chooses nothing.
+    """
+    if specialisation < COLLAPSED:
+        return "collapsed", "in each context the mixture predicts as one softmax does"
+    if gate_information < COLLAPSED:
+        return "collapsed", "the weights are nearly the same in every context"
+    if specialisation < SPECIALISED:
+        return "weak", "components predict nearly the same tokens"
+    return "specialised", "components predict different tokens"
 
 
 def entropy(prob: Tensor) -> Tensor:
@@ -207,20 +252,46 @@ def _preferred(joint: Tensor, k: int, token: Callable[[int], str]) -> tuple[Pref
 
 
 @torch.no_grad()
-def specialisation(
+def model_components(
     model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
-) -> float | None:
-    """Mutual information I(component; next token), in nats, as `ComponentReport` has it.
-
-    None for a head that is no mixture of softmaxes.
+) -> ComponentReport | None:
+    """The components of a model's head; None for a head that is no mixture of softmaxes.
 
     Args:
         model: in evaluation mode.
         tokens: (T,), of a split; the first `num_contexts` of them are read.
     """
-    if not isinstance(model.head, MixtureOfSoftmaxes) or model.head.num_components == 1:
+    head = model.head
+    # With a bound on its rank it mixes before the softmax, or mixes nothing.
+    if not isinstance(head, MixtureHead) or head.num_components == 1 or head.rank_bound is not None:
         return None
+    return component_report(head, _first_hidden(model, tokens, num_contexts), num_pair_contexts=1)
+
+
+@torch.no_grad()
+def specialisation(
+    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
+) -> float | None:
+    """Mutual information I(component; next token), in nats, as `ComponentReport` has it.
+
+    None for a head that is no mixture of softmaxes. Of an adaptive mixture, without what a mixture
+    inside the first tail adds.
+    """
+    head = model.head
+    if not isinstance(head, AdaptiveMixtureOfSoftmaxes) or head.num_components == 1:
+        report = model_components(model, tokens, num_contexts)
+        return None if report is None else report.specialisation
+    hidden, total = _first_hidden(model, tokens, num_contexts), 0.0
+    for rows in hidden.split(max(1, BLOCK_BYTES // (8 * head.num_components * head.vocab_size))):
+        log_weight, log_q = head.component_log_prob(rows)  # (n, K), (n, K, R + m)
+        weight, prob = log_weight.double().exp(), log_q.double().exp()
+        mixed = (weight[..., None] * prob).sum(1)  # (n, R + m)
+        total += (entropy(mixed) - (weight * entropy(prob)).sum(1)).sum().item()
+    return max(0.0, total / len(hidden))
+
+
+def _first_hidden(model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int) -> Tensor:
+    """What the head is given at the first tokens of a split, (T, D)."""
     first = torch.from_numpy(tokens[:num_contexts].astype(np.int64))[:, None]  # (T, 1)
-    first = first.to(model.head.weight.device)
-    hidden = model.backbone(first, model.initial_state(1)).hidden  # (T, 1, D)
-    return component_report(model.head, hidden[:, 0], num_pair_contexts=1).specialisation
+    first = first.to(next(model.parameters()).device)
+    return model.read(first, model.initial_state(1)).hidden[:, 0]

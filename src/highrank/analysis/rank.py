@@ -109,8 +109,8 @@ def _effective(spectrum: Spectrum, epsilon: float) -> int:
     return effective_rank(spectrum.values, epsilon)
 
 
-# The last three are of the values as they are: of numbers computed in bfloat16 they measure the
-# noise, too.
+# Effective, stable and entropy rank are of the values as they are: of numbers computed in bfloat16
+# they measure the noise, too.
 MEASURES = (
     Measure(
         key="numerical_rank_float32",
@@ -192,6 +192,7 @@ def rank_bound(
     has_bias: bool,
     num_softmaxes: int = 1,
     softcap: float | None = None,
+    has_map: bool = False,
 ) -> RankBound:
     """What follows from the form of a head alone.
 
@@ -199,7 +200,14 @@ def rank_bound(
         embedding_size: of the context that is multiplied with the output embedding.
         num_softmaxes: that are mixed after they are normalised.
         softcap: c, where logits are c · tanh(logits / c).
+        has_map: whether another nonlinear map is applied to each logit.
     """
+    if has_map:
+        reason = (
+            "each logit is mapped before the softmax, which bends every entry of the matrix: its "
+            "rank is not bound to the size of what was multiplied"
+        )
+        return RankBound(value=None, reason=reason)
     if softcap is not None:
         reason = (
             "logits are soft-capped: c·tanh(logits/c) bends every entry of the matrix, so that its "

@@ -266,7 +266,7 @@ def head_singular_values(
         raise ValueError(f"hidden must be (T, D) and not empty, got {tuple(hidden.shape)}")
     twin = copy.deepcopy(head).double().eval()
     size = block_rows(head.num_components * head.embedding_size)
-    context = [twin.softmaxes(rows.double()).context.squeeze(-2) for rows in hidden.split(size)]
+    context = [twin.features(rows.double()).context.squeeze(-2) for rows in hidden.split(size)]
     return linear_singular_values(
         torch.cat(context), twin.weight, twin.bias, counts=counts, on_progress=on_progress
     )

@@ -77,12 +77,33 @@ class Block(NamedTuple):
     """(n, M), h_t·h_i; the last n are the block's own pairs."""
     is_target: Tensor
     """(n, M), whether the pair's token is the target."""
+    tokens: Tensor
+    """(M,), of the pairs."""
 
     def log_cache(self, window: int, theta: float) -> Tensor:
         """log p_cache of each target (n,), from the last `window` pairs that are complete.
 
         The first token of a stream has none: p_cache is the model's probability there.
         """
+        z, columns = self._scaled(window, theta)
+        total = z.logsumexp(-1)  # (n,)
+        of_target = z.masked_fill_(~self.is_target[:, columns], -torch.inf).logsumexp(-1)  # (n,)
+        log_cache = (of_target - total).to(self.log_prob.dtype)
+        return torch.where(total == -torch.inf, self.log_prob, log_cache)
+
+    def with_all_tokens(self, log_prob: Tensor, settings: CacheSettings) -> Tensor:
+        """The model's log-probabilities of all tokens (n, V), mixed with the cache's."""
+        z, columns = self._scaled(settings.window, settings.theta)
+        total = z.logsumexp(-1, keepdim=True)  # (n, 1)
+        p_cache = torch.zeros_like(log_prob, dtype=z.dtype)  # (n, V)
+        p_cache.index_add_(1, self.tokens[columns], (z - total).exp())
+        log_cache = p_cache.log().to(log_prob.dtype)
+        # As in `log_cache`, the first token of a stream has no past.
+        log_cache = torch.where(total == -torch.inf, log_prob, log_cache)
+        return mixed(log_prob, log_cache, settings.weight)
+
+    def _scaled(self, window: int, theta: float) -> tuple[Tensor, slice]:
+        """θ·h_t·h_i (n, num_before + n), -inf where the pair is not seen, and which pairs."""
         n, M = self.similarity.shape
         num_before = min(window, M - n)
         columns = slice(M - n - num_before, None)
@@ -90,10 +111,7 @@ class Block(NamedTuple):
         # Token r sees the columns num_before + r - window … num_before + r - 1.
         seen = torch.ones_like(z, dtype=torch.bool).tril_(num_before - 1)
         seen.triu_(num_before - window)
-        total = z.masked_fill_(~seen, -torch.inf).logsumexp(-1)  # (n,)
-        of_target = z.masked_fill_(~self.is_target[:, columns], -torch.inf).logsumexp(-1)  # (n,)
-        log_cache = (of_target - total).to(self.log_prob.dtype)
-        return torch.where(total == -torch.inf, self.log_prob, log_cache)
+        return z.masked_fill_(~seen, -torch.inf), columns
 
 
 class History:
@@ -114,7 +132,8 @@ class History:
             first = self._append(hidden, part.target)
             past = slice(first, self.length)
             similarity = hidden @ self.hidden[past].T  # (n, M)
-            yield Block(part.log_prob, similarity, part.target[:, None] == self.target[past])
+            tokens = self.target[past]  # (M,)
+            yield Block(part.log_prob, similarity, part.target[:, None] == tokens, tokens)
 
     def _append(self, hidden: Tensor, target: Tensor) -> int:
         """Add pairs; returns the index of the oldest pair that one of them may see."""

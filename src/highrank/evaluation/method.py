@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.text import check_known, read_lines
+from highrank.data.text import check_known, read_file, tokenized_lines
 from highrank.data.vocabulary import EOS
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, converted, score_dynamically
@@ -44,6 +44,17 @@ class Dataset:
     """The tokens of each line of a file; None for a split."""
     unknown: Counter[str] = field(default_factory=Counter)
     """How often each token outside the vocabulary stands in a file."""
+    num_bytes: int | None = None
+    """Of the text in UTF-8; None for a split of a corpus that does not know."""
+    num_chars: int | None = None
+
+    def bits_per(self, size: int | None, bits: float) -> float | None:
+        """Bits of all tokens over `size`, from the mean bits of a token; None without a size.
+
+        Tokens that are not predicted, such as the first of each stream, count like the others.
+        """
+        num_tokens = len(self.tokens) - (self.lines is not None)
+        return None if size is None else bits * num_tokens / size
 
 
 def find_datasets(
@@ -56,13 +67,20 @@ def find_datasets(
 
 
 def split_dataset(loaded: LoadedRun, name: str) -> Dataset:
-    sha256 = loaded.corpus.header.splits[name].sha256
-    return Dataset(name=name, tokens=loaded.corpus.split(name), sha256=sha256)
+    split = loaded.corpus.header.splits[name]
+    return Dataset(
+        name=name,
+        tokens=loaded.corpus.split(name),
+        sha256=split.sha256,
+        num_bytes=split.num_bytes,
+        num_chars=split.num_chars,
+    )
 
 
 def file_dataset(loaded: LoadedRun, path: Path) -> Dataset:
     """Raise ValueError unless the file has a token of the run's vocabulary."""
-    lines = read_lines(path, loaded.corpus.header.recipe)
+    text = read_file(path)
+    lines = tokenized_lines(text, loaded.corpus.header.recipe)
     tokens = list(chain.from_iterable(lines))
     unknown = set(check_known(tokens, loaded.vocabulary, f"the text {path}"))
     return Dataset(
@@ -71,6 +89,8 @@ def file_dataset(loaded: LoadedRun, path: Path) -> Dataset:
         sha256=file_sha256(path),
         lines=lines,
         unknown=Counter(token for token in tokens if token in unknown),
+        num_bytes=len(text.encode()),
+        num_chars=len(text),
     )
 
 
@@ -138,7 +158,10 @@ def find_method(
         search_tokens: predict only so many of the first tokens of valid in a search.
     """
     method, model = Method(), loaded.model
-    valid = loaded.corpus.split("valid")[: search_tokens and search_tokens + 1]
+    # Only a search needs the corpus: without one a run's folder is enough.
+    valid: NDArray[np.integer] = np.empty(0, np.int64)
+    if is_search:
+        valid = loaded.corpus.split("valid")[: search_tokens and search_tokens + 1]
     if dynamic:
         chosen(model, dynamic[0].adapt)
         statistics = _statistics(loaded, dynamic[0], progress)

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from highrank.data.tokenizer import unit_of
 from highrank.environment import Environment, environment
 from highrank.evaluation.method import Dataset, Method, evaluate_by
 from highrank.evaluation.static import (
@@ -33,7 +35,11 @@ class Result:
     nats: float
     """Mean of a predicted token."""
     bits: float
-    """The same, in bits per word or per character."""
+    """The same, in bits per token: a word or a character."""
+    bits_per_byte: float | None = None
+    """All bits over the size of the text in UTF-8; a lower bound where there are <unk>, since what
+    they stand for is not spelled. None for a corpus that does not know its size (version 1)."""
+    bits_per_char: float | None = None
     num_tokens: int
     """How many were predicted."""
     unknown: Mapping[str, int] = field(default_factory=dict)
@@ -75,8 +81,8 @@ def evaluate_dataset(
         batch_size: for static evaluation of a split; as in the paper if None: that of the run's
             validation for valid, 1 for test.
         compat: "mos" divides the loss as the original code does.
-        per_token: a .csv or .jsonl for the numbers of each token of a file; static only.
-        independent_lines: forget everything at the end of each line of a file; static only.
+        per_token: a .csv or .jsonl for the numbers of each token of a file; not dynamic.
+        independent_lines: forget everything at the end of each line of a file; not dynamic.
     """
     is_static = method.name == "static"
     if batch_size is None:
@@ -85,13 +91,15 @@ def evaluate_dataset(
     settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
     start = time.monotonic()
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
-        if is_static and dataset.lines is not None:
+        is_asked = is_static or per_token is not None or independent_lines
+        if dataset.lines is not None and method.dynamic is None and is_asked:
             settings["independent_lines"] = independent_lines
             found = evaluate_lines(
                 loaded.model,
                 loaded.vocabulary,
                 dataset.lines,
                 independent=independent_lines,
+                cache=method.cache,
                 out=per_token,
                 on_progress=on_progress,
             )
@@ -115,9 +123,11 @@ def _result(
     unknown = {"tokens": dataset.unknown.total(), "distinct": len(dataset.unknown)}
     return Result(
         value=found.perplexity,
-        unit=f"perplexity per {'character' if loaded.corpus.level == 'char' else 'word'}",
+        unit=f"perplexity per {unit_of(loaded.corpus.header.recipe.tokenizer)}",
         nats=found.nats,
         bits=found.bits,
+        bits_per_byte=dataset.bits_per(dataset.num_bytes, found.bits),
+        bits_per_char=dataset.bits_per(dataset.num_chars, found.bits),
         num_tokens=found.num_tokens,
         unknown={} if dataset.lines is None else unknown,
         split=dataset.name,
@@ -136,6 +146,8 @@ def _result(
 def result_folder(run: Path) -> Path:
     """Where the results of a run go; it is made with the first of them. Raise if it cannot be."""
     folder = run / "results"
+    if folder.is_symlink():
+        raise ValueError(f"{folder} must be a folder, got a link")
     check_writable((folder if folder.exists() else run) / "result.json")
     return folder
 
@@ -145,7 +157,7 @@ def write_result(folder: Path, result: Result) -> Path:
     folder.mkdir(exist_ok=True)
     date = result.environment.date.replace(" ", "-").replace(":", "")
     # A name may have 255 bytes in all.
-    split = result.split.encode()[:120].decode(errors="ignore")
+    split = re.sub(r"[^\w.-]+", "-", result.split).encode()[:120].decode(errors="ignore")
     path = _reserve(folder, f"{date}-{result.method}-{split}")
     text = json.dumps({"format": FORMAT, "version": VERSION} | asdict(result), indent=2) + "\n"
     try:

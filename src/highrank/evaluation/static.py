@@ -66,8 +66,9 @@ def evaluate(
         total = 0.0
         for start, length in windows(len(data), window):
             tokens_in, target = data[start : start + length], data[start + 1 : start + 1 + length]
-            loss, _, _, _, state = model(tokens_in, target, state, reduction="sum")
-            total += loss.item()
+            out = model(tokens_in, target, state, reduction="sum")
+            state = out.state
+            total += out.loss.item()
             if on_progress is not None:
                 on_progress((start + length) / (len(data) - 1), "evaluating")
         num_tokens = (len(data) - 1) * batch_size

@@ -21,13 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from highrank.data.batches import Streams
 from highrank.evaluation.static import Forward, OnProgress, Output, forward_of
-from highrank.files import write_atomically
+from highrank.models.tensors import read_tensors, write_tensors
 from highrank.models.weights import without_dropout
 from highrank.ops.numerics import at_least_float32
 
@@ -184,9 +183,8 @@ def statistics_beside(
             model, tokens, batch_size=batch_size, segment=segment, on_progress=on_progress
         )
         tensors = {name: rms.cpu().contiguous() for name, rms in found.rms.items()}
-        about = {"key": key, "num_batches": str(found.num_batches)}
         try:
-            write_atomically(path, lambda temporary: save_file(tensors, temporary, about))
+            write_tensors(path, tensors, key=key, num_batches=str(found.num_batches))
         except (OSError, SafetensorError) as error:
             # They are complete; only the next evaluation has to make them again.
             warnings.warn(f"{path} could not be kept: {error}", stacklevel=2)
@@ -210,12 +208,13 @@ def _key(model: nn.Module, tokens: NDArray[np.integer], batch_size: int, segment
 
 
 def _load(path: Path, key: str, segment: int) -> GradientStatistics | None:
+    """None if there are none, or damaged ones: they can be made again."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            if about.get("key") != key:
-                return None
-            rms = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (FileNotFoundError, SafetensorError):
+        if about.get("key") != key:
+            return None
+        rms, num_batches = read_tensors(path), int(about["num_batches"])
+    except (OSError, SafetensorError, ValueError, KeyError):
         return None
-    return GradientStatistics(rms=rms, num_batches=int(about["num_batches"]), segment=segment)
+    return GradientStatistics(rms=rms, num_batches=num_batches, segment=segment)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.evaluation.static import Evaluation, OnProgress
+from highrank.evaluation.cache import CacheSettings, History
+from highrank.evaluation.static import Evaluation, OnProgress, Scored
 from highrank.files import write_atomically
 from highrank.heads.base import Head
 from highrank.heads.mixture import MixtureHead, log_responsibility
@@ -43,16 +44,23 @@ class Surprisal(NamedTuple):
     one softmax (MoC)."""
     weights: tuple[float, ...]
     """Of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    cache: float | None = None
+    """The fraction of the probability that comes from the cache; None without one."""
 
 
 @torch.no_grad()
 def surprisals(
-    model: LanguageModel, vocabulary: Vocabulary, tokens: Sequence[str], window: int | None = None
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    tokens: Sequence[str],
+    window: int | None = None,
+    cache: CacheSettings | None = None,
 ) -> Iterator[Surprisal]:
     """Each token of a text, predicted from all before it; the first from an `<eos>`.
 
     Args:
         window: tokens in one forward pass; it does not change the numbers.
+        cache: of the text's tokens, mixed with the model.
     """
     if vocabulary.eos is None:
         raise ValueError(f"the vocabulary must have {EOS}, which starts the text, got {vocabulary}")
@@ -62,13 +70,36 @@ def surprisals(
         device = next(model.parameters()).device
         ids = torch.from_numpy(vocabulary.encode([EOS, *tokens])).to(device)  # (T + 1,)
         state = model.initial_state(1)
+        history = None if cache is None else History(cache.window)
         for start, length in windows(len(ids), window):
-            hidden, past, state, _ = model.read(ids[start : start + length, None], state)
+            hidden, past, state, out = model.read(ids[start : start + length, None], state)
             target = ids[start + 1 : start + 1 + length]  # (T,)
             met = tokens[start : start + length]
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
             weights, component = _mixture(model.head, hidden[:, 0], target)
-            yield from _surprisals(log_prob, target, met, vocabulary, weights, component)
+            fraction = None
+            if history is not None and cache is not None:
+                segment = Scored(target, _of(target, log_prob), out.hidden[:, 0])
+                log_prob, fraction = _with_cache(log_prob, segment, history, cache)
+            yield from _surprisals(log_prob, target, met, vocabulary, weights, component, fraction)
+
+
+def _of(target: Tensor, log_prob: Tensor) -> Tensor:
+    return log_prob.gather(-1, target[:, None])[:, 0]  # (T,)
+
+
+def _with_cache(
+    log_prob: Tensor, segment: Scored, history: History, settings: CacheSettings
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of model and cache (T, V); of each target, the cache's fraction (T,)."""
+    parts, start = [], 0
+    for block in history.compare(segment):
+        end = start + len(block.log_prob)
+        parts.append(block.with_all_tokens(log_prob[start:end], settings))
+        start = end
+    log_prob = torch.cat(parts)  # (T, V)
+    of_model = segment.log_prob + math.log1p(-settings.weight) - _of(segment.target, log_prob)
+    return log_prob, torch.expm1(of_model).clamp(max=0).abs()
 
 
 def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -91,9 +122,10 @@ def _surprisals(
     vocabulary: Vocabulary,
     weights: Tensor,
     component: Tensor | None,
+    cache: Tensor | None,
 ) -> Iterator[Surprisal]:
-    log_p = log_prob.gather(-1, target[:, None])  # (T, 1)
-    rank = 1 + (log_prob > log_p).sum(-1)  # (T,)
+    log_p = _of(target, log_prob)
+    rank = 1 + (log_prob > log_p[:, None]).sum(-1)  # (T,)
     for index, token in enumerate(tokens):
         value = log_p[index].item()
         yield Surprisal(
@@ -104,6 +136,7 @@ def _surprisals(
             int(rank[index]),
             None if component is None else int(component[index]),
             tuple(weights[index].tolist()),
+            None if cache is None else cache[index].item(),
         )
 
 
@@ -113,18 +146,21 @@ def evaluate_lines(
     lines: Sequence[Sequence[str]],
     *,
     independent: bool = False,
+    cache: CacheSettings | None = None,
     out: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Static evaluation of a text, token by token.
+    """Static evaluation of a text, token by token, or with a cache.
 
     Args:
         lines: the tokens of each line, `<eos>` included.
-        independent: whether each line starts without a past.
+        independent: whether each line starts without a past, and without a cache's.
         out: a .csv or .jsonl that gets a row for each token.
     """
     texts = lines if independent else [list(chain.from_iterable(lines))]
-    found = chain.from_iterable(surprisals(model, vocabulary, tokens) for tokens in texts)
+    found = chain.from_iterable(
+        surprisals(model, vocabulary, tokens, cache=cache) for tokens in texts
+    )
     num_tokens, bits = sum(map(len, lines)), 0.0
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -170,6 +206,7 @@ def _write(path: Path, rows: Iterator[dict[str, Any]], suffix: str) -> None:
 
 
 def _row(found: Surprisal) -> dict[str, Any]:
+    cache = {} if found.cache is None else {"cache": _rounded(found.cache)}
     return {
         "token": found.token,
         "known": int(found.is_known),
@@ -177,6 +214,7 @@ def _row(found: Surprisal) -> dict[str, Any]:
         "surprisal_bits": _rounded(found.bits),
         "rank": found.rank,
         "component": found.component,
+        **cache,
         "weights": [_rounded(weight) for weight in found.weights],
     }
 
