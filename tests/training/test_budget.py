@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from highrank.training import budget as module
-from highrank.training.budget import Clock, parse_duration, without_test
+from highrank.training.budget import Clock, parse_duration, seconds_of_test
 
 
 def test_the_speed_is_of_the_last_windows_without_the_first_of_a_sitting():
@@ -71,23 +71,36 @@ def test_a_budget_that_has_ended_a_run_ends_it_for_good_and_a_longer_one_does_no
         assert again.is_over(1) == is_over and again.seconds == clock.seconds
 
 
-def test_the_test_at_the_end_has_its_part_of_the_budget(monkeypatch):
+@pytest.mark.parametrize(("batch_size", "piece"), [(1, 500), (10, 500), (50, 1000)])
+def test_the_test_is_timed_on_a_short_piece(batch_size, piece, monkeypatch):
     lengths, times = [], iter([100.0, 103.0])
-    monkeypatch.setattr(module, "evaluate", lambda model, tokens, **_: lengths.append(len(tokens)))
+    monkeypatch.setattr(module, "evaluate", lambda model, tokens, _: lengths.append(len(tokens)))
     monkeypatch.setattr(module.time, "monotonic", lambda: next(times))
-    # 500 tokens take 3 s, so 2,000 take 12 s.
-    assert without_test(60.0, None, np.zeros(2000)) == pytest.approx(48.0)
-    assert lengths == [20, 500]
+    found = seconds_of_test(None, np.zeros(2000), batch_size)
+    assert found == pytest.approx(3 * 2000 / piece)
+    assert lengths == [20 * batch_size, piece]
 
 
-def test_a_budget_shorter_than_the_test_is_refused(monkeypatch):
-    times = iter([100.0, 103.0])
-    monkeypatch.setattr(module, "evaluate", lambda *_, **__: None)
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(times))
-    with pytest.raises(
-        ValueError, match="longer than the test, which takes about 12 s .* got 12 s"
-    ):
-        without_test(12.0, None, np.zeros(2000))
+def test_progress_never_goes_back():
+    clock = Clock(100.0, num_valid=100)
+    clock.add_window(10, 1.0)
+    clock.add_window(10, 8.0)
+    before = clock.progress(1)
+    clock.add_validation(1.0, num_components=1)
+    assert clock.reserve(1) == 1.0 and clock.progress(1) == before > 0.1
+    again = Clock(None, num_valid=100)
+    again.load_state_dict(clock.state_dict())
+    assert again.progress(1) == before
+    longer = Clock(1000.0, num_valid=100)
+    longer.load_state_dict(clock.state_dict())
+    assert longer.progress(1) < before
+
+
+def test_a_clock_that_stands_still_has_no_speed():
+    clock = Clock(1.0, num_valid=100)
+    clock.add_window(10, 0.0)
+    clock.add_window(10, 0.0)
+    assert clock.speed is None and clock.progress(1) == 0
 
 
 @pytest.mark.parametrize(

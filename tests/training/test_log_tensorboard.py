@@ -16,11 +16,13 @@ def test_perplexities_are_written_against_the_step(config, corpus, tmp_path):
     run.go()
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    lines = run.log.read()
+    lines = [line for line in run.log.read() if line["event"] == "epoch"]
     for split in ("train", "valid"):
         found = [(point.step, point.value) for point in events.Scalars(f"perplexity/{split}")]
         expected = [(line["step"], math.exp(line[f"{split}_loss"])) for line in lines]
         assert found == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]
+    steps = [line["step"] for line in run.log.read() if line["event"] == "step"]
+    assert [point.step for point in events.Scalars("perplexity/train, steps")] == steps
 
 
 def test_a_missing_extra_is_named(monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """What a run refuses, and what it leaves when it cannot go on."""
 
+import json
 import resource
 import signal
 from dataclasses import replace
@@ -10,7 +11,9 @@ import torch
 
 from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
-from highrank.training.checkpoint import save_model
+from highrank.models.tensors import content_sha256
+from highrank.run import config_to_json
+from highrank.training.checkpoint import load_checkpoint, save_model
 from highrank.training.loop import Run
 from highrank.training.trainer import Diverged
 
@@ -71,6 +74,55 @@ def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_pa
     other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
     with pytest.raises(ValueError, match="run began with, got another train split"):
         Run(config, other, tmp_path / "run")
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_a_run_that_lost_its_checkpoint_does_not_begin_anew(has_model, config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    (tmp_path / "run" / "trainer.pt").unlink()
+    if not has_model:
+        (tmp_path / "run" / "model.safetensors").unlink()
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(ValueError, match="trainer.pt is missing: the run cannot be resumed"):
+        Run(config, corpus, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_noticed(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    run.save()
+    path = run.checkpoint_path
+    del run  # it holds the folder
+    data = path.read_bytes()
+    for at in range(500, len(data), 997):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        try:
+            state = load_checkpoint(path)
+        except ValueError as error:
+            assert str(error).startswith(f"{path} must be a checkpoint of highrank")
+        else:
+            # A bit that fills up the space between two tensors.
+            path.write_bytes(data)
+            assert content_sha256(state) == content_sha256(load_checkpoint(path))
+
+
+def test_a_changed_configuration_is_noticed(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    other = replace(config, train=replace(config.train, lr=1.0))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config_to_json(other)))
+    with pytest.raises(ValueError, match=r"same configuration, got .* with train.lr 20.0, not 1.0"):
+        Run(other, corpus, tmp_path / "run")
+
+
+def test_what_a_killed_save_left_is_gone_when_the_run_goes_on(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=StageConfig(epochs=1))
+    Run(config, corpus, tmp_path / "run").go()
+    for name in ("trainer.pt", "model.safetensors", "corpus.json"):
+        (tmp_path / "run" / f".{name}.new").write_text("half")
+    Run(config, corpus, tmp_path / "run")
+    assert not list((tmp_path / "run").glob(".*"))
 
 
 def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):

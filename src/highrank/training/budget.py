@@ -13,8 +13,10 @@ from highrank.models.language_model import LanguageModel
 
 # Their mean is the speed; a single one says little.
 NUM_TIMED_WINDOWS = 50
-# Of the test split, to find out how long the whole will take.
-NUM_TIMED_TOKENS = 500
+# Of the test split, to find out how long the whole will take; and of each stream at least.
+NUM_TIMED_TOKENS, NUM_TIMED_ROWS = 500, 20
+# The test is left out if it would take more of the budget.
+LARGEST_TEST = 0.5
 
 
 class Clock:
@@ -31,15 +33,16 @@ class Clock:
         self.validated_components = 0
         self.ended_budget: float | None = None
         self.is_warm = False
+        self.furthest = 0.0
         # Tokens and seconds of each.
         self.windows: deque[tuple[int, float]] = deque(maxlen=NUM_TIMED_WINDOWS)
 
     @property
     def speed(self) -> float | None:
         """Tokens a second of the last windows of training; None if none was timed."""
-        if not self.windows:
-            return None
-        return sum(tokens for tokens, _ in self.windows) / sum(time for _, time in self.windows)
+        elapsed = sum(seconds for _, seconds in self.windows)
+        # A coarse clock may not have moved.
+        return sum(tokens for tokens, _ in self.windows) / elapsed if elapsed > 0 else None
 
     def add_window(self, tokens: int, seconds: float) -> None:
         self.seconds += seconds
@@ -67,18 +70,27 @@ class Clock:
         return max(self.validation_seconds, self.num_valid / self.speed)
 
     def progress(self, num_components: int) -> float:
-        """The fraction of the time before the last validation that is spent; 0 without a budget."""
+        """The fraction of the time before the last validation that is spent; 0 without a budget.
+
+        It never goes back, though what is kept for the validation changes.
+        """
         if self.budget is None:
             return 0.0
-        return min(1.0, self.seconds / max(1e-9, self.budget - self.reserve(num_components)))
+        now = min(1.0, self.seconds / max(1e-9, self.budget - self.reserve(num_components)))
+        self.furthest = max(self.furthest, now)
+        return self.furthest
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last validation of this budget is done."""
+        return self.budget is not None and self.budget == self.ended_budget
 
     def is_over(self, num_components: int) -> bool:
         """Whether it is time for the last validation, or was."""
         if self.budget is None:
             return False
         # A run that this budget has ended stays so, though its last validation was quick.
-        has_ended = self.budget == self.ended_budget
-        return has_ended or self.seconds + self.reserve(num_components) >= self.budget
+        return self.has_ended or self.seconds + self.reserve(num_components) >= self.budget
 
     def end(self) -> None:
         """The last validation of this budget is done."""
@@ -86,15 +98,15 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         names = ("seconds", "validation_seconds", "validated_components", "budget", "ended_budget")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "furthest")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume; the old budget holds unless a new one was given."""
         new_budget = self.budget
         for name, value in state.items():
             setattr(self, name, value)
-        if new_budget is not None:
-            self.budget = new_budget
+        if new_budget not in (None, self.budget):
+            self.budget, self.furthest = new_budget, 0.0
 
 
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}
@@ -108,22 +120,16 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
 
 
-def without_test(budget: float, model: LanguageModel, test: NDArray[np.integer]) -> float:
-    """Seconds of the budget that are left for training when the test at the end has its own.
+def seconds_of_test(model: LanguageModel, test: NDArray[np.integer], batch_size: int) -> float:
+    """How long the test at the end will take, from the time of a short piece of it.
 
     Args:
-        model: as the run will train it; a piece of the test is timed on it.
+        model: as the run will train it.
         test: the test split.
     """
-    piece = test[:NUM_TIMED_TOKENS]
+    piece = test[: max(NUM_TIMED_TOKENS, NUM_TIMED_ROWS * batch_size)]
     # What is slow the first time is not slow in the test.
-    evaluate(model, piece[:20], batch_size=1)
+    evaluate(model, piece[: NUM_TIMED_ROWS * batch_size], batch_size)
     start = time.monotonic()
-    evaluate(model, piece, batch_size=1)
-    test_seconds = (time.monotonic() - start) * len(test) / len(piece)
-    if budget <= test_seconds:
-        raise ValueError(
-            f"budget must be longer than the test, which takes about {test_seconds:.0f} s here, "
-            f"got {budget:g} s"
-        )
-    return budget - test_seconds
+    evaluate(model, piece, batch_size)
+    return (time.monotonic() - start) * len(test) / len(piece)

@@ -1,11 +1,8 @@
-"""The loop: windows, epochs, stages and checkpoints, until the end, the budget or Ctrl-C."""
+"""The loop: windows, epochs, stages and checkpoints, until the end, the budget or a signal."""
 
-import hashlib
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from highrank.build import build_model, check_config
+from highrank.build import build_model, check_config, check_size
 from highrank.config import RunConfig
 from highrank.data.batches import Streams
-from highrank.data.corpus import CorpusLike
-from highrank.run import CHECKPOINT_FILE, METRICS_FILE, MODEL_FILE, prepare_folder, read_counts
+from highrank.data.corpus import CorpusLike, split_sha256
+from highrank.files import clear_temporaries
+from highrank.run import (
+    CHECKPOINT_FILE,
+    FILES,
+    METRICS_FILE,
+    MODEL_FILE,
+    check_same_config,
+    config_from_json,
+    config_to_json,
+    prepare_folder,
+    read_counts,
+    record_corpus,
+)
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
-from highrank.training.log import MetricsLog
+from highrank.training.log import MetricsLog, is_logged
+from highrank.training.signals import listening
 from highrank.training.trainer import Diverged, Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
+# Enough of a log to find out whether the run had begun.
+FIRST_BYTES = 10_000
+# What a run counts, besides its trainer and its clock.
+COUNTERS = ("num_tokens", "validated_step", "valid_loss", "step_loss", "step_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +94,25 @@ class Run:
         """
         train, self.valid = corpus.split("train"), corpus.split("valid")
         check_config(config, len(train), len(self.valid))
+        check_size(config, len(corpus.vocabulary))
         prepare_folder(folder, config, corpus.vocabulary, train)
         self.folder, self.clock = folder, Clock(budget, len(self.valid))
         self.on_progress, self.on_event = on_progress, on_event
-        self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
         self.log = MetricsLog(folder / METRICS_FILE)
-        self.corpus_sha256 = {
-            name: hashlib.sha256(split.data).hexdigest()
-            for name, split in (("train", train), ("valid", self.valid))
-        }
+        clear_temporaries(folder / name for name in FILES)
+        self.corpus_sha256 = {name: split_sha256(corpus, name) for name in ("train", "valid")}
+        state = self._read_checkpoint(config)
+        self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
         self.num_tokens, self.validated_step = 0, -1
         self.valid_loss: float | None = None
-        self.is_interrupted = False
-        if self.checkpoint_path.exists():
-            self._resume()
+        # Of the steps since the last line of the log.
+        self.step_loss, self.step_tokens = 0.0, 0
+        self.stop_signal: int | None = None
+        if state is None:
+            self.log.restore("")
         else:
-            self.log.cut(0)
+            self._resume(state)
+        record_corpus(folder, corpus)
 
     @property
     def checkpoint_path(self) -> Path:
@@ -113,7 +130,7 @@ class Run:
 
     def go(self) -> Outcome:
         """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
-        with _listening_for_ctrl_c(self):
+        with listening(self._note_signal):
             reason = self._train()
         self.save()
         trainer = self.trainer
@@ -133,27 +150,45 @@ class Run:
         state = {
             "trainer": self.trainer.state_dict(),
             "clock": self.clock.state_dict(),
-            "log": self.log.length,
+            "config": config_to_json(self.trainer.config),
+            "metrics": self.log.text,
             "corpus_sha256": self.corpus_sha256,
-            "num_tokens": self.num_tokens,
-            "validated_step": self.validated_step,
-            "valid_loss": self.valid_loss,
+            **{name: getattr(self, name) for name in COUNTERS},
         }
         save_checkpoint(self.checkpoint_path, state)
 
-    def _resume(self) -> None:
-        state = load_checkpoint(self.checkpoint_path)
-        for name, digest in state["corpus_sha256"].items():
-            if digest != self.corpus_sha256[name]:
+    def _read_checkpoint(self, config: RunConfig) -> dict[str, Any] | None:
+        """The checkpoint, of this configuration and corpus; None if the run has not begun."""
+        path = self.checkpoint_path
+        if not path.exists():
+            if (self.folder / MODEL_FILE).exists() or self.log.whole_lines(FIRST_BYTES):
+                # To begin anew would lose what there is.
+                raise ValueError(f"{path} is missing: the run cannot be resumed")
+            return None
+        state = load_checkpoint(path)
+        if "config" in state:
+            check_same_config(self.folder, config_from_json(state["config"]), config)
+        for name, digest in state.get("corpus_sha256", {}).items():
+            if digest != self.corpus_sha256.get(name):
                 raise ValueError(
                     "the corpus must be the one that the run began with, got another "
-                    f"{name} split: prepare {self.trainer.config.corpus} as it was"
+                    f"{name} split: prepare {config.corpus} as it was"
                 )
-        self.trainer.load_state_dict(state["trainer"])
-        self.clock.load_state_dict(state["clock"])
-        for name in ("num_tokens", "validated_step", "valid_loss"):
-            setattr(self, name, state[name])
-        self.log.cut(state["log"])
+        return state
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        path = self.checkpoint_path
+        try:
+            self.trainer.load_state_dict(state["trainer"])
+            self.clock.load_state_dict(state["clock"])
+            for name in COUNTERS:
+                # Checkpoints up to format 3 had no lines of steps, and not the log itself.
+                setattr(self, name, state.get(name, getattr(self, name)))
+            text = state["metrics"] if "metrics" in state else self.log.whole_lines(state["log"])
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{path} must be a checkpoint of this run, got {reason}") from None
+        self.log.restore(text)
         if self.valid_loss is not None:
             save_model(self.folder / MODEL_FILE, self.trainer.best_state)
 
@@ -168,6 +203,9 @@ class Run:
                 trainer.start_finetuning(trainer.best)
                 self.note(event="finetune", step=trainer.step)
             is_out_of_time = self.clock.is_over(self.num_components)
+            if trainer.awaits_growth and not self.clock.has_ended:
+                # What was to grow has one step at least after it.
+                is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
             if is_out_of_time or trainer.is_epoch_over:
@@ -178,7 +216,7 @@ class Run:
                     return "out of time"
                 continue
             self._train_window()
-            if self.is_interrupted:
+            if self.stop_signal is not None:
                 return "interrupted"
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 self.save()
@@ -198,11 +236,35 @@ class Run:
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
             self.note(event="grow", **position, num_components=self.num_components)
         self.num_tokens += tokens
+        self._note_step(tokens)
         self._show()
 
-    def _diverged(self, step: int, reason: str) -> Diverged:
+    def _note_step(self, tokens: int) -> None:
+        """Note the mean loss of the steps since the last line, if this one has a line."""
         trainer = self.trainer
-        stage = "finetune" if trainer.is_finetuning else "train"
+        self.step_loss += trainer.window_loss * tokens
+        self.step_tokens += tokens
+        if not is_logged(trainer.step):
+            return
+        self.note(
+            event="step",
+            stage=self._stage,
+            epoch=trainer.epoch,
+            step=trainer.step,
+            progress=self.progress,
+            train_loss=self.step_loss / self.step_tokens,
+            num_components=self.num_components,
+            tokens=self.num_tokens,
+            seconds=round(self.clock.seconds, 3),
+        )
+        self.step_loss, self.step_tokens = 0.0, 0
+
+    @property
+    def _stage(self) -> str:
+        return "finetune" if self.trainer.is_finetuning else "train"
+
+    def _diverged(self, step: int, reason: str) -> Diverged:
+        trainer, stage = self.trainer, self._stage
         return Diverged(
             f"the run diverged at step {step} ({stage} epoch {trainer.epoch}): {reason}. "
             f"The last good checkpoint is {self.checkpoint_path}.",
@@ -211,7 +273,7 @@ class Run:
         )
 
     def _validate(self, is_out_of_time: bool) -> bool:
-        """Validate, take note, save. Returns False if Ctrl-C came in between."""
+        """Validate, take note, save. Returns False if a signal came in between."""
         start, trainer = time.monotonic(), self.trainer
         try:
             valid = trainer.validate(self.valid, on_progress=lambda *_: self._stop_if_interrupted())
@@ -225,7 +287,7 @@ class Run:
             self.clock.end()
         self.note(
             event="epoch",
-            stage="finetune" if trainer.is_finetuning else "train",
+            stage=self._stage,
             epoch=trainer.epoch,
             step=trainer.step,
             progress=self.progress,
@@ -244,10 +306,13 @@ class Run:
         if trainer.is_epoch_over:
             trainer.end_epoch(valid.nats)
         self.save()
-        return not self.is_interrupted or is_out_of_time
+        return self.stop_signal is None or is_out_of_time
+
+    def _note_signal(self, number: int) -> None:
+        self.stop_signal = number
 
     def _stop_if_interrupted(self) -> None:
-        if self.is_interrupted:
+        if self.stop_signal is not None:
             raise KeyboardInterrupt
 
     def _show(self) -> None:
@@ -256,7 +321,7 @@ class Run:
         trainer = self.trainer
         self.on_progress(
             Progress(
-                stage="finetune" if trainer.is_finetuning else "train",
+                stage=self._stage,
                 epoch=trainer.epoch,
                 step=trainer.step,
                 fraction=self.progress,
@@ -273,25 +338,7 @@ def make_trainer(
     """A trainer as it is before the first step: the seed decides its weights."""
     torch.manual_seed(config.seed)
     num_components = None if config.head.grow_at is None else 1
-    model = build_model(config, vocab_size, num_components, read_counts(folder)).to(device)
+    model = build_model(config, vocab_size, num_components, read_counts(folder, vocab_size)).to(
+        device
+    )
     return Trainer(config, model, Streams(train, config.batch.batch_size, device))
-
-
-@contextmanager
-def _listening_for_ctrl_c(run: Run) -> Iterator[None]:
-    """The first Ctrl-C ends the run at the next window; the second at once."""
-
-    def note(*_: object) -> None:
-        run.is_interrupted = True
-        signal.signal(signal.SIGINT, before)
-
-    try:
-        before = signal.signal(signal.SIGINT, note)
-    except ValueError:
-        # Signals belong to the main thread; elsewhere Ctrl-C does what it always does.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.analysis.components import specialisation
+from highrank.analysis.components import ComponentReport, model_components
 from highrank.evaluation.static import Evaluation, ProgressBar, evaluate, no_progress
 from highrank.run import load
 from highrank.training.loop import Outcome, Run
@@ -17,45 +17,58 @@ class TrainingResult:
     run: str
     outcome: Outcome
     num_parameters: int
-    specialisation: float | None
-    """I(component; token) on valid, in nats; None without a mixture of softmaxes."""
+    mixture: ComponentReport | None
+    """At the start of valid; None without a mixture of softmaxes."""
     valid: Evaluation
     """As it was when the best model was saved."""
-    test: Evaluation
+    test: Evaluation | None
+    """None if it was left out."""
+    test_batch_size: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return {
             "run": self.run,
             **asdict(self.outcome),
             "num_parameters": self.num_parameters,
-            "specialisation": self.specialisation,
+            "specialisation": None if self.mixture is None else self.mixture.specialisation,
+            "mixture_state": None if self.mixture is None else self.mixture.state,
             "valid": {"perplexity": self.valid.perplexity, **self.valid._asdict()},
-            "test": {"perplexity": self.test.perplexity, **self.test._asdict()},
+            "test": self.test and {"perplexity": self.test.perplexity, **self.test._asdict()},
+            "test_batch_size": self.test_batch_size,
         }
 
 
 def finish(
-    run: Run, test: NDArray[np.integer], outcome: Outcome, progress: ProgressBar = no_progress
+    run: Run,
+    test: NDArray[np.integer] | None,
+    outcome: Outcome,
+    progress: ProgressBar = no_progress,
+    test_batch_size: int = 1,
 ) -> TrainingResult:
     """Evaluate the run's best model, and note its losses at the end of the log.
 
     Args:
-        test: the test split.
+        test: the test split; None leaves the test out.
     """
     batch_size = run.trainer.config.valid_batch_size
     num_tokens = (len(run.valid) // batch_size - 1) * batch_size
     valid = Evaluation(outcome.best_valid_loss, num_tokens)
     model, _ = load(run.folder, str(run.trainer.device))
-    with progress("Evaluating on test") as on_progress:
-        found = evaluate(model, test, batch_size=1, on_progress=on_progress)
-    if run.log.read()[-1]["event"] != "end":
-        run.note(event="end", valid_loss=valid.nats, test_loss=found.nats)
+    end, found = {"event": "end", "valid_loss": valid.nats}, None
+    if test is not None:
+        with progress("Evaluating on test") as on_progress:
+            found = evaluate(model, test, test_batch_size, on_progress=on_progress)
+        end |= {"test_loss": found.nats}
+        end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
+    if end not in run.log.read()[-1:]:
+        run.note(**end)
         run.save()
     return TrainingResult(
         run=str(run.folder),
         outcome=outcome,
         num_parameters=sum(p.numel() for p in run.trainer.model.parameters()),
-        specialisation=specialisation(model, run.valid),
+        mixture=model_components(model, run.valid),
         valid=valid,
         test=found,
+        test_batch_size=test_batch_size,
     )

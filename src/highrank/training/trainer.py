@@ -60,6 +60,7 @@ class Trainer:
         self.best_state = save_state(self.model)
         self.epoch_loss = torch.zeros((), dtype=torch.float64)
         self.epoch_tokens = 0
+        self.window_loss = 0.0
         self._start_stage()
 
     @property
@@ -72,6 +73,13 @@ class Trainer:
     def num_components(self) -> int:
         """K, at the moment."""
         return self.model.head.num_components
+
+    @property
+    def awaits_growth(self) -> bool:
+        """Whether the head is to grow at a fraction of the run, and has not."""
+        at = self.config.head.grow_at
+        is_grown = self.num_components == self.config.head.num_components
+        return at is not None and at < 1 and not is_grown
 
     @property
     def is_epoch_over(self) -> bool:
@@ -112,6 +120,7 @@ class Trainer:
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.model.parameters())
+        self.window_loss = loss
         self.row += length
         self.step += 1
         self.epoch_loss += loss * tokens.numel()
@@ -165,7 +174,8 @@ class Trainer:
         """Continue from the best weights, with a fresh optimiser and a fresh history."""
         self.is_finetuning, self.epoch, self.history = True, 1, []
         self.best = valid_loss
-        self._resize(num_components_of(self.config, self.best_state) or self.num_components)
+        shapes = {name: tensor.shape for name, tensor in self.best_state.items()}
+        self._resize(num_components_of(self.config, shapes) or self.num_components)
         load_state(self.model, self.best_state)
         self._start_stage()
 
@@ -195,6 +205,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` gave. The state must be of the same configuration."""
         for name, value in state["position"].items():
             setattr(self, name, value)
         self._resize(state["num_components"])
@@ -205,6 +216,9 @@ class Trainer:
         if state["average"] is not None:
             self.average = Average(self.model.parameters())
             self.average.load_state_dict(state["average"])
+        shapes = [tensor.shape for tensor in tensors_of(self.hidden_state)]
+        if (found := [tensor.shape for tensor in tensors_of(state["hidden_state"])]) != shapes:
+            raise ValueError(f"hidden states must have shapes {shapes}, got {found}")
         self.hidden_state = restored_state(state["hidden_state"], self.hidden_state, self.device)
         self.history, self.best, self.best_state = (
             state["history"],
@@ -259,7 +273,7 @@ class Trainer:
                     self.config.temporal_penalty,
                 )
             fraction = tokens[:, part].shape[1] / batch_size
-            ((out.loss + penalties) * fraction).backward()
+            ((out.loss + penalties + out.penalty) * fraction).backward()
             total += out.loss.item() * fraction
             states.append(out.state)
         self.hidden_state = joined(states)
@@ -273,7 +287,19 @@ class Trainer:
         at = self.config.head.grow_at
         if at is None or self.num_components == self.config.head.num_components:
             return False
-        return self.is_finetuning or (progress if at < 1 else self.epoch) >= at
+        if self.is_finetuning or (progress if at < 1 else self.epoch) >= at:
+            return True
+        # Finetuning begins with a mixture in any case.
+        return self.awaits_growth and self.config.finetune is None and self._is_last_window()
+
+    def _is_last_window(self) -> bool:
+        """Whether the window to come ends the last epoch."""
+        if self.epoch < self.stage.epochs:
+            return False
+        state = self.generator.get_state()
+        length = self._draw_bptt()
+        self.generator.set_state(state)
+        return self.row + length >= len(self.data) - 2
 
     def _grow(self) -> None:
         """One component becomes K; the optimiser keeps its state of all other parameters."""
