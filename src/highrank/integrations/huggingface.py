@@ -3,6 +3,7 @@
 Names are looked up on the hub once, so that a hub that does not answer costs one time-out.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.environment import install_hint, prepare_bfloat16
+from highrank.environment import install_hint
+from highrank.integrations.float32 import compute_in_float32
 
 # A name, or that of a user or an organisation, a slash, and a name.
 NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", re.ASCII)
 MAX_LENGTH = 96
+FILES = "config.json, a tokenizer and *.safetensors, as save_pretrained of transformers writes them"
 
 
 class HubError(ValueError):
@@ -75,7 +78,7 @@ class OutputLayer:
     """logits = scale · (W hidden + b), then softcap · tanh(logits / softcap) if there is one."""
 
     weight: Tensor
-    """(V, D), in the model's own precision."""
+    """(V, D), in the precision in which it is stored."""
     bias: Tensor | None
     """(V,)."""
     scale: float
@@ -105,12 +108,18 @@ class HuggingFaceModel:
             # A folder has all files; a hub that does not answer is not asked for each of them.
             is_local = Path(name).is_dir() or not hub_answers(name)
             self._options = {"trust_remote_code": False, "local_files_only": is_local}
-            with _explained(name):
+            with _explained(name, "configuration"):
                 self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
+            if self.config.is_encoder_decoder:
+                raise ValueError(
+                    f"a model must predict the next token of one text, got {name}, whose type "
+                    f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
+                )
+            with _explained(name, "tokenizer"):
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
-        # Before any model computes; without a dtype the weights decide, which are not here yet.
-        if getattr(self.config, "dtype", None) != torch.float32:
-            prepare_bfloat16()
+        # transformers makes one up where a folder has none.
+        if set(self.tokenizer.get_vocab()) <= set(self.tokenizer.all_special_tokens):
+            raise ValueError(f"{name} has no tokenizer: a model's folder has {FILES}")
         # Models whose texts begin with a special token get it in every window.
         start = self.tokenizer("")["input_ids"][:1]
         self.prefix = [int(i) for i in start if i == self.tokenizer.bos_token_id]
@@ -132,8 +141,8 @@ class HuggingFaceModel:
         return f"<{index}>" if found is None else str(found)
 
     def load(self, device: str = "cpu") -> "LoadedModel":
-        """The weights, in the precision in which they are stored; checks the output layer."""
-        with _transformers(self.name) as transformers, _explained(self.name):
+        """The weights, which compute in float32 on a CPU; checks the output layer."""
+        with _transformers(self.name) as transformers, _explained(self.name, "weights"):
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
                 self.name,
                 use_safetensors=True,
@@ -143,7 +152,10 @@ class HuggingFaceModel:
             )
             if missing := sorted(found["missing_keys"]):
                 # transformers makes them up at random.
-                raise ValueError(f"its file has no weights for {missing[0]}")
+                raise ValueError(f"no file has {missing[0]}")
+        for tensor_name, tensor in model.named_parameters():
+            if tensor.isnan().any():
+                raise ValueError(f"The weights of {self.name} have NaN in {tensor_name}.")
         return LoadedModel(model.to(device).eval(), self.name, self.prefix)
 
 
@@ -154,7 +166,12 @@ class LoadedModel:
         self.model, self.name, self.prefix = model, name, prefix
         self.architecture = type(model).__name__
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        # The output embedding stays as it is stored: it is converted piece by piece where needed.
         self.layer = _output_layer(model, name)
+        self.precision = self.layer.weight.dtype
+        if model.device.type == "cpu":
+            compute_in_float32(model)
+            self.precision = torch.float32
         for largest in (None, CHECKED_LOGIT):
             self._check_layer(largest)
         self._check_causal()
@@ -231,7 +248,7 @@ class LoadedModel:
         other[0, -1] = (tokens[0, -1] + 1) % len(self.layer.weight)
         states = self.states(tokens)[:, :-1]  # (1, n, D)
         worst = (states - self.states(other)[:, :-1]).abs().max().item()
-        if not worst <= _tolerance(states.abs().max().item(), self.layer.weight.dtype):
+        if not worst <= _tolerance(states.abs().max().item(), self.precision):
             raise ValueError(
                 f"{self.name} must be a causal language model, got {self.architecture}, whose "
                 "hidden states depend on later tokens"
@@ -291,15 +308,35 @@ def _transformers(name: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Whatever transformers cannot load becomes an error of one line."""
+def _explained(name: str, part: str) -> Iterator[None]:
+    """Whatever transformers cannot load becomes an error of one line, with the damaged file."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         # Errors of safetensors, of configurations and of sizes have no common class.
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+        found = _damaged_file(Path(name)) or reason
         raise ValueError(
-            "a model must be a run of ours, a folder that transformers saved (with safetensors and "
-            f"a tokenizer) or its name on the Hugging Face hub, got {name}: {first_line(error)}"
+            f"The {part} of {name} cannot be loaded: {found.rstrip('.')}. A "
+            f"model's folder has {FILES}"
         ) from error
+
+
+def _damaged_file(folder: Path) -> str:
+    """The first file that is no JSON or no safetensors, and why; empty if all are sound."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.json")):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            return f"{path} is no JSON ({first_line(error)})"
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except SafetensorError as error:
+            return f"{path} is cut off or damaged ({first_line(error)})"
+    return ""
