@@ -61,6 +61,34 @@ def test_a_text_of_the_user_s_is_not_called_the_corpus():
     assert text.startswith(title) and "on penn-treebank" not in text
 
 
+def test_bits_per_byte_and_character_stand_beside_the_perplexity():
+    known = replace(RESULT, bits_per_byte=1.2345, bits_per_char=1.3456)
+    text = " ".join(printed(results_table([known])).split())
+    for part in ("bits/byte", "1.2345", "bits/char", "1.3456", "58.34", "they are lower bounds"):
+        assert part in text
+    assert "not known" not in text and "bits/word" not in text
+    spelled = replace(known, unknown={"tokens": 0, "distinct": 0})
+    assert "lower bounds" not in " ".join(printed(results_table([spelled])).split())
+    text = " ".join(printed(results_table([RESULT])).split())
+    assert "Bits per byte are not known" in text and "bits/byte" not in text
+
+
+def test_of_several_methods_the_settings_stand_below_the_rows():
+    cache = {"batch_size": 1, "cache": {"window": 500, "theta": 1.0, "weight": 0.1}}
+    other = replace(RESULT, method="cache", settings=cache)
+    text = printed(results_table([RESULT, other]))
+    assert [line.split()[:2] for line in text.splitlines()[4:6]] == [
+        ["static", "valid"],
+        ["cache", "valid"],
+    ]
+    assert "cache: window 500, theta 1, weight 0.1.\n" in re.sub(" +\n", "\n", text)
+    assert "compare with" not in text
+
+
+def test_names_of_files_cannot_move_the_cursor():
+    assert "\x1b" not in printed(results_table([replace(RESULT, split="text \x1b[2J.txt")]))
+
+
 def test_characters_are_called_characters():
     text = printed(results_table([replace(RESULT, unit="perplexity per character")]))
     assert "bits/character" in text

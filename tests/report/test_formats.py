@@ -14,7 +14,9 @@ from highrank.report.formats import (
     mib,
     nats,
     power,
+    printable,
     ratio,
+    with_error,
 )
 
 
@@ -23,10 +25,10 @@ from highrank.report.formats import (
     [
         ("house", "run", "house"),
         ("<unk>", "run", "<unk>"),
-        ("Ġhouse", "Hugging Face", "␣house"),
-        ("▁house", "Hugging Face", "␣house"),
+        ("Ġhouse", "huggingface", "␣house"),
+        ("▁house", "huggingface", "␣house"),
         ("Ġhar", "run", "Ġhar"),
-        ("ĊĊ", "Hugging Face", "⏎⏎"),
+        ("ĊĊ", "huggingface", "⏎⏎"),
         ("\n\t", "run", "⏎\\t"),
         (" a b\u3000", "run", "␣a␣b␣"),
         ("a\u202eb\x00\ud800", "run", "a\\u202eb\\x00\\ud800"),
@@ -40,7 +42,7 @@ def test_strange_tokens_can_be_read(token, source, shown):
 
 @settings(deadline=None)
 @given(
-    st.text(st.characters(), max_size=50), st.sampled_from(["run", "Hugging Face"]), st.booleans()
+    st.text(st.characters(), max_size=50), st.sampled_from(["run", "huggingface"]), st.booleans()
 )
 def test_any_token_stays_on_one_line_and_can_be_written(token, source, is_context):
     shown = legible_context(token) if is_context else legible(token, source)
@@ -48,6 +50,20 @@ def test_any_token_stays_on_one_line_and_can_be_written(token, source, is_contex
     assert all(unicodedata.category(sign)[0] != "C" for sign in shown)
     assert len(shown.splitlines()) <= 1
     assert len(shown) <= (MAX_CONTEXT if is_context else MAX_LENGTH)
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("a\tb\nc é 😀 語", "a\tb\nc é 😀 語"),
+        ("\x1b[2Jgone\r\x07", "\\x1b[2Jgone\\r\\x07"),
+        ("\x9b2J\x85", "\\x9b2J\\x85"),
+        ("evil\u202etxt.exe\u200b\ufeff", "evil\\u202etxt.exe\\u200b\\ufeff"),
+        ("\u2028\ud800", "\\u2028\\ud800"),
+    ],
+)
+def test_text_for_a_terminal_cannot_move_its_cursor(text, shown):
+    assert printable(text) == shown
 
 
 def test_of_a_long_context_the_end_is_shown():
@@ -83,3 +99,21 @@ def test_a_power_of_ten_is_rounded_up_to_one_digit(value, text):
 def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():
     assert (ratio(1.2345), ratio(None)) == ("1.23", "–")
     assert (mib(2800 * 2**20), mib(None)) == ("2,800", "–")
+
+
+@pytest.mark.parametrize(
+    "value, error, text",
+    [
+        (4.763, 0.0123, "4.763 ± 0.012"),
+        (0.02491, 4e-5, "0.0249 ± 4e-05"),
+        (1.04e-4, 9.7e-5, "0.0001 ± 0.0001"),
+        (3e-5, 2e-7, "3.0e-05 ± 2e-07"),
+        (4.763, None, "4.763"),
+        (4.763, 0.0, "4.763"),
+        (0.0, 0.0, "0"),
+        (2e-7, 0.0, "2.0e-7"),
+    ],
+)
+def test_an_error_is_never_written_as_zero(value, error, text):
+    assert with_error(value, error).replace("\u00a0", " ") == text
+    assert len(text) <= 16

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from highrank.analysis.components import COLLAPSED, SPECIALISED
+from highrank.analysis.components import ComponentReport, mixture_state
 from highrank.config import HeadConfig, RunConfig
 from highrank.evaluation.static import Evaluation
 from highrank.report.training import learning_chart, learning_curve, training_summary
@@ -59,13 +59,30 @@ def test_a_run_without_validation_has_no_curve(tmp_path):
         learning_curve(METRICS[-1:], tmp_path / "curve.png")
 
 
-def summary(nats, **head):
+def mixture(specialisation, gate=0.5):
+    state, reason = mixture_state(specialisation, gate)
+    return ComponentReport(
+        num_contexts=500,
+        weight_entropy=0.5,
+        use_entropy=0.5 + gate,
+        specialisation=specialisation,
+        gate_information=gate,
+        state=state,
+        state_reason=reason,
+        pair_divergence=(),
+        num_pair_contexts=1,
+        num_dead=0,
+        components=(),
+    )
+
+
+def summary(mixture, **head):
     outcome = Outcome(reason="finished", best_valid_loss=5.0, num_tokens=12_345, seconds=61.2)
     result = TrainingResult(
         run="runs/my run",
         outcome=outcome,
         num_parameters=10,
-        specialisation=nats,
+        mixture=mixture,
         valid=Evaluation(5.0, 3730),
         test=Evaluation(4.0, 4021),
     )
@@ -81,20 +98,21 @@ def test_the_summary_has_perplexities_with_their_batch_size_and_the_files():
 
 
 @pytest.mark.parametrize(
-    ("nats", "want"),
+    ("nats", "gate", "state"),
     [
-        (SPECIALISED, "the components have specialised. More: highrank audit 'runs/my run'"),
-        (
-            0.99 * SPECIALISED,
-            "the components have hardly specialised, and the model is close to",
-        ),
-        (0.99 * COLLAPSED, "the components have collapsed, and the model is close to one softmax"),
+        (0.1, 0.01, "specialised"),
+        (0.099, 0.01, "hardly specialised"),
+        (0.0099, 0.5, "collapsed"),
+        (0.5, 0.0099, "collapsed"),
     ],
 )
-def test_the_summary_tells_whether_components_have_specialised(nats, want):
-    text = summary(nats)
-    assert f"I(component; token) = {nats:.3f} nats at the start of valid: {want}" in text
-    assert ("--head.grow-at" in summary(nats, grow_at=0.5)) == (nats < SPECIALISED)
+def test_the_summary_tells_whether_components_have_specialised(nats, gate, state):
+    found = mixture(nats, gate)
+    text = summary(found)
+    assert f"the components have {state}: {found.state_reason} (I(component; token) = " in text
+    is_specialised = state == "specialised"
+    assert ("highrank audit 'runs/my run'" in text) == is_specialised
+    assert ("--head.grow-at" in summary(found, grow_at=0.5)) != is_specialised
     assert "--head.grow-at" not in text
 
 

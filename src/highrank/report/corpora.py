@@ -7,18 +7,20 @@ from rich.table import Table
 
 from highrank.data.catalog import Listing
 from highrank.data.corpus import SPLITS, Corpus
-from highrank.report.formats import make_table
+from highrank.data.tokenizer import unit_of
+from highrank.report.formats import make_table, printable
 
 
 def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
     """All corpora, known and prepared, 80 columns wide at most."""
     table = make_table(
         ("corpus", "text", "licence"),
-        ("tokens", "words"),
+        ("tokens", "distinct"),
         caption=(
-            f"Prepared corpora are in {cache / 'corpora'}. tokens: of the training text. Downloads "
-            "are checked by hash and by the published counts; whether an address still answers is "
-            "found out when it is used. Addresses: --json."
+            f"Prepared corpora are in {cache / 'corpora'}. tokens: of the training split. "
+            "distinct: the vocabulary's size. Downloads are checked by hash and by the published "
+            "counts; whether an address still answers is found out when it is used. Addresses: "
+            "--json."
         ),
     )
     table.add_column("ready", no_wrap=True)
@@ -27,7 +29,7 @@ def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
         ready = "yes" if listing.prepared else "broken" if listing.problem else "no"
         table.add_row(
             listing.name,
-            listing.title,
+            printable(listing.title),
             listing.licence or "–",
             _count(tokens),
             _count(listing.vocab_size),
@@ -39,8 +41,7 @@ def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
 def corpus_table(corpus: Corpus) -> Table:
     """What each split of a prepared corpus holds."""
     header = corpus.header
-    kind = "characters" if header.level == "char" else "words"
-    title = f"{corpus.name}: {header.vocab_size:,} {kind}"
+    title = f"{corpus.name}: {header.vocab_size:,} distinct {unit_of(header.recipe.tokenizer)}s"
     table = make_table(("split",), ("tokens", "<unk>", "fraction"), title=title)
     for name in SPLITS:
         split = header.splits[name]

@@ -12,7 +12,7 @@ from highrank.evaluation.method import Dataset
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search
 from highrank.presets import Published
-from highrank.report.formats import make_table
+from highrank.report.formats import make_table, printable
 
 # What a search varies, as it is called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
@@ -21,47 +21,81 @@ MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
     """One row for each result, then the papers' rows for the same methods and splits."""
-    first = results[0]
-    note = "tokens: how many were predicted, each <eos> among them. nats: per token."
-    if first.method != "static" and first.split in ("valid", "test"):
-        note += f" {first.method} has one stream: compare with static --batch-size 1."
-    per = first.unit.removeprefix("perplexity per ")
-    numbers = ("perplexity", "nats", f"bits/{per}", "tokens")
-    table = make_table(("method", "split"), numbers, title=_title(first), caption=note)
+    names = _numbers(results[0])
+    numbers = ("perplexity", *names, "tokens")
+    title, caption = _title(results[0]), _notes(results)
+    table = make_table(("method", "split"), numbers, title=title, caption=caption)
+    # Settings of several methods would make tall rows: they stand below.
+    is_short = len({result.method for result in results}) > 1
     for result in results:
         table.add_row(
-            method_text(result),
-            result.split,
+            result.method if is_short else method_text(result),
+            printable(result.split),
             _perplexity(result.nats),
-            f"{result.nats:.4f}",
-            f"{result.bits:.4f}",
+            *(f"{number:.4f}" for number in _numbers(result).values()),
             f"{result.num_tokens:,}",
         )
     table.add_section()
     for row in published_rows(results, published):
-        table.add_row(*row, "", "", "")
+        table.add_row(*row, *[""] * (len(numbers) - 1))
     return table
+
+
+def _numbers(result: Result) -> dict[str, float]:
+    """What else is in a row, by the names of the columns."""
+    if result.bits_per_byte is not None and result.bits_per_char is not None:
+        per_byte, per_char = result.bits_per_byte, result.bits_per_char
+        return {"nats": result.nats, "bits/byte": per_byte, "bits/char": per_char}
+    return {"nats": result.nats, f"bits/{_unit(result)}": result.bits}
+
+
+def _unit(result: Result) -> str:
+    """What a token is: word, character or token."""
+    return result.unit.removeprefix("perplexity per ")
+
+
+def _notes(results: Sequence[Result]) -> str:
+    """What the columns are, and what the rows must not be compared with."""
+    first, methods = results[0], {result.method for result in results}
+    note = f"perplexity and nats: per {_unit(first)}. tokens: how many were predicted, with <eos>."
+    if first.bits_per_byte is None:
+        note += (
+            " Bits per byte are not known: the corpus was prepared before it kept the size of its "
+            "text. Prepare it again with --force to have them."
+        )
+    elif first.unknown.get("tokens", 1):
+        note += (
+            " bits/byte, bits/char: over the whole text; what <unk> stands for is not spelled, so "
+            "they are lower bounds."
+        )
+    if len(methods) > 1:
+        texts = dict.fromkeys(map(method_text, results))
+        return "\n".join([*(f"{text}." for text in texts), note])
+    if methods != {"static"} and first.split in ("valid", "test"):
+        note += f" {first.method} has one stream: compare with static --batch-size 1."
+    return note
 
 
 def _title(result: Result) -> str:
     """The run and what it was evaluated on: its corpus, or a text file."""
     if result.split in ("valid", "test"):
-        return f"{result.run} on {result.corpus}"
-    return f"{result.run} on {result.split}, with the vocabulary of {result.corpus}"
+        return printable(f"{result.run} on {result.corpus}")
+    return printable(f"{result.run} on {result.split}, with the vocabulary of {result.corpus}")
 
 
 def method_text(result: Result) -> str:
     """`static, batch size 10` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
+    alone = ", each line alone" if result.settings.get("independent_lines") else ""
     if result.method == "static":
         text = f"static, batch size {result.settings['batch_size']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
-        return text + (", each line alone" if result.settings.get("independent_lines") else "")
+        return text + alone
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])
         text = ", ".join(f"{key} {value:g}" for key, value in values.items())
         parts.append(f"{name}: {text}{_unusual(name, result.settings[name])}")
-    return "; ".join(parts)
+    return "; ".join(parts) + alone
 
 
 def _unusual(name: str, settings: Mapping[str, Any]) -> str:
@@ -137,7 +171,7 @@ def unknown_text(dataset: Dataset, unit: str) -> str:
         return ""
     distinct, kind = len(dataset.unknown), unit.removeprefix("perplexity per ")
     shown = ", ".join(token for token, _ in dataset.unknown.most_common(MOST_UNKNOWN))
-    return (
+    return printable(
         f"Not in the vocabulary, read as <unk>: {dataset.unknown.total():,} of "
         f"{len(dataset.tokens) - 1:,} tokens; {distinct:,} distinct {kind}"
         f"{'' if distinct == 1 else 's'}: {shown}{', …' if distinct > MOST_UNKNOWN else ''}"

@@ -46,6 +46,9 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     style: Style
+    marker_spacing: float | None = None
+    """Between the markers of a line with many points, as a fraction of the chart's diagonal; such
+    a line has none if None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +168,16 @@ def _write_labels(axes: "Axes", chart: Chart) -> None:
 
 
 def _draw_lines(axes: "Axes", chart: Lines) -> None:
-    for line in chart.series:
+    for index, line in enumerate(chart.series):
+        is_long, spacing = len(line.x) > MAX_MARKERS, line.marker_spacing
         axes.plot(
             [_shown(x, chart.x) for x in line.x],
             [_shown(y, chart.y) for y in line.y],
             label=line.label,
             linestyle=(0, (2.4, 2.2)) if line.style.is_dashed else "-",
-            **_look(line.style, has_marker=len(line.x) <= MAX_MARKERS),
+            # Each line begins a little later, so that markers of lines that coincide do not.
+            markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
+            **_look(line.style, has_marker=not is_long or spacing is not None),
         )
     xs = [x for line in chart.series for x in line.x] + [mark.x for mark in chart.marks]
     ys = [y for line in chart.series for y in line.y]

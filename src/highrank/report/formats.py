@@ -15,7 +15,7 @@ MARKS = str.maketrans({"Ġ": SPACE, "▁": SPACE, "Ċ": NEWLINE, "ĉ": "\\t"})
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_LENGTH = 24
 MAX_CONTEXT = 120
-MAX_NAME = 28
+MAX_NAME = 25
 # Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
 # unassigned, separators of lines and paragraphs.
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -29,7 +29,7 @@ def legible(token: str, source: str, max_length: int = MAX_LENGTH) -> str:
     """
     if not token:
         return "(empty)"
-    marked = token.translate(MARKS) if source == "Hugging Face" else token
+    marked = token.translate(MARKS) if source == "huggingface" else token
     shown = "".join(map(_visible, marked.replace(" ", SPACE)))
     if unicodedata.category(shown[0]).startswith("M"):
         # A mark needs something to stand on.
@@ -43,6 +43,18 @@ def legible_context(text: str) -> str:
     return shown if len(shown) <= MAX_CONTEXT else "…" + shown[1 - MAX_CONTEXT :]
 
 
+def printable(text: str) -> str:
+    """The text with its lines and tabs as they are, and all else that is invisible escaped.
+
+    No terminal can be made to move its cursor, to clear its screen or to turn text around by it.
+    """
+    kept = "\n\t"
+    return "".join(
+        _escaped(character) if _is_invisible(character) and character not in kept else character
+        for character in text
+    )
+
+
 def shortened(name: str) -> str:
     """Cut in the middle: models of a family differ at the end."""
     half = MAX_NAME // 2
@@ -52,10 +64,18 @@ def shortened(name: str) -> str:
 def _visible(character: str) -> str:
     if character == "\n":
         return NEWLINE
-    if unicodedata.category(character) in INVISIBLE:
-        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    if _is_invisible(character):
+        return _escaped(character)
     # The other spaces: no-break, thin, ideographic.
     return SPACE if character.isspace() and character != " " else character
+
+
+def _is_invisible(character: str) -> bool:
+    return unicodedata.category(character) in INVISIBLE
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def nats(value: float) -> str:
@@ -63,6 +83,18 @@ def nats(value: float) -> str:
     if value == 0:
         return "0"
     return f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}".replace("e-0", "e-")
+
+
+def with_error(value: float, error: float | None) -> str:
+    """ "4.763 ± 0.012": with enough digits that an error is not zero, and none if there is none."""
+    if not error:
+        return nats(value) if value < 1e-3 else f"{value:.3f}"
+    # Of the rounded error: 9.7e-5 is 0.0001.
+    decimals = max(3, -math.floor(math.log10(float(f"{error:.0e}"))))
+    if decimals <= 4:
+        return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}"
+    shown = f"{value:.4f}" if value >= 1e-2 else f"{value:.1e}"
+    return f"{shown}\u00a0±\u00a0{error:.0e}"
 
 
 def ratio(value: float | None) -> str:

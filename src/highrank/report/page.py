@@ -79,5 +79,6 @@ def write_html(html: str, path: Path) -> None:
 
 
 def _glued(text: str) -> str:
-    """Keep "d = 16" and "1 %" on one line, by no-break spaces."""
-    return re.sub(r"(?<=\S)\s(?=[=+−≤%])|(?<=[=+−≤])\s(?=\S)", "\u00a0", text)
+    """Keep "d = 16", "1 %" and "I(a; b)" on one line, by no-break spaces."""
+    spaces = r"(?<=\S)\s(?=[=+−≤%])|(?<=[=+−≤])\s(?=\S)|(?<=;)\s(?=\w+\))"
+    return re.sub(spaces, "\u00a0", text)

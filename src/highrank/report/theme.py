@@ -18,6 +18,7 @@ LIGHT = {
     "series-3": "#1766ab",
     "series-4": "#8a4fa3",
     "series-5": "#8f6b00",
+    "series-6": "#c2266e",
 }
 DARK = {
     "page": "#0f1318",
@@ -33,6 +34,7 @@ DARK = {
     "series-3": "#6fb6ff",
     "series-4": "#cfa0e6",
     "series-5": "#dcb94a",
+    "series-6": "#ff8fbd",
 }
 
 

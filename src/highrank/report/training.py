@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from highrank.analysis.components import COLLAPSED, SPECIALISED
+from highrank.analysis.components import ComponentReport
 from highrank.config import RunConfig
 from highrank.report.figure import Axis, Lines, Mark, Series, draw, save_png
 from highrank.report.theme import Style
@@ -26,8 +26,9 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each)"
         for split, found, batch_size in (
             ("valid", result.valid, config.valid_batch_size),
-            ("test ", result.test, 1),
+            ("test ", result.test, result.test_batch_size),
         )
+        if found is not None
     ]
     lines += [
         f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.",
@@ -36,23 +37,25 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/learning-curve.png    a picture of them",
     ]
     head = config.head
-    if result.specialisation is not None:
-        lines.append(_specialisation(result.specialisation, run, head.grow_at is not None))
+    if result.mixture is not None:
+        lines.append(_state(result.mixture, run, head.grow_at is not None))
     elif head.grow_at is not None and head.num_components > 1:
         lines.append("It is one softmax: the run ended before the head could grow.")
     return "\n".join(lines)
 
 
-def _specialisation(nats: float, run: str, has_grown: bool) -> str:
+def _state(mixture: ComponentReport, run: str, has_grown: bool) -> str:
     """Whether the components have specialised, and what to do if not."""
-    text = f"I(component; token) = {nats:.3f} nats at the start of valid: the components have"
-    if nats >= SPECIALISED:
-        return f"{text} specialised. More: highrank audit {shlex.quote(run)}"
-    found = "collapsed" if nats < COLLAPSED else "hardly specialised"
+    text = (
+        f"At the start of valid the components have {mixture.state_text}: {mixture.state_reason} "
+        f"({mixture.information})."
+    )
+    if mixture.state == "specialised":
+        return f"{text} More: highrank audit {shlex.quote(run)}"
     earlier = "grows earlier (--head.grow-at), " if has_grown else ""
     return (
-        f"{text} {found}, and the model is close to one softmax. They may specialise if the "
-        f"mixture {earlier}trains longer, or has smaller embeddings (--model.embedding-size)."
+        f"{text} They may specialise if the mixture {earlier}trains longer, or has smaller "
+        "embeddings (--model.embedding-size)."
     )
 
 
@@ -66,17 +69,20 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
     epochs = [line for line in metrics if line["event"] == "epoch"]
     if not epochs:
         raise ValueError("a learning curve must have at least one validation, got none")
-    tokens = [line["tokens"] / 1e6 for line in epochs]
+    steps = [line for line in metrics if line["event"] == "step"]
+    # A run that began in an earlier version has lines of steps from some epoch on, or none.
+    first = steps[0]["tokens"] if steps else math.inf
+    train = [line for line in epochs if line["tokens"] < first] + steps
     series = tuple(
         Series(
             label=label,
-            x=tokens,
-            y=[math.exp(min(line[key], 700.0)) for line in epochs],
+            x=[line["tokens"] / 1e6 for line in lines],
+            y=[math.exp(min(line[key], 700.0)) for line in lines],
             style=style,
         )
-        for label, key, style in (
-            ("train, with dropout", "train_loss", TRAIN),
-            ("valid", "valid_loss", VALID),
+        for label, key, style, lines in (
+            ("train, with dropout", "train_loss", TRAIN, train),
+            ("valid", "valid_loss", VALID, epochs),
         )
     )
     return Lines(
