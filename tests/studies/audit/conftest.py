@@ -6,12 +6,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from highrank.analysis.components import Component, ComponentReport, PreferredToken, TopContext
+from highrank.analysis.components import (
+    Component,
+    ComponentReport,
+    PreferredToken,
+    TopContext,
+    mixture_state,
+)
 from highrank.analysis.divergence import Divergence
 from highrank.analysis.rank import MEASURES
 from highrank.environment import environment
+from highrank.studies.audit.answer import answer_of, joint_answer
 from highrank.studies.audit.result import (
+    Answer,
     AuditResult,
+    Control,
     HeadFacts,
     ModelAudit,
     RankAt,
@@ -69,13 +78,17 @@ def component(k, mean_weight, token="the"):
     )
 
 
-def mixture_report(*weights, specialisation=0.31):
+def mixture_report(*weights, specialisation=0.31, gate_information=0.4):
     total = len(weights)
+    state, reason = mixture_state(specialisation, gate_information)
     return ComponentReport(
         num_contexts=2000,
         weight_entropy=0.8,
-        use_entropy=1.2,
+        use_entropy=0.8 + gate_information,
         specialisation=specialisation,
+        gate_information=gate_information,
+        state=state,
+        state_reason=reason,
         pair_divergence=tuple(
             tuple(0.0 if i == j else 0.1 + 0.01 * abs(i - j) for j in range(total))
             for i in range(total)
@@ -96,6 +109,7 @@ def unargmaxable_token(token, index, **options):
 def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
+        answer=Answer(verdict="", sentence=""),
         source="run",
         architecture="AWD-LSTM",
         num_parameters=2_345_678,
@@ -111,15 +125,24 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
             is_tied=True,
         ),
         text=TextFacts(
-            name="penn-treebank, test",
+            name="penn-treebank/test",
             sha256="ab" * 32,
             tokens_sha256="cd" * 32,
             num_tokens=82_430,
             num_contexts=2000,
             nats=math.log(88.12),
             perplexity=88.12,
+            shuffled_nats=math.log(450.5),
+            shuffled_perplexity=450.5,
         ),
         rank=rank,
+        control=Control(
+            description="random weights",
+            num_contexts=rank.num_contexts,
+            measures=measures(17, 17),
+            divergence=0.25,
+            specialisation=None if mixture is None else 0.07,
+        ),
         divergence=Divergence(nats=4.763, standard_error=0.0123, num_contexts=2000, num_groups=20),
         unargmaxable=UnargmaxableFacts(
             states="all of them, in a box from −1 to 1 (tanh)",
@@ -135,12 +158,18 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
         mixture=mixture,
         elapsed=61.0,
     )
-    return replace(audit, **options)
+    audit = replace(audit, **options)
+    return replace(audit, answer=answer_of(audit.head, audit.text, audit.rank, audit.mixture))
 
 
 def audit_of(*models, **options):
     made = AuditResult(
-        quick=False, num_contexts=2000, elapsed=130.0, environment=WHERE, models=models
+        answer=joint_answer([m.name for m in models], [m.answer for m in models]),
+        quick=False,
+        num_contexts=2000,
+        elapsed=130.0,
+        environment=WHERE,
+        models=models,
     )
     return replace(made, **options)
 
@@ -166,7 +195,10 @@ def with_holes():
     growth = tuple(replace(at, measures=nothing) for at in rank.growth)
     rank = replace(rank, growth=growth, singular_values=(5.0,))
     alone = Divergence(nats=1.0, standard_error=None, num_contexts=2, num_groups=1)
-    return audit_of(replace(softmax(), rank=rank, divergence=alone))
+    model = softmax()
+    control = replace(model.control, num_contexts=2, measures=nothing)
+    answer = answer_of(model.head, model.text, rank, None)
+    return audit_of(replace(model, answer=answer, rank=rank, divergence=alone, control=control))
 
 
 def hasty():

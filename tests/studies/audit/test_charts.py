@@ -11,6 +11,7 @@ from highrank.studies.audit.charts import (
     draw_spectra,
     relative_values,
     residuals,
+    style_of,
     thinned,
 )
 
@@ -90,3 +91,19 @@ def test_round_off_is_drawn_where_values_come_near_it(smallest, is_shown):
     figure.draw_without_rendering()
     notes = [text for text in figure.axes[0].texts if text.get_text() == "round-off of float32"]
     assert len(notes) == is_shown and len(figure.axes[0].lines) == 1 + is_shown
+
+
+def test_six_models_have_six_colours_and_markers_and_a_seventh_other_dashes():
+    styles = [style_of(index) for index in range(6)]
+    assert len({style.color for style in styles}) == len({style.marker for style in styles}) == 6
+    seventh = style_of(6)
+    assert seventh.color == styles[0].color and seventh.is_dashed != styles[0].is_dashed
+
+
+def test_curves_of_several_models_have_markers_at_other_places(make):
+    models = [make.mos(), make.mos()]
+    lines = draw_spectra(("a", "b"), models).axes[0].lines[:2]
+    assert [line.get_marker() for line in lines] == ["o", "D"]
+    first, second = (line.get_markevery() for line in lines)
+    assert first[0] != second[0] and first[1] == second[1]
+    assert draw_spectra(("a",), models[:1]).axes[0].lines[0].get_marker() in ("", "None")

@@ -7,7 +7,7 @@ import torch
 
 from highrank.analysis.unargmaxable import Verdict, decide_tokens
 from highrank.analysis.unargmaxable.problem import Box, Everywhere
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import Mixture, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.integrations.huggingface import OutputLayer
 from highrank.studies.audit import layer as module
 from highrank.studies.audit.layer import head_layer, hugging_face_layer, plan_spectrum
@@ -75,3 +75,38 @@ def test_a_token_may_be_argmaxable_only_in_states_that_are_not_possible():
     assert "between -1 and 1" in found.states
     assert 3 in [token.index for token in found.unargmaxable]
     assert decide_tokens(head.weight, head.bias)[3].verdict is Verdict.ARGMAXABLE
+
+
+class Scaled(Softmax):
+    """Contexts that leave the box of tanh."""
+
+    def mixture(self, hidden):
+        log_weight, context = super().mixture(hidden)
+        return Mixture(log_weight, 20 * context)
+
+
+def test_a_head_with_other_contexts_proves_nothing_by_their_old_bound():
+    assert of_head(Scaled(D, V, 5)).vectors.states == Everywhere()
+
+
+class Stated(Softmax):
+    @property
+    def rank_bound(self):
+        return 99
+
+
+def test_a_bound_that_a_head_states_is_taken():
+    bound = of_head(Stated(D, V)).bound
+    assert bound.value == 99 and bound.reason == "Stated states it"
+
+
+class Doubled(Softmax):
+    """Another distribution of the same contexts."""
+
+    def log_prob_from(self, features):
+        return (2 * super().log_prob_from(features)).log_softmax(-1)
+
+
+def test_of_a_head_with_its_own_probabilities_only_these_are_known():
+    layer = of_head(Doubled(D, V))
+    assert layer.linear_spectra is None and layer.vectors is None

@@ -193,10 +193,12 @@ def test_sampled_tokens_keep_the_bound(monkeypatch):
     assert len(rank.singular_values) == 12
 
 
-def test_the_memory_budget_is_half_of_what_linux_reports_as_free(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
-    assert memory_budget(tmp_path / "meminfo") == 2**20
-    assert memory_budget(tmp_path / "nothing") == module.MAX_BYTES
+@pytest.mark.parametrize("free, budget", [(2**21, 2**20), (2**60, module.MAX_BYTES)])
+def test_the_memory_budget_is_half_of_what_is_free(monkeypatch, free, budget):
+    monkeypatch.setattr(module, "free_memory", lambda: free)
+    assert memory_budget() == budget
+    monkeypatch.setattr(module, "free_memory", lambda: None)
+    assert memory_budget() == module.MAX_BYTES
 
 
 def test_weights_are_freed_before_the_matrix_is_measured():

@@ -19,6 +19,7 @@ def page(result):
 
 def plain(html):
     """What a reader sees of it."""
+    html = re.sub(r"</?(span|strong|em)[^>]*>", "", html)
     text = html_text.unescape(re.sub(r"<[^>]+>", " ", html)).replace("\u00a0", " ")
     return " ".join(text.split())
 
@@ -36,17 +37,27 @@ def table_of(page, title):
     return [tuple(map(plain, re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.S))) for row in rows]
 
 
-def test_the_page_opens_with_the_answer_in_one_sentence(page):
+def test_the_page_opens_with_the_answer_in_one_sentence(page, make):
     lead = plain(re.search(r'<p class="lead">(.*?)</p>', page, flags=re.S)[1])
-    assert lead == "mos-0 has the highest numerical rank, 797: 46.9 × that of softmax-0."
+    question = "Does the bound of one softmax limit these models?"
+    assert lead == f"{question} Yes for softmax-0; no for mos-0."
+    one = audit_page(make.result(make.softmax()))
+    assert '<p class="lead">Yes: rank 17 of at most 17 is used up;' in one
 
 
-def test_the_verdict_stands_first_and_says_what_a_rank_is_not(page):
+def test_the_answer_of_each_model_stands_first_with_the_rule_and_what_it_does_not_mean(page):
     text = text_of(page)
-    verdict = text.split("The verdict")[1].split("At a glance")[0]
-    for words in ("softmax-0: Softmax with d = 16", "A high numerical rank alone predicts little"):
-        assert words in verdict
-    assert "9,992" in verdict and "64.82" in verdict and "p = 0.62" in verdict
+    answer = text.split("The answer")[1].split("At a glance")[0]
+    for words in ("softmax-0: Yes: rank", "mos-0: No: the 4", "The rule.", "does not mean"):
+        assert words in answer
+    assert "56.39±0.19" in answer
+
+
+def test_every_row_of_the_key_table_is_in_the_glossary(page):
+    terms = [plain(term) for term in re.findall(r"<dt>(.*?)</dt>", page)]
+    rows = [row[0].split(", ε")[0] for row in table_of(page, "key numbers")[1:]]
+    known = ("Head", "Tokens, V", "Context, d", "Components, K")
+    assert {row for row in rows if row not in known} <= set(terms)
 
 
 def test_the_key_table_has_a_column_for_each_model(page):
@@ -58,6 +69,8 @@ def test_the_key_table_has_a_column_for_each_model(page):
     assert found["Matrix"] == ("2,000×1,000",) * 2
     assert found["Effective rank, ε = 10⁻³"] == ("20", "20")
     assert found["Stable rank"] == ("1.07", "1.07")
+    assert found["– shuffled contexts"] == ("450.50",) * 2
+    assert found["I(component; token)"] == ("–", "0.3100")
     assert found["Divergence"] == ("4.763 ± 0.012",) * 2
 
 
@@ -65,7 +78,6 @@ def test_what_there_is_nothing_to_say_about_is_said_in_a_line(page):
     text = text_of(page)
     assert "mos-0: No bound: 5 are summed." in text
     assert "mos-0: The head is a mixture." in text
-    assert "softmax-0: One softmax, no components" in text
 
 
 def test_charts_say_what_they_show_and_follow_the_theme(page):
@@ -119,7 +131,7 @@ def test_tokens_and_names_are_escaped_wherever_they_stand(make):
 
 def test_health_of_a_mixture_is_shown(page):
     _, *rows = table_of(page, "Components of mos-0")
-    assert rows[0] == ("1", "0.500", "25.0%", "2 (0.110)")
+    assert rows[0] == ("1", "0.500", "25.0%", "2 (0.1100)")
     assert rows[3][0] == "4, dead"
     _, *pairs = table_of(page, "Divergence between components")
     assert pairs[1] == ("2", "0.11", "", "0.11", "0.12")
@@ -130,7 +142,7 @@ def test_health_of_a_mixture_is_shown(page):
 
 def test_where_it_comes_from_is_named(page, make):
     text = text_of(page)
-    for words in ("penn-treebank, test", "abababababab", "82,430", "0123456789ab", "2 min 10 s"):
+    for words in ("penn-treebank/test", "abababababab", "82,430", "0123456789ab", "2 min 10 s"):
         assert words in text
     assert "highrank audit runs/softmax-0 runs/mos-0" in text
     assert "quick" not in text
@@ -138,7 +150,7 @@ def test_where_it_comes_from_is_named(page, make):
 
 
 def test_a_result_with_holes_has_a_page(make):
-    assert "Its numerical rank is unknown: it is hidden." in text_of(audit_page(make.with_holes()))
+    assert "A rank is unknown: it is hidden." in text_of(audit_page(make.with_holes()))
 
 
 def test_tokens_for_which_there_was_no_time_are_counted(make):
@@ -151,3 +163,9 @@ def test_tokens_for_which_there_was_no_time_are_counted(make):
 def test_without_a_decided_model_there_is_no_table_of_tokens(make):
     text = text_of(audit_page(make.result(make.mos())))
     assert "mos-0: The head is a mixture." in text and "Tied:" not in text
+
+
+def test_the_name_in_the_title_is_whole_and_smaller_where_it_is_long(make):
+    page = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
+    title = re.search(r"<h1>(.*?)</h1>", page, flags=re.S)[1]
+    assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o</span>' in title

@@ -30,7 +30,10 @@ STYLES = (
     Style("series-2", marker="s", width=1.6, is_dashed=True),
     Style("series-4", marker="^"),
     Style("series-5", marker="v", is_dashed=True),
+    Style("series-6", marker="X", width=1.6),
 )
+# Between markers, which tell the curves of several models apart.
+MARKER_SPACING = 0.25
 
 
 def draw_spectra(
@@ -125,8 +128,10 @@ def draw_differences(mixture: ComponentReport) -> Any:
 
 
 def style_of(index: int) -> Style:
-    """How the model of this index is drawn in every chart."""
-    return STYLES[index % len(STYLES)]
+    """How the model of this index is drawn in every chart; beyond six, dashes change."""
+    turn, place = divmod(index, len(STYLES))
+    style = STYLES[place]
+    return replace(style, is_dashed=not style.is_dashed) if turn % 2 else style
 
 
 def relative_values(model: ModelAudit) -> list[float]:
@@ -185,8 +190,8 @@ def _curves(
                 label=name,
                 x=[k + 1 for k in shown],
                 y=[values[k] for k in shown],
-                # Values are not measurements of their own: no markers.
-                style=replace(style_of(index), marker=""),
+                style=style_of(index) if len(models) > 1 else replace(style_of(index), marker=""),
+                marker_spacing=MARKER_SPACING,
             )
         )
     return Lines(

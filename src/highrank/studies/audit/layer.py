@@ -3,6 +3,7 @@
 T contexts, V tokens, D hidden size, d size of what meets the output embedding, n rows of a block.
 """
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -68,6 +69,8 @@ class Layer:
     """None for a mixture of softmaxes, where the greatest logit decides nothing."""
     mixture: MixtureHead | None
     """The head itself if it has several components."""
+    randomised: "Callable[[], Layer]"
+    """Makes the same layer with random weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +90,15 @@ def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Laye
     """
     if not isinstance(head, MixtureHead):
         return _other_layer(head, is_tied)
-    is_linear, has_bias = head.rank_bound is not None, head.bias is not None
-    if head.latent is not None:
-        # A mean of contexts has their bound.
-        hidden_bound = 1.0 if head.activation == "tanh" else None
+    has_map = head.logit_map is not None
+    if not has_map and type(head).log_prob_from != MixtureHead.log_prob_from:
+        return _other_layer(head, is_tied)
+    num_softmaxes = head.softmaxes(head.weight.new_zeros(1, head.hidden_size)).context.shape[-2]
+    is_linear, has_bias = num_softmaxes == 1 and not has_map, head.bias is not None
+    context_bound = head.context_bound(hidden_bound)
     return Layer(
         facts=HeadFacts(
-            kind=KINDS[type(head).__name__],
+            kind=KINDS.get(type(head).__name__, type(head).__name__),
             vocab_size=head.vocab_size,
             context_size=head.embedding_size,
             num_components=head.num_components,
@@ -103,22 +108,37 @@ def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Laye
             dtype=_name(head.weight.dtype),
             is_tied=is_tied,
         ),
-        bound=rank_bound(
-            head.embedding_size,
-            has_bias=has_bias,
-            num_softmaxes=1 if is_linear else head.num_components,
+        bound=_stated(
+            head,
+            rank_bound(
+                head.embedding_size,
+                has_bias=has_bias,
+                num_softmaxes=num_softmaxes,
+                has_map=has_map,
+            ),
         ),
         log_probs=partial(head_log_probs, head),
         linear_spectra=partial(head_singular_values, head) if is_linear else None,
         vectors=Vectors(
             weight=head.weight.detach(),
             bias=None if head.bias is None else head.bias.detach(),
-            states=Everywhere() if hidden_bound is None else Box(hidden_bound),
+            states=Everywhere() if context_bound is None else Box(context_bound),
         )
-        if is_linear
+        # A map of logits does not change which one is the greatest.
+        if num_softmaxes == 1
         else None,
         mixture=head if head.num_components > 1 else None,
+        randomised=lambda: head_layer(
+            with_random_weights(head), is_tied=is_tied, hidden_bound=hidden_bound
+        ),
     )
+
+
+def _stated(head: Head, bound: RankBound) -> RankBound:
+    """The bound that follows from the form, unless the head states another one."""
+    if head.rank_bound == bound.value:
+        return bound
+    return RankBound(value=head.rank_bound, reason=f"{type(head).__name__} states it")
 
 
 def _other_layer(head: Head, is_tied: bool) -> Layer:
@@ -127,7 +147,7 @@ def _other_layer(head: Head, is_tied: bool) -> Layer:
         facts=HeadFacts(
             kind=kind,
             vocab_size=head.vocab_size,
-            context_size=head.hidden_size,
+            context_size=getattr(head, "embedding_size", head.hidden_size),
             num_components=head.num_components,
             has_bias=getattr(head, "bias", None) is not None,
             softcap=None,
@@ -140,6 +160,7 @@ def _other_layer(head: Head, is_tied: bool) -> Layer:
         linear_spectra=None,
         vectors=None,
         mixture=None,
+        randomised=lambda: _other_layer(with_random_weights(head), is_tied),
     )
 
 
@@ -164,7 +185,28 @@ def hugging_face_layer(layer: OutputLayer) -> Layer:
         # Neither a positive scale nor a softcap changes which logit is the greatest.
         vectors=Vectors(weight=weight, bias=bias, states=Everywhere()) if layer.scale > 0 else None,
         mixture=None,
+        randomised=lambda: hugging_face_layer(
+            replace(
+                layer, weight=_normal(weight), bias=None if bias is None else _normal(bias, seed=1)
+            )
+        ),
     )
+
+
+def with_random_weights(head: Head) -> Head:
+    """A copy with random weights."""
+    twin = copy.deepcopy(head)
+    for seed, parameter in enumerate(twin.parameters()):
+        if parameter.numel():
+            parameter.data = _normal(parameter.data, seed)
+    return twin
+
+
+def _normal(weight: Tensor, seed: int = 0) -> Tensor:
+    """Normal numbers with the weight's shape, mean and standard deviation."""
+    random = torch.Generator().manual_seed(seed)
+    std, mean = torch.std_mean(weight, correction=0)
+    return torch.empty_like(weight).normal_(mean.item(), std.item(), generator=random)
 
 
 def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> Plan:
@@ -191,7 +233,8 @@ def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> 
 def audit_rank(layer: Layer, hidden: Tensor, plan: Plan, on_progress: OnProgress) -> RankFacts:
     """Everything about the rank of log p of the contexts with hidden states (T, D)."""
     T, bound = len(hidden), layer.bound
-    spectra = _spectra(layer, hidden, plan, on_progress)
+    counts = sorted({max(1, T // part) for part in (8, 4, 2)})
+    spectra = compute_spectra(layer, hidden, plan, counts, on_progress)
     growth = tuple(
         RankAt(num_contexts=spectrum.shape[0], measures=measure_ranks(spectrum))
         for spectrum in spectra
@@ -218,11 +261,10 @@ def audit_rank(layer: Layer, hidden: Tensor, plan: Plan, on_progress: OnProgress
     )
 
 
-def _spectra(
-    layer: Layer, hidden: Tensor, plan: Plan, on_progress: OnProgress
+def compute_spectra(
+    layer: Layer, hidden: Tensor, plan: Plan, counts: Sequence[int], on_progress: OnProgress
 ) -> tuple[Spectrum, ...]:
-    """Of the first contexts, and of all as the last."""
-    counts = sorted({max(1, len(hidden) // part) for part in (8, 4, 2)})
+    """Of the first contexts, as many as each of `counts`, and of all as the last."""
     if plan.method == "linear":
         assert layer.linear_spectra is not None
         return layer.linear_spectra(hidden, counts=counts, on_progress=on_progress)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,9 @@ from highrank.analysis.divergence import Divergence, expected_divergence
 from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
 from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
-from highrank.environment import environment, install_hint
+from highrank.environment import environment, free_memory, install_hint
+from highrank.studies.audit.answer import answer_of, joint_answer
+from highrank.studies.audit.control import random_control
 from highrank.studies.audit.layer import Layer, OnProgress, Vectors, audit_rank, plan_spectrum
 from highrank.studies.audit.model import (
     AuditedModel,
@@ -41,7 +42,14 @@ NUM_CONTEXTS, QUICK_CONTEXTS = 2_000, 500
 # What an audit may use beside the model, unless half of what is free is less.
 MAX_BYTES = 4 * 2**30
 # About how long the parts of an audit take, for the progress bar.
-COSTS = {"contexts": 0.25, "rank": 0.35, "divergence": 0.1, "unargmaxable": 0.2, "mixture": 0.1}
+COSTS = {
+    "contexts": 0.25,
+    "rank": 0.3,
+    "control": 0.1,
+    "divergence": 0.1,
+    "unargmaxable": 0.15,
+    "mixture": 0.1,
+}
 # Tokens of a context that are written out.
 NUM_SHOWN = 12
 # Copies of the output embedding, in float64, that deciding its tokens takes.
@@ -78,13 +86,15 @@ def run_audit(
     start = time.monotonic()
     show = on_progress or (lambda fraction, text: None)
     result = AuditResult(
-        quick=quick, num_contexts=T, elapsed=0.0, environment=environment(), models=()
+        answer="", quick=quick, num_contexts=T, elapsed=0.0, environment=environment(), models=()
     )
     for i, model in enumerate(models):
         title = f"{model.name}: " if len(models) > 1 else ""
         part = _part(show, i / len(models), 1 / len(models), title)
         done = (*result.models, audit_model(model, T, quick, part))
-        result = replace(result, models=done, elapsed=time.monotonic() - start)
+        answer = joint_answer([m.name for m in done], [m.answer for m in done])
+        elapsed = time.monotonic() - start
+        result = replace(result, answer=answer, models=done, elapsed=elapsed)
         if on_model is not None:
             on_model(result)
     return result
@@ -104,8 +114,10 @@ def audit_model(
     hidden, budget = contexts.hidden, memory_budget()
     plan = plan_spectrum(layer, len(hidden), quick, budget)
     rank = audit_rank(layer, hidden, plan, parts["rank"])
+    control = random_control(layer, hidden, plan, parts["control"])
     target = torch.tensor([int(model.tokens[p + 1]) for p in contexts.positions])
-    divergence, nats = _predictions(layer, hidden, target, parts["divergence"])
+    divergence, nats, shuffled = _predictions(layer, hidden, target, parts["divergence"])
+    text = _text(model, len(hidden), nats, shuffled)
     unargmaxable, note = audit_unargmaxable(
         layer.vectors, model.token, quick, budget, parts["unargmaxable"]
     )
@@ -121,13 +133,15 @@ def audit_model(
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
+        answer=answer_of(layer.facts, text, rank, mixture),
         source=model.source,
         architecture=architecture,
         num_parameters=num_parameters,
         head=layer.facts,
-        text=_text(model, len(hidden), nats),
+        text=text,
         rank=rank,
         divergence=divergence,
+        control=control,
         unargmaxable=unargmaxable,
         unargmaxable_note=note,
         mixture=mixture,
@@ -207,13 +221,10 @@ def _token(verdict: TokenVerdict, token: Callable[[int], str]) -> UnargmaxableTo
     )
 
 
-def memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int:
+def memory_budget() -> int:
     """Bytes that an audit may use: half of the free memory, at most 4 GiB."""
-    try:
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return min(MAX_BYTES, int(lines["MemAvailable"].split()[0]) * 1024 // 2)
-    except (OSError, KeyError, ValueError):
-        return MAX_BYTES
+    free = free_memory()
+    return MAX_BYTES if free is None else min(MAX_BYTES, free // 2)
 
 
 def _contexts(
@@ -229,6 +240,7 @@ def _contexts(
         model.tokens,
         num_contexts,
         window=model.window,
+        history=model.history,
         on_progress=on_progress,
     )
     if not contexts.hidden.isfinite().all():
@@ -238,21 +250,23 @@ def _contexts(
 
 def _predictions(
     layer: Layer, hidden: Tensor, target: Tensor, on_progress: OnProgress
-) -> tuple[Divergence, float]:
-    """The divergence and the mean loss of the targets, in one pass in float32."""
+) -> tuple[Divergence, float, float]:
+    """The divergence, and the mean loss of the targets (T,) and of shuffled ones, in one pass."""
+    # Half of the contexts apart, what follows one has little to do with the other.
+    targets = torch.stack([target, target.roll(max(1, len(target) // 2))], 1)  # (T, 2)
     source, losses = layer.log_probs(hidden, torch.float32), []
 
     def make_blocks() -> Iterator[Tensor]:
         row = 0
         for block in source.make_blocks():  # (n, V)
-            own = target[row : row + len(block), None]
-            losses.append(-block.gather(1, own)[:, 0].double())  # (n,)
+            losses.append(-block.gather(1, targets[row : row + len(block)]).double())  # (n, 2)
             row += len(block)
             yield block
 
     watched = replace(source, make_blocks=make_blocks)
     divergence = expected_divergence(watched, on_progress=on_progress)
-    return divergence, torch.cat(losses).mean().item()
+    nats, shuffled = torch.cat(losses).T.contiguous()  # (T,)
+    return divergence, nats.mean().item(), shuffled.mean().item()
 
 
 def _written(model: AuditedModel, position: int) -> tuple[str, str]:
@@ -262,7 +276,7 @@ def _written(model: AuditedModel, position: int) -> tuple[str, str]:
     return " ".join(context), following
 
 
-def _text(model: AuditedModel, num_contexts: int, nats: float) -> TextFacts:
+def _text(model: AuditedModel, num_contexts: int, nats: float, shuffled: float) -> TextFacts:
     tokens = np.asarray(model.tokens)
     written = {int(token): model.token(int(token)) for token in np.unique(tokens)}
     digest = hashlib.sha256()
@@ -276,6 +290,8 @@ def _text(model: AuditedModel, num_contexts: int, nats: float) -> TextFacts:
         num_contexts=num_contexts,
         nats=nats,
         perplexity=math.exp(min(nats, 700.0)),
+        shuffled_nats=shuffled,
+        shuffled_perplexity=math.exp(min(shuffled, 700.0)),
     )
 
 

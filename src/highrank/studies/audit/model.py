@@ -1,7 +1,8 @@
 """Models that can be audited: trained runs and Hugging Face models, and the contexts they read.
 
 Contexts are taken from windows that are spread evenly over a text. Each window is read after the
-half window before it, so that every context but the text's first ones has a history.
+half window before it, so that every context but the text's first ones has a history. A head that
+looks back has a longer one, and the same contexts.
 
 M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size.
 """
@@ -10,7 +11,8 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,15 +22,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from highrank.analysis.log_probs import head_log_probs
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
+from highrank.heads import Head
 from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun, load_run
-from highrank.studies.audit.layer import Layer, OnProgress, head_layer, hugging_face_layer
+from highrank.studies.audit.layer import (
+    Layer,
+    OnProgress,
+    head_layer,
+    hugging_face_layer,
+    with_random_weights,
+)
+from highrank.studies.audit.stateful import FromVectors, vectors_of
 
 CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
 RUNS = Path("runs")
@@ -37,6 +48,8 @@ MAX_CHARACTERS = 4_000_000
 # Tokens that are read at once; the second half of them end contexts.
 WINDOW = 128
 WINDOWS_AT_ONCE = 8
+# What a head that looks back reads before a context.
+LONG_HISTORY = 512
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -49,7 +62,8 @@ class LoadedModel:
     num_parameters: int
     layer: Layer
     hidden_states: Callable[[Tensor], Tensor]
-    """(B, L, D) of windows (B, L), each read from the initial state."""
+    """(B, L, D) of windows (B, L), each read from the initial state; vectors of features for a
+    head that looks back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +72,20 @@ class AuditedModel:
 
     name: str
     source: str
-    """"run" or "Hugging Face"."""
+    """"run" or "huggingface"."""
     tokens: Tokens
     """(M,)."""
     text: str
     """The text's name."""
     text_sha256: str
     window: int
-    """Tokens that it reads at once."""
+    """Tokens that it reads at once, the history of a context among them."""
     token: Callable[[int], str]
     """The text of a token."""
     load: Callable[[], LoadedModel]
     """Loads the weights; they are freed when nobody holds what this returns."""
+    history: int | None = None
+    """Tokens before a window's contexts, if they are not half of the window."""
 
 
 class Window(NamedTuple):
@@ -113,9 +129,11 @@ def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
 def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
     """A trained run, with its corpus' test split, or a text that is tokenised as the corpus was."""
     corpus, vocabulary = run.corpus, run.vocabulary
-    name, sha256 = f"{corpus.name}, test", corpus.header.splits["test"].sha256
-    tokens: NDArray[np.integer[Any]] = corpus.split("test")
-    if text is not None:
+    name, sha256 = f"{corpus.name}/test", corpus.header.splits["test"].sha256
+    tokens: NDArray[np.integer[Any]]
+    if text is None:
+        tokens = corpus.split("test")
+    else:
         words = list(chain.from_iterable(read_lines(text, corpus.header.recipe)))
         check_known(words, vocabulary, f"the text {text}")
         tokens = vocabulary.encode([EOS, *words])
@@ -129,13 +147,12 @@ def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
         window=WINDOW,
         token=lambda index: vocabulary.tokens[index],
         load=lambda: loaded_language_model(run.model),
+        history=LONG_HISTORY if run.model.head.is_stateful else None,
     )
 
 
 def loaded_language_model(model: LanguageModel) -> LoadedModel:
     """A model of ours, in evaluation mode."""
-    if model.head.is_stateful:
-        raise ValueError(f"the head must predict from the hidden state alone, got {model.head}")
 
     def hidden_states(windows: Tensor) -> Tensor:
         device = next(model.parameters()).device
@@ -143,15 +160,27 @@ def loaded_language_model(model: LanguageModel) -> LoadedModel:
         hidden = model.read(windows.T.to(device), state).hidden  # (L, B, D)
         return hidden.transpose(0, 1)
 
+    layer = head_layer(
+        copy.deepcopy(model.head).cpu(),
+        is_tied=model.is_tied,
+        hidden_bound=model.backbone.hidden_bound,
+    )
+    if model.head.is_stateful:
+        layer = _looking_back(layer, FromVectors(model))
     return LoadedModel(
         architecture="AWD-LSTM",
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layer=head_layer(
-            copy.deepcopy(model.head).cpu(),
-            is_tied=model.head.weight is model.backbone.embedding.weight,
-            hidden_bound=model.backbone.hidden_bound,
-        ),
-        hidden_states=hidden_states,
+        layer=layer,
+        hidden_states=vectors_of(model) if model.head.is_stateful else hidden_states,
+    )
+
+
+def _looking_back(layer: Layer, head: Head) -> Layer:
+    """The layer of a head that looks back. Random weights meet the features of the model."""
+    return replace(
+        layer,
+        log_probs=partial(head_log_probs, head),
+        randomised=lambda: _looking_back(layer, with_random_weights(head)),
     )
 
 
@@ -176,7 +205,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
 
     return AuditedModel(
         name=name,
-        source="Hugging Face",
+        source="huggingface",
         tokens=model.encode(content),
         text=title,
         text_sha256=sha256,
@@ -186,10 +215,12 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
     )
 
 
-def choose_windows(num_tokens: int, num_contexts: int, window: int = WINDOW) -> list[Window]:
+def choose_windows(
+    num_tokens: int, num_contexts: int, window: int = WINDOW, history: int | None = None
+) -> list[Window]:
     """Windows with at least `num_contexts` contexts, or all that a short text has.
 
-    The last token ends no context: nothing follows it.
+    The last token ends no context: nothing follows it. The history changes no context.
     """
     if num_tokens < 3:
         raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
@@ -203,7 +234,8 @@ def choose_windows(num_tokens: int, num_contexts: int, window: int = WINDOW) -> 
         chosen = [j * num_whole // wanted for j in range(wanted)]
     else:
         chosen = list(range(-(-last // step)))
-    return [Window(max(0, (k - 1) * step), k * step, min((k + 1) * step, last)) for k in chosen]
+    history = step if history is None else history
+    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in chosen]
 
 
 @torch.no_grad()
@@ -213,6 +245,7 @@ def read_contexts(
     num_contexts: int,
     *,
     window: int = WINDOW,
+    history: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Contexts:
     """At most `num_contexts` contexts, evenly spread, in the order of the text.
@@ -221,13 +254,14 @@ def read_contexts(
         hidden_states: (B, L, D) of windows (B, L), each read from the initial state.
         tokens: (M,).
         window: L.
+        history: tokens before a window's contexts; half of the window if None.
     """
-    windows = choose_windows(len(tokens), num_contexts, window)
+    windows = choose_windows(len(tokens), num_contexts, window, history)
     positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
     kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
     rows: list[Tensor] = []
     done = 0
-    # Windows of one length go together; only the first and the last may be shorter.
+    # Windows of one length go together; only the first ones and the last may be shorter.
     for _, group in groupby(windows, key=lambda w: w.end - w.start):
         alike = list(group)
         for start in range(0, len(alike), WINDOWS_AT_ONCE):
@@ -294,4 +328,4 @@ def _default_text(name: str) -> tuple[str, str, str]:
         ) from None
     content = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     sha256 = hashlib.sha256(content.encode()).hexdigest()
-    return "State of the Union, test", sha256, content[:MAX_CHARACTERS]
+    return "sotu/test", sha256, content[:MAX_CHARACTERS]

@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
+from highrank.analysis.rank import MEASURES
 from highrank.report.figure import save_png, to_svg
-from highrank.report.formats import duration, environment_text, legible, legible_context, listed
+from highrank.report.formats import (
+    duration,
+    environment_text,
+    legible,
+    legible_context,
+    nats,
+    power,
+)
 from highrank.report.page import Column, render
+from highrank.studies.audit.answer import EFFECTIVE, QUESTION, by_verdict, joint_answer
 from highrank.studies.audit.charts import (
     draw_differences,
     draw_growth,
@@ -16,25 +25,25 @@ from highrank.studies.audit.charts import (
     draw_spectra,
     draw_use,
 )
+from highrank.studies.audit.control import DESCRIPTION
 from highrank.studies.audit.result import AuditResult, ModelAudit, UnargmaxableToken
 from highrank.studies.audit.table import (
-    DEFINITIONS,
-    EFFECTIVE,
-    EPSILON,
-    answer,
+    RANDOM,
     comparison,
     count,
     divergence,
     key_rows,
+    legible_name,
     millions,
     mixture_verdict,
-    model_verdict,
-    power,
     short_names,
+    unargmaxable_verdict,
 )
 
 # Unargmaxable tokens with a row of their own; the others follow as a list.
 MOST_ROWS = 50
+# Of `EFFECTIVE`.
+EPSILON = 1e-3
 # Of each component.
 NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 
@@ -42,12 +51,12 @@ NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 Block = dict[str, Any]
 
 FACTS: dict[str, Callable[[ModelAudit], str]] = {
-    "Model": lambda m: legible(m.name, "run", 80),
-    "Source": lambda m: m.source,
+    "Model": lambda m: legible_name(m.name),
+    "Source": lambda m: {"huggingface": "Hugging Face"}.get(m.source, m.source),
     "Architecture": lambda m: m.architecture,
     "Parameters": lambda m: millions(m.num_parameters),
     "Output embedding": lambda m: _embedding(m),
-    "Text": lambda m: legible(m.text.name, "run", 80).replace("␣", " "),
+    "Text": lambda m: legible_name(m.text.name),
     "SHA-256 of the text": lambda m: m.text.sha256[:12],
     "Tokens of the text": lambda m: count(m.text.num_tokens),
     "Contexts, T": lambda m: count(m.text.num_contexts),
@@ -64,6 +73,22 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
 }
 
 
+GLOSSARY = (
+    ("Matrix", "the contexts × tokens whose log-probabilities have the ranks below"),
+    ("Perplexity, sampled", "of the tokens that follow these contexts, no evaluation of the text"),
+    ("– shuffled contexts", "control: each context scored with what follows another one"),
+    ("Bound", "the highest rank that the form of the head allows"),
+    # Effective ranks differ in ε alone.
+    *{m.label.split(", ε")[0].capitalize(): m.definition for m in MEASURES}.items(),
+    (RANDOM, f"control: {DESCRIPTION}; “own” is the model’s number of as many contexts"),
+    ("Divergence", "mean KL divergence between the predictions of two contexts, nats, ± its error"),
+    ("I(component; token)", "mutual information given the context, nats: 0 for equal components"),
+    ("I(component; context)", "mutual information, nats: 0 for weights that never change"),
+    ("Unargmaxable", "tokens that no hidden state makes the most likely"),
+    ("–", "unknown, or none"),
+)
+
+
 def audit_page(result: AuditResult, command: str = "") -> str:
     """What was found of one model, or of several side by side, as HTML.
 
@@ -72,17 +97,19 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     """
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
-    where = listed(names) if len(names) < 3 else f"{len(names)} models"
+    is_single, mixtures = len(names) == 1, [model.mixture for model in models]
     return render(
         "studies/audit/page.html.j2",
-        title=f"The output layer of {where}",
-        answer=answer(names, models),
+        title=f"The output layer of {names[0]}" if is_single else f"{len(names)} output layers",
+        answer=joint_answer(names, [model.answer for model in models]),
+        question=QUESTION,
+        verdicts=by_verdict(names, [model.answer for model in models]),
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
         f"{duration(result.elapsed)}",
         result=result,
         command=command,
         environment=environment_text(result.environment),
-        definitions=DEFINITIONS,
+        glossary=[term for term in GLOSSARY if any(mixtures) or not term[0].startswith("I(")],
         comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
         key_table=_side_by_side(names, ((_upper(label), *row) for label, *row in key_rows(models))),
@@ -111,7 +138,8 @@ def _model(name: str, model: ModelAudit) -> Block:
     rows = (_unargmaxable(token, model.source) for token in tokens[:MOST_ROWS])
     return {
         "name": name,
-        "verdict": model_verdict(model),
+        "answer": model.answer.sentence,
+        "unargmaxable_verdict": unargmaxable_verdict(model),
         "rank": model.rank,
         "head": model.head,
         "unargmaxable": model.unargmaxable,
@@ -215,7 +243,7 @@ def _components(mixture: ComponentReport) -> Block:
                 f"{k + 1}, dead" if component.is_dead else f"{k + 1}",
                 f"{component.mean_weight:.3f}",
                 f"{component.largest_fraction:.1%}",
-                f"{nearest + 1} ({pairs[nearest]:.3f})",
+                f"{nearest + 1} ({nats(pairs[nearest])})",
             )
         )
     return _side_by_side(("Weight", "Largest in", "Nearest"), rows, "k")
@@ -235,7 +263,13 @@ def _preferred(mixture: ComponentReport, source: str) -> Block:
 def _pairs(mixture: ComponentReport) -> Block:
     names = [str(k) for k in range(1, len(mixture.components) + 1)]
     rows = (
-        (names[k], *("" if j == k else f"{value:.2f}" for j, value in enumerate(row)))
+        (
+            names[k],
+            *(
+                "" if j == k else (f"{value:.2f}" if value >= 0.005 else nats(value))
+                for j, value in enumerate(row)
+            ),
+        )
         for k, row in enumerate(mixture.pair_divergence)
     )
     return _side_by_side(names, rows)

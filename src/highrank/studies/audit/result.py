@@ -38,7 +38,7 @@ class TextFacts:
     """The text of the contexts."""
 
     name: str
-    """Of the file, or corpus and split, as "penn-treebank, test"."""
+    """Of the file, or corpus and split, as "penn-treebank/test"."""
     sha256: str
     """Of the file, or of the split's token file."""
     tokens_sha256: str
@@ -52,6 +52,11 @@ class TextFacts:
     sample, not an evaluation of the text, and each context has some 100 tokens at most. Comparable
     between models that have the same text and the same vocabulary only."""
     perplexity: float
+    """exp of that."""
+    shuffled_nats: float
+    """The control of `nats`: each context is scored with the token that follows another one, half
+    of the contexts away."""
+    shuffled_perplexity: float
     """exp of that."""
 
 
@@ -105,6 +110,33 @@ class RankFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Control:
+    """What the same head with random weights has on the same contexts."""
+
+    description: str
+    """What was drawn, and how."""
+    num_contexts: int
+    """The first so many: all for a linear head, where it costs little, and a quarter for others.
+    `RankFacts.growth` has the model's own ranks of these."""
+    measures: dict[str, float | None]
+    """By the keys of `highrank.analysis.rank.MEASURES`; None if unknown."""
+    divergence: float
+    """In nats."""
+    specialisation: float | None
+    """I(component; token), in nats; None for heads with one component."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Whether the bound of one softmax limits the model, by the rule of `answer.py`."""
+
+    verdict: str
+    """"yes", "no" or "unknown"."""
+    sentence: str
+    """Begins with yes, no or cannot tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnargmaxableToken:
     token: str
     index: int
@@ -144,8 +176,9 @@ class UnargmaxableFacts:
 class ModelAudit:
     name: str
     """As the user gave it."""
+    answer: Answer
     source: str
-    """"run" (of ours) or "Hugging Face"."""
+    """"run" (of ours) or "huggingface"."""
     architecture: str
     """As "AWD-LSTM" or "GPT2LMHeadModel"."""
     num_parameters: int
@@ -155,6 +188,7 @@ class ModelAudit:
     rank: RankFacts
     divergence: Divergence
     """How far apart the predictions of two contexts are on average, in nats."""
+    control: Control
     unargmaxable: UnargmaxableFacts | None
     unargmaxable_note: str
     """Why `unargmaxable` is None; empty if it is there."""
@@ -166,6 +200,8 @@ class ModelAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
+    answer: str
+    """The sentence of a model, or which of several have which answer."""
     quick: bool
     num_contexts: int
     """How many contexts were asked for; a short text may have fewer."""

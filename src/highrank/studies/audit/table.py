@@ -1,4 +1,4 @@
-"""What an audit found, as rows side by side and as sentences that are read off the numbers."""
+"""What an audit found: the answers, rows side by side, and sentences read off the numbers."""
 
 import math
 from collections import Counter
@@ -10,81 +10,85 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from highrank.analysis.components import COLLAPSED, ComponentReport
+from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
-from highrank.report.formats import duration, legible, listed, shortened
+from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
-from highrank.studies.audit.result import AuditResult, ModelAudit, RankFacts
+from highrank.studies.audit.answer import EFFECTIVE, FINE
+from highrank.studies.audit.result import AuditResult, ModelAudit
 
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Models beside each other on 80 columns.
-MOST_COLUMNS = 3
-# Measures that differ in ε alone share one definition: it stands beside the first.
-_FIRST = {measure.definition: measure for measure in reversed(MEASURES)}
-DEFINITIONS = " ".join(
-    f"{measure.label[0].upper()}{measure.label[1:]}: {measure.definition}."
-    for measure in MEASURES
-    if _FIRST[measure.definition] is measure
-)
-LEGEND = (
-    "Matrix: the contexts × tokens that have the ranks below. Bound: the highest rank that the "
-    f"form of the head allows. {DEFINITIONS} Divergence: between the predictions of two contexts, "
-    "nats. Unargmaxable: tokens that no hidden state makes the most likely. Undecided: too close "
-    "to call, or no time. Dead: components that are not used. –: unknown, or none. A high rank "
-    "alone predicts little: the page explains why."
-)
-
-# The effective rank that sentences and charts show.
-EFFECTIVE, EPSILON = "effective_rank_1e-3", 1e-3
-# A rank this close to the ceiling may be limited by the measurement.
-NEAR = 0.9
-CEILINGS = {"contexts": "the number of contexts", "tokens": "the number of tokens in the matrix"}
+# Columns of a terminal are 80: three models beside each other, or two with long names.
+NAME_WIDTHS = {3: 16, 2: 25}
+RANDOM = "– random weights"
+# The measures that the answer uses.
+CONTROLLED = ("numerical_rank_float32", EFFECTIVE, FINE)
+LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see the page."
 
 Rows = list[tuple[str, ...]]
+Cells = dict[str, Callable[[ModelAudit], str]]
 
 
 def audit_table(result: AuditResult) -> Group:
-    """The key numbers of every model: 80 columns wide at most, with three models to a table."""
+    """The answers, then the key numbers of every model, 80 columns wide at most."""
     names = short_names(result.models)
     rows = [*key_rows(result.models), *_health_rows(result.models)]
-    tables: list[RenderableType] = []
-    for start in range(0, len(names), MOST_COLUMNS):
-        part = slice(start, start + MOST_COLUMNS)
-        tables.append(_table(names[part], [(label, *cells[part]) for label, *cells in rows]))
-    quick = "Quick: rough numbers. " if result.quick else ""
-    return Group(*tables, Text(f"{quick}{LEGEND} {duration(result.elapsed)}.", style="dim italic"))
+    number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
+    shown: list[RenderableType] = [Text(line) for line in answers(names, result.models)]
+    for start in range(0, len(names), number):
+        part = slice(start, start + number)
+        cells = [(label, *cells[part]) for label, *cells in rows]
+        shown.append(_table(names[part], cells, NAME_WIDTHS[number]))
+    quick = ["Quick: rough numbers."] if result.quick else []
+    shown.append(Text(LEGEND, style="dim italic"))
+    return Group(*shown, *map(Text, (*quick, *missing(names, result.models))))
+
+
+def answers(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
+    """A sentence for each model, with its name where there are several."""
+    if len(models) == 1:
+        return [models[0].answer.sentence]
+    return [f"{name}: {m.answer.sentence}" for name, m in zip(names, models, strict=True)]
+
+
+def missing(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
+    """What was not measured, and why."""
+    notes: dict[str, list[str]] = {}
+    for name, model in zip(names, models, strict=True):
+        if model.unargmaxable_note:
+            notes.setdefault(model.unargmaxable_note, []).append(name)
+    return [f"Unargmaxable tokens of {listed(of)}: {note}." for note, of in notes.items()]
 
 
 def key_rows(models: Sequence[ModelAudit]) -> Rows:
-    """Sizes of the heads, every measure of rank, and the divergence."""
-    return _rows(
-        models,
-        {
-            "head": lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind),
-            "tokens, V": lambda m: count(m.head.vocab_size),
-            "context, d": lambda m: count(m.head.context_size),
-            "components, K": lambda m: count(m.head.num_components),
-            "matrix": lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_tokens)}",
-            "perplexity, sampled": lambda m: f"{m.text.perplexity:,.2f}",
-            "bound": lambda m: count(m.rank.bound),
-            **{measure.label: partial(_measured, measure) for measure in MEASURES},
-            "divergence": divergence,
-        },
-    )
+    """Sizes of the heads, every measure of rank, the divergence, and what is a control of them."""
+    cells: Cells = {
+        "head": lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind),
+        "tokens, V": lambda m: count(m.head.vocab_size),
+        "context, d": lambda m: count(m.head.context_size),
+        "components, K": lambda m: count(m.head.num_components),
+        "matrix": lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_tokens)}",
+        "perplexity, sampled": lambda m: f"{m.text.perplexity:,.2f}",
+        "– shuffled contexts": lambda m: f"{m.text.shuffled_perplexity:,.2f}",
+        "bound": lambda m: count(m.rank.bound),
+    }
+    rows = _rows(models, cells)
+    for measure in MEASURES:
+        rows += _rows(models, {measure.label: partial(_measured, measure)})
+        if measure.key in CONTROLLED:
+            rows += _rows(models, {RANDOM: partial(_controlled, measure)})
+    rows += _rows(models, {"divergence": divergence, RANDOM: lambda m: nats(m.control.divergence)})
+    mixtures = [model.mixture for model in models]
+    if any(mixtures):
+        token = [_nats(m.specialisation if m else None) for m in mixtures]
+        context = [_nats(m.gate_information if m else None) for m in mixtures]
+        rows.append(("I(component; token)", *token))
+        rows += _rows(models, {RANDOM: lambda m: _nats(m.control.specialisation)})
+        rows.append(("I(component; context)", *context))
+    return rows
 
 
 def count(value: float | None, decimals: int = 0) -> str:
     return "–" if value is None else f"{value:,.{decimals}f}"
-
-
-def power(value: float) -> str:
-    """10⁻³ instead of 0.001, 3·10⁻¹² instead of 3e-12; rounded up to one digit."""
-    exponent = math.floor(math.log10(value) + 1e-9)
-    digit = math.ceil(value / 10.0**exponent - 1e-6)
-    if digit == 10:
-        digit, exponent = 1, exponent + 1
-    text = "10" + str(exponent).translate(SUPERSCRIPT)
-    return text if digit == 1 else f"{digit}·{text}"
 
 
 def millions(number: int) -> str:
@@ -93,8 +97,7 @@ def millions(number: int) -> str:
 
 def divergence(model: ModelAudit) -> str:
     """Nats, with the standard error where there is one."""
-    error = model.divergence.standard_error
-    return f"{model.divergence.nats:.3f}" + ("" if error is None else f"\u00a0±\u00a0{error:.3f}")
+    return with_error(model.divergence.nats, model.divergence.standard_error)
 
 
 def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
@@ -105,69 +108,15 @@ def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
         name = name if number[name] == 1 else model.name
         # matplotlib hides a name that starts with _.
         name = f"…/{name}" if name.startswith("_") else name
-        shown = shortened(legible(name, "run", 200))
+        shown = shortened(legible_name(name))
         seen[shown] += 1
         names.append(shown if seen[shown] == 1 else f"{shown} ({seen[shown]})")
     return tuple(names)
 
 
-def answer(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
-    """The sentence that the page opens with."""
-    if len(models) > 1:
-        return _ranks_beside(names, models) or "No two of these output layers have a known rank."
-    (name,), (model,) = names, models
-    rank = "unknown"
-    if model.rank.numerical_rank is not None:
-        bound = model.rank.bound
-        of = "with no known bound" if bound is None else f"of at most {count(bound)}"
-        rank = f"{count(model.rank.numerical_rank)}, {of}"
-    return f"The log-probabilities of {name} have a numerical rank that is {rank}."
-
-
-def model_verdict(model: ModelAudit) -> str:
-    """Rank, unargmaxable tokens and mixture of one model, a sentence or two for each."""
-    head = model.head
-    size = f"d = {head.context_size}" + (f", K = {head.num_components}" if model.mixture else "")
-    parts = [
-        f"{HEAD_NAMES.get(head.kind, head.kind)} with {size} over {head.vocab_size:,} tokens.",
-        rank_verdict(model.rank, head.vocab_size),
-        effective_verdict(model.rank),
-        unargmaxable_verdict(model),
-        "" if model.mixture is None else mixture_verdict(model.mixture),
-    ]
-    return " ".join(filter(None, parts))
-
-
-def rank_verdict(rank: RankFacts, vocab_size: int) -> str:
-    """The numerical rank, beside the highest that it could have been."""
-    found = rank.numerical_rank
-    if found is None:
-        return f"Its numerical rank is unknown: {rank.unknown}."
-    if rank.bound is not None and found > rank.bound:
-        return (
-            f"Its numerical rank reads {count(found)}, above the {count(rank.bound)} that its form "
-            "allows. That cannot be: do not trust this measurement."
-        )
-    text = f"Its numerical rank is {count(found)}"
-    if rank.ceiling_reason == "bound":
-        if found == rank.bound:
-            return f"{text}, the highest that its form allows ({rank.bound_reason})."
-        return f"{text}; its form allows {count(rank.bound)} ({rank.bound_reason})."
-    text += f"; {CEILINGS[rank.ceiling_reason]} allows {count(rank.ceiling)} here."
-    known = "No bound on it is known" if rank.bound is None else f"Its form allows {rank.bound:,}"
-    has_all_tokens = rank.ceiling_reason == "tokens" and rank.num_tokens == vocab_size
-    if found >= NEAR * rank.ceiling and not has_all_tokens:
-        return f"{text} {known}: with more {rank.ceiling_reason} it may be higher."
-    return f"{text} {known}."
-
-
-def effective_verdict(rank: RankFacts) -> str:
-    """How few directions carry nearly everything."""
-    found = rank.measures[EFFECTIVE]
-    if found is None:
-        return ""
-    verb = "direction carries" if found == 1 else "directions carry"
-    return f"{count(found)} {verb} all but {EPSILON:.1%} of the sum of squares."
+def legible_name(name: str) -> str:
+    """A path or an address: a space in it is one, unlike that of a token."""
+    return legible(name, "run", 200).replace("␣", " ")
 
 
 def unargmaxable_verdict(model: ModelAudit) -> str:
@@ -192,20 +141,15 @@ def unargmaxable_verdict(model: ModelAudit) -> str:
 
 
 def mixture_verdict(mixture: ComponentReport) -> str:
-    """Whether the components are used, and whether they differ."""
-    dead = [k for k, component in enumerate(mixture.components, 1) if component.is_dead]
-    total = len(mixture.components)
-    text = f"All {total} components are used."
-    if dead:
-        text = f"{len(dead)} of its {total} components {'is' if len(dead) == 1 else 'are'} dead: "
-        text += f"{listed(dead)}."
-    used = f"{math.exp(mixture.weight_entropy):.1f}"
-    text += f" In a typical context the weight is spread over about {used} of them."
-    if mixture.specialisation < COLLAPSED:
-        return f"{text} They have collapsed: the mixture is close to one softmax."
-    return (
-        f"{text} The mutual information I(component; token) is {mixture.specialisation:.2f} nats."
+    """Whether the components have specialised or collapsed, and which are not used."""
+    text = (
+        f"The components have {mixture.state_text}: {mixture.state_reason} ({mixture.information})."
     )
+    dead = [k for k, component in enumerate(mixture.components, 1) if component.is_dead]
+    if dead:
+        text += f" Dead, with hardly any weight: {listed(dead)} of {len(mixture.components)}."
+    used = math.exp(mixture.weight_entropy)
+    return f"{text} In a typical context the weight is spread over about {used:.1f} of them."
 
 
 def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
@@ -216,8 +160,6 @@ def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     sentences = []
     if len({(m.rank.num_contexts, m.rank.num_tokens) for m in models}) > 1:
         sentences.append("The ranks are of matrices of different sizes.")
-    apart = listed(f"{name} {divergence(model)}" for name, model in pairs)
-    sentences.append(f"Divergence, in nats: {apart}.")
     if len({(m.text.tokens_sha256, m.text.num_contexts, m.head.vocab_size) for m in models}) > 1:
         sentences.append(
             "Their texts or vocabularies differ, so that perplexities cannot be compared, and "
@@ -232,25 +174,23 @@ def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     return " ".join(sentences)
 
 
-def _ranks_beside(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
-    known = [
-        (model.rank.numerical_rank, name)
-        for name, model in zip(names, models, strict=True)
-        if model.rank.numerical_rank
-    ]
-    if len(known) < 2:
-        return ""
-    most = max(rank for rank, _ in known)
-    first = [name for rank, name in known if rank == most]
-    others = [f"{most / rank:.3g} × that of {name}" for rank, name in known if rank < most]
-    if not others:
-        return f"All have the numerical rank {count(most)}."
-    verb = "has" if len(first) == 1 else "have"
-    return f"{listed(first)} {verb} the highest numerical rank, {count(most)}: {listed(others)}."
-
-
 def _measured(measure: Measure, model: ModelAudit) -> str:
     return count(model.rank.measures[measure.key], measure.decimals)
+
+
+def _controlled(measure: Measure, model: ModelAudit) -> str:
+    """With random weights; beside the model's own rank of as many contexts if these are fewer."""
+    control = model.control
+    found = count(control.measures[measure.key], measure.decimals)
+    if control.num_contexts == model.rank.num_contexts:
+        return found
+    growth = {at.num_contexts: at.measures[measure.key] for at in model.rank.growth}
+    own = count(growth[control.num_contexts], measure.decimals)
+    return f"{found} (own {own})"
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else nats(value)
 
 
 def _health_rows(models: Sequence[ModelAudit]) -> Rows:
@@ -268,16 +208,18 @@ def _health_rows(models: Sequence[ModelAudit]) -> Rows:
     return _rows(models, {"unargmaxable": unargmaxable, "undecided": undecided, "dead": dead})
 
 
-def _rows(models: Sequence[ModelAudit], cells: dict[str, Callable[[ModelAudit], str]]) -> Rows:
+def _rows(models: Sequence[ModelAudit], cells: Cells) -> Rows:
     return [(label, *map(cell, models)) for label, cell in cells.items()]
 
 
-def _table(names: Sequence[str], rows: Rows) -> Table:
+def _table(names: Sequence[str], rows: Rows, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in names:
         # A name is a path or an address, never markup.
-        table.add_column(Text(name, overflow="fold"), justify="right", min_width=13, max_width=16)
+        table.add_column(
+            Text(name, overflow="fold"), justify="right", min_width=13, max_width=width
+        )
     for row in rows:
         table.add_row(*row)
     return table
