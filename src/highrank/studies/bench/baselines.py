@@ -6,6 +6,7 @@ N tokens, K components, R = rows of a chunk (its tokens · K), E embedding size,
 D hidden size.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from highrank.ops.linear_cross_entropy import linear_cross_entropy
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
 from highrank.studies.bench.harness import Variant
@@ -61,6 +63,10 @@ SHAPES = {
         # The vocabulary of GPT-2, and one of the size that larger models have.
         Shape("gpt2", 512, 4, 256, 50_257, 768),
         Shape("wide", 256, 8, 256, 131_072, 1024),
+        # One softmax, where torch has a fused loss of its own.
+        Shape("one-small", 64, 1, 64, 1_000, 64),
+        Shape("one", 1024, 1, 256, 32_000, 256),
+        Shape("one-gpt2", 4096, 1, 768, 50_257, 768),
     )
 }
 # A vocabulary and one of eight times its size.
@@ -91,8 +97,7 @@ def mixture_inputs(shape: Shape) -> Inputs:
 
 def softmax_inputs(shape: Shape) -> Inputs:
     """Of one softmax with as many parameters: K = 1, E' instead of E."""
-    inputs = _inputs(shape, 1, shape.softmax_size)
-    return inputs._replace(log_weight=torch.zeros(shape.num_tokens, 1))
+    return _inputs(shape, 1, shape.softmax_size)
 
 
 def _inputs(shape: Shape, K: int, E: int) -> Inputs:
@@ -105,6 +110,8 @@ def _inputs(shape: Shape, K: int, E: int) -> Inputs:
     target = torch.randint(V, (N,), generator=random)
     for tensor in (context, log_weight, weight, bias):
         tensor.requires_grad_()
+    # The weight of one component is 1, and has no gradient.
+    log_weight = log_weight if K > 1 else torch.zeros(N, 1)
     return Inputs(context, log_weight, weight, bias, target)
 
 
@@ -122,6 +129,7 @@ def variants(shape: Shape, chunk_bytes: int | None, rows: int) -> list[Variant]:
         _variant("matmul", partial(prepare_matmul, chunk_bytes), shape),
         package_variant("fused", shape, chunk_bytes),
         package_variant("chunked", shape, chunk_bytes),
+        compiled_variant(shape, chunk_bytes),
         composition_variant(shape, rows),
         _variant("original", partial(prepare, original_loss), shape),
         _variant("log-space", partial(prepare, log_space_loss), shape),
@@ -131,6 +139,12 @@ def variants(shape: Shape, chunk_bytes: int | None, rows: int) -> list[Variant]:
 
 def package_variant(backend: str, shape: Shape, chunk_bytes: int | None) -> Variant:
     return _variant(backend, partial(prepare, partial(package_loss, backend, chunk_bytes)), shape)
+
+
+def compiled_variant(shape: Shape, chunk_bytes: int | None) -> Variant:
+    """As `fused`, in a graph of torch.compile."""
+    skip = None if shutil.which("c++") else "torch.compile needs a C++ compiler"
+    return _variant("compiled", partial(prepare_compiled, chunk_bytes), shape, skip=skip)
 
 
 def composition_variant(shape: Shape, rows: int) -> Variant:
@@ -167,9 +181,16 @@ def prepare(
     return work
 
 
+def prepare_compiled(chunk_bytes: int | None, shape: Shape) -> Callable[[], float]:
+    loss = partial(package_loss, "auto", chunk_bytes)
+    return prepare(torch.compile(loss, dynamic=True, fullgraph=True), shape)
+
+
 def package_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tensor:
     """This package's."""
     context, log_weight, weight, bias, target = inputs
+    if context.shape[1] == 1 and backend == "fused" and chunk_bytes is None:
+        return linear_cross_entropy(context.squeeze(1), weight, target, linear_bias=bias)
     return mixture_cross_entropy(
         context, log_weight, weight, target, bias=bias, backend=backend, chunk_bytes=chunk_bytes
     )
@@ -184,14 +205,16 @@ def original_loss(inputs: Inputs) -> Tensor:
 
 
 def log_space_loss(inputs: Inputs) -> Tensor:
-    """Tables of log-probabilities: exact, and the whole distribution."""
+    """Tables of log-probabilities: exact, and the whole distribution. Of one: torch's two calls."""
     context, log_weight, weight, bias, target = inputs
+    if context.shape[1] == 1:
+        return F.cross_entropy(F.linear(context.squeeze(1), weight, bias), target)
     log_p = F.linear(context, weight, bias).log_softmax(-1)  # (N, K, V)
     return F.nll_loss((log_weight[..., None] + log_p).logsumexp(1), target)
 
 
 def composition_loss(rows: int, inputs: Inputs) -> Tensor:
-    """PyTorch's chunked loss of each component, and a logsumexp over the components."""
+    """PyTorch's chunked loss of each component, and a logsumexp over the components if several."""
     context, log_weight, weight, bias, target = inputs
     N, K, E = context.shape
     nll = F.linear_cross_entropy(
@@ -199,9 +222,11 @@ def composition_loss(rows: int, inputs: Inputs) -> Tensor:
         weight,
         target.repeat_interleave(K),
         linear_bias=bias,
-        reduction="none",
+        reduction="none" if K > 1 else "mean",
         options=nn.LinearCrossEntropyOptions(batch_chunk_size=rows),
     )
+    if K == 1:
+        return nll
     return -(log_weight - nll.view(N, K)).logsumexp(-1).mean()
 
 
@@ -217,7 +242,8 @@ def prepare_matmul(chunk_bytes: int | None, shape: Shape) -> Callable[[], None]:
     inputs = mixture_inputs(shape)
     rows, weight = inputs.context.detach().flatten(0, 1), inputs.weight.detach()  # (N · K, E)
     K, V = shape.num_components, shape.vocab_size
-    chunks = rows.split(tokens_per_chunk(K * V * 4, chunk_bytes) * K)  # (R, E) each
+    size = tokens_per_chunk(K, V * 4, chunk_bytes, rows.device)
+    chunks = rows.split(size * K)  # (R, E) each
     logits = rows.new_empty(len(chunks[0]), V)  # (R, V)
     outs = torch.empty_like(rows).split(len(chunks[0]))  # (R, E) each
     weight_gradient = torch.zeros_like(weight)

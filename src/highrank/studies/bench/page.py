@@ -13,7 +13,9 @@ from highrank.report.theme import TRUTH
 from highrank.studies.bench.baselines import Shape
 from highrank.studies.bench.evaluation import EvaluationBenchResult
 from highrank.studies.bench.harness import BenchResult, Measurement, joined
+from highrank.studies.bench.heads import CONTROL, HeadBenchResult
 from highrank.studies.bench.loss import IMPLEMENTATIONS, LossBenchResult, ShapeResult
+from highrank.studies.bench.sharded import ONE, ShardedBenchResult
 from highrank.studies.bench.spectrum import LINEAR_CHECK, AuditBenchResult, Size
 from highrank.studies.bench.step import StepBenchResult
 
@@ -67,6 +69,50 @@ def step_table(result: StepBenchResult) -> Table:
     return table
 
 
+def head_table(result: HeadBenchResult) -> Table:
+    """As ratios to one softmax, one group of rows for each size."""
+    units = _units(result.rounds, "head and inputs")
+    table = make_table(
+        ("E, V", "head"),
+        ("multiplies", "time", "time\n÷ multiplies", "seconds", "MiB", "MiB ÷"),
+        title=f"Heads, {result.num_tokens} tokens, as ratios to {CONTROL}",
+        caption=_caption(
+            result,
+            f"Forward and backward, float32; mixtures have K = {result.num_components}. Multiplies "
+            f"as torch's flop counter counts them, latent layers included. {units}",
+        ),
+    )
+    for size in result.sizes:
+        label = f"{size.embedding_size}, {size.vocab_size:,}"
+        for m in size.measurements:
+            taken, flops = m.time_ratios.get(CONTROL), size.flop_ratios[m.name]
+            table.add_row(
+                label,
+                m.name,
+                ratio(flops),
+                ratio(taken),
+                ratio(None if taken is None else taken / flops),
+                seconds(m.best),
+                mib(m.peak_bytes),
+                ratio(m.memory_ratios.get(CONTROL)),
+            )
+            label = ""
+    return table
+
+
+def head_picture(result: HeadBenchResult, path: Path) -> None:
+    """Write a PNG of the time of each head, one panel for each size."""
+    charts = [
+        _bars(
+            {m.name: m.time_ratios[CONTROL] for m in size.measurements if m.time_ratios},
+            Axis(label=f"time ÷ {CONTROL}", is_log=True),
+            f"E = {size.embedding_size}, V = {size.vocab_size:,}",
+        )
+        for size in result.sizes
+    ]
+    save_png(draw(*charts, size=(6, 4), margin=0.1), path, dpi=150)
+
+
 def evaluation_table(result: EvaluationBenchResult) -> Table:
     """One group of rows per comparison; the first row of each is what the others are divided by."""
     units = _units(result.rounds, "model, tokens and gradient statistics")
@@ -87,6 +133,27 @@ def evaluation_table(result: EvaluationBenchResult) -> Table:
                 mib(m.peak_bytes),
             )
         table.add_section()
+    return table
+
+
+def sharded_table(result: ShardedBenchResult) -> Table:
+    """As ratios to one process that has as many threads as each of the two."""
+    forward, backward = (f"{result.sent[name]:,.0f}" for name in ("forward", "backward"))
+    table = make_table(
+        ("variant",),
+        ("seconds", "time ÷\none process"),
+        title=f"The loss of a sharded vocabulary: {shape_text(result.shape)}",
+        caption=_caption(
+            result,
+            f"One forward and backward pass, float32. Seconds: {_best_of(result.rounds)}. Of two "
+            "processes each has half of the vocabulary. Threads of a process, but where it has "
+            f"all: {result.num_threads}.",
+            f"Bytes a token that each hands to all-reduces: {forward} in the forward pass, "
+            f"{backward} in the backward pass.",
+        ),
+    )
+    for m in result.measurements:
+        table.add_row(m.name, seconds(m.best), ratio(m.time_ratios.get(ONE)))
     return table
 
 
@@ -280,7 +347,7 @@ def _size_text(size: Size) -> str:
 def noise_text(part: ShapeResult) -> str:
     """A warning if an implementation took less time than the lower bound; else empty."""
     ratios = {m.name: m.time_ratios.get("matmul", 1.0) for m in part.measurements}
-    below = [name for name in IMPLEMENTATIONS if ratios[name] < 1]
+    below = [name for name in IMPLEMENTATIONS if ratios.get(name, 1.0) < 1]
     if not below:
         return ""
     return (
@@ -306,9 +373,12 @@ def growth_text(result: LossBenchResult) -> str:
     )
 
 
+def _best_of(rounds: int) -> str:
+    return "once" if rounds == 1 else f"best of {rounds} alternating rounds"
+
+
 def _units(rounds: int, inputs: str) -> str:
-    taken = "once" if rounds == 1 else f"best of {rounds} alternating rounds"
-    return f"Seconds: {taken}. MiB: peak memory above {inputs}, in a fresh process."
+    return f"Seconds: {_best_of(rounds)}. MiB: peak memory above {inputs}, in a fresh process."
 
 
 def _notes(measurements: Iterable[Measurement]) -> list[str]:

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from highrank import presets
 from highrank.build import build_model
 from highrank.environment import environment
-from highrank.heads import HeadOutput, Mixture, MixtureOfSoftmaxes
+from highrank.heads import Mixture, MixtureOfSoftmaxes
+from highrank.heads.base import MeasuredOutput
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import EPSILON
 from highrank.training.penalties import activation_penalties
@@ -40,15 +41,13 @@ class StepBenchResult(harness.BenchResult):
 class OriginalMixture(MixtureOfSoftmaxes):
     """The head of the paper's code: every K × V probability, an epsilon before the logarithm."""
 
-    def _loss(
-        self, features: Mixture, target: Tensor, reduction: str, ignore_index: int
-    ) -> HeadOutput:
+    def _loss(self, features: Mixture, target: Any, *_: Any) -> MeasuredOutput:
         log_weight, context = features  # (..., K), (..., K, E)
         q = F.linear(context, self.weight, self.bias).softmax(-1)  # (..., K, V)
         p = (log_weight.exp()[..., None] * q).sum(-2)  # (..., V)
         log_p = (p + EPSILON).log()
         output = log_p.gather(-1, target[..., None]).squeeze(-1)
-        return HeadOutput(output, -output.mean())
+        return MeasuredOutput(output, -output.mean(), {})
 
 
 def run_step_bench(

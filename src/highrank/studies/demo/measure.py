@@ -110,14 +110,18 @@ class Task:
 
 
 def run_demo(
-    seed: int = 0, quick: bool = False, on_progress: Callable[[float, str], None] | None = None
+    seed: int = 0,
+    quick: bool = False,
+    on_progress: Callable[[float, str], None] | None = None,
+    num_processes: int = 2,
 ) -> DemoResult:
-    """Fit all heads to both languages, in two processes of one thread each.
+    """Fit all heads to both languages, in processes of one thread each.
 
     Args:
         seed: draws the languages and the starting points.
         quick: fewer sizes and fewer steps.
         on_progress: called with the fraction of the work done and what was finished.
+        num_processes: they do not change the numbers.
     """
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed must be between 0 and {(1 << 63) - 1}, got {seed}")
@@ -125,7 +129,7 @@ def run_demo(
     tasks = list(plan(seed, quick))
     total, done = sum(task.cost for task in tasks), 0
     fitted: dict[Task, Fitted] = {}
-    for task, found in _in_processes(tasks):
+    for task, found in _in_processes(tasks, num_processes):
         fitted[task] = found
         done += task.cost
         if on_progress is not None:
@@ -165,9 +169,10 @@ def fit(task: Task) -> Fitted:
     return fit_head(language, task.head, *sizes, task.seed, task.num_steps)
 
 
-def _in_processes(tasks: list[Task]) -> Iterator[tuple[Task, Fitted]]:
+def _in_processes(tasks: list[Task], num_processes: int) -> Iterator[tuple[Task, Fitted]]:
     """Fits as they are finished; the longest are started first."""
-    pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=_start_worker)
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_worker)
     try:
         by_cost = sorted(tasks, key=lambda task: task.cost, reverse=True)
         futures = {pool.submit(fit, task): task for task in by_cost}
