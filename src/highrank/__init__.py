@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.ops.linear_cross_entropy import linear_cross_entropy
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
     from highrank.run import load
 
@@ -19,6 +20,7 @@ __all__ = [
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
+    "linear_cross_entropy",
     "load",
     "mixture_cross_entropy",
     "presets",
@@ -28,6 +30,7 @@ _MODULES = {
     "MixtureOfContexts": "highrank.heads",
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
+    "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
 }

@@ -85,11 +85,11 @@ BREAKS = {
     ),
     "another number of tokens": (
         lambda run: Vocabulary(("<unk>", "<eos>", "the")).save(run / "vocabulary.json"),
-        "the vocabulary must belong to the weights, got 3 tokens for 14 embeddings",
+        "vocabulary.json must be the run's vocabulary, of sha256 ",
     ),
     "other tokens": (
         lambda run: Vocabulary(tuple(map(str, range(14)))).save(run / "vocabulary.json"),
-        "the corpus must have the run's vocabulary, got ",
+        "vocabulary.json must be the run's vocabulary, of sha256 ",
     ),
     "untrained": (
         lambda run: (run / "model.safetensors").unlink(),

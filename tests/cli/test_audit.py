@@ -1,11 +1,14 @@
 """`highrank audit` as a user meets it: runs, Hugging Face models from small configurations."""
 
+import errno
 import json
+import shutil
 import warnings
 
 import pytest
 import torch
 
+from highrank.files import write_atomically
 from highrank.integrations import huggingface
 from highrank.integrations.huggingface import HubError
 from highrank.studies.audit import model as audit_model
@@ -95,7 +98,7 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
     result = json.loads(printed)
     assert result == json.loads((tmp_path / "a.json").read_text())
     run, model = result["models"]
-    assert (run["source"], model["source"]) == ("run", "Hugging Face")
+    assert (run["source"], model["source"]) == ("run", "huggingface")
     assert run["text"]["name"] == model["text"]["name"] == "tale.txt"
     assert run["text"]["sha256"] == model["text"]["sha256"]
     assert result["quick"] and run["text"]["num_contexts"] == 500
@@ -111,7 +114,7 @@ def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):
     assert code == 0, errors
     assert picture.read_bytes().startswith(b"\x89PNG")
     (run,) = json.loads((tmp_path / "a.json").read_text())["models"]
-    assert run["text"]["name"] == "tale, test" and run["rank"]["num_tokens"] == 14
+    assert run["text"]["name"] == "tale/test" and run["rank"]["num_tokens"] == 14
     assert run["text"]["perplexity"] < 14
 
 
@@ -120,7 +123,7 @@ def test_without_a_text_the_addresses_are_read(highrank, hugging_face, tmp_path)
         "audit", "gpt2", "--contexts", "50", "--json", "--out", tmp_path / "a.html"
     )
     assert code == 0, errors
-    assert json.loads(printed)["models"][0]["text"]["name"] == "State of the Union, test"
+    assert json.loads(printed)["models"][0]["text"]["name"] == "sotu/test"
 
 
 def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
@@ -267,3 +270,53 @@ def test_two_contexts_are_enough_for_a_page(highrank, hugging_face, tmp_path, mo
     )
     assert code == 0, errors
     assert "2×" in printed and (tmp_path / "a.html").exists()
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.html", "a.png"])
+def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, tmp_path, name):
+    def write(path, write):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomically(path, write)
+
+    for module in ("cli.audit", "report.page", "report.figure"):
+        monkeypatch.setattr(f"highrank.{module}.write_atomically", write)
+    outputs = ("--out", tmp_path / "a.html", "--picture", tmp_path / "a.png")
+    code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs)
+    assert code == 2 and "numerical rank, float32" in printed
+    assert f"The disk is full: {tmp_path / name} was not written." in errors
+    code, printed, _ = highrank("audit", "tiny", "--contexts", "50", "--json", *outputs)
+    assert code == 2 and json.loads(printed)["answer"]
+
+
+def test_the_answer_is_printed_before_the_table_and_opens_the_json(highrank, trained, tmp_path):
+    options = ("--contexts", "50", "--out", tmp_path / "a.html")
+    _, printed, _ = highrank("audit", "tiny", *options)
+    assert printed.startswith(("Yes: ", "No: ", "Cannot tell: "))
+    _, numbers, _ = highrank("audit", "tiny", "--json", *options)
+    assert numbers.startswith('{"answer": "')
+    assert " ".join(printed.split()).startswith(json.loads(numbers)["answer"])
+
+
+def test_a_model_of_16_bits_is_audited_as_one_of_32(highrank, hugging_face, tmp_path):
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        folder = tmp_path / "model"
+        shutil.copytree(hugging_face / "llama", folder, dirs_exist_ok=True)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        model.to(torch.bfloat16).to(dtype).save_pretrained(folder)
+        options = (
+            "--contexts",
+            "100",
+            "--text",
+            "tale.txt",
+            "--json",
+            "--out",
+            tmp_path / "a.html",
+        )
+        code, printed, errors = highrank("audit", folder, *options)
+        assert code == 0, errors
+        results.append(json.loads(printed)["models"][0])
+    assert [result["head"]["dtype"] for result in results] == ["bfloat16", "float32"]
+    for part in ("text", "rank", "divergence"):
+        assert results[0][part] == results[1][part]

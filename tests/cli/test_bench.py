@@ -12,6 +12,12 @@ from highrank.studies.bench.baselines import TINY
 from highrank.studies.bench.harness import Peak
 
 
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch):
+    """The compiled variant is skipped: compiling takes longer than all tests of this file."""
+    monkeypatch.setattr("highrank.studies.bench.baselines.shutil.which", lambda name: None)
+
+
 @pytest.fixture
 def highrank(monkeypatch, capsys, tmp_path):
     """Run a command on a tiny shape, in an empty folder; its code and what it printed."""

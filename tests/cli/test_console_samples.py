@@ -40,6 +40,22 @@ def test_without_colours_tokens_stand_apart_each_with_its_number(console):
     assert written("a /1", level="char", **console) == "a/1 ␣/2 //1 1/2\n"
 
 
+HOSTILE = ["no", "\x1b[2J", "\x9bH", "a\rb", "\u202e", "\u200b", "<eos>", "yes"]
+
+
+@pytest.mark.parametrize("level", ["word", "char"])
+@pytest.mark.parametrize("console", [{}, TERMINAL | {"no_color": True}], ids=["file", "NO_COLOR"])
+def test_tokens_cannot_move_the_cursor_of_a_terminal(level, console):
+    text = written(HOSTILE, level, **console)
+    assert not set(text) & set("\x1b\x9b\r\u202e\u200b")
+    assert "\\x1b[2J" in text and text.count("\n") == 2
+
+
+def test_colours_stay_where_tokens_are_escaped():
+    text = written(["\x1b[2J"], **TERMINAL, no_color=False)
+    assert text == "\x1b[31m\\x1b[2J\x1b[0m\n"
+
+
 def test_no_color_in_the_environment_is_seen(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colors(Console(**TERMINAL)) and not has_colors(Console(file=io.StringIO()))

@@ -78,6 +78,14 @@ def test_options_reach_the_corpus_and_json_tells_all(run, path, tmp_path):
     assert result["splits"]["train"]["num_tokens"] > 1000
 
 
+def test_tokens_are_called_what_they_are(run, path):
+    assert "mine: 17 distinct words" in run("prepare", path)[1]
+    assert (
+        "signs: 27 distinct characters"
+        in run("prepare", path, "--level", "char", "--name", "signs")[1]
+    )
+
+
 def test_a_different_text_of_the_same_name_needs_force(run, path):
     run("prepare", path)
     path.write_text(path.read_text() * 2)

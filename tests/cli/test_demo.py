@@ -35,6 +35,12 @@ def test_a_folder_that_does_not_exist_is_found_out_before_any_work(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_no_thread_at_all_is_refused():
+    done = highrank("demo", "--threads", "0")
+    assert done.returncode == 2
+    assert done.stderr == "highrank: threads must be at least 1, got 0\n"
+
+
 @pytest.mark.parametrize("seed", [-1, 1 << 64])
 def test_a_seed_that_cannot_be_is_refused(seed):
     done = highrank("demo", "--seed", str(seed))

@@ -1,13 +1,16 @@
 """`highrank evaluate` as a user meets it."""
 
 import csv
+import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -144,6 +147,50 @@ def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, resu
     assert "that was tried" in " ".join(printed.split())
 
 
+def test_all_methods_are_rows_of_one_table(highrank, results, run):
+    model, _, splits = run
+    learning = ("--dynamic.lr", 0.001, "--dynamic.epsilon", 0.01)
+    found = results("--all", *learning, "--cache.window", 30, "--threads", 1)
+    names = [(row["split"], row["method"]) for row in found]
+    methods = ("static", "dynamic", "cache")
+    assert names == [(split, method) for split in ("valid", "test") for method in methods]
+    static, dynamic, cache = found[:3]
+    assert static["nats"] == evaluate(model, splits["valid"], 1).nats
+    assert dynamic["settings"]["dynamic"]["lr"] == 0.001 and dynamic["nats"] != static["nats"]
+    assert cache["settings"]["cache"]["window"] == 30 and "dynamic" not in cache["settings"]
+    assert len({row["num_tokens"] for row in found[:3]}) == 1
+    assert all(0 < row["bits_per_byte"] == row["bits_per_char"] for row in found)
+    code, printed, _ = highrank("evaluate", "tiny", "--all", "--split", "test", "--json")
+    assert code == 0 and len(json.loads(printed)["results"]) == 3
+
+
+def test_what_is_finished_is_printed_when_the_next_fails(highrank, monkeypatch):
+    import highrank.evaluation.result as module
+
+    real = module.evaluate_dataset
+
+    def fail(loaded, dataset, *rest, **options):
+        if dataset.name == "test":
+            raise ValueError("The loss on test is nan.")
+        return real(loaded, dataset, *rest, **options)
+
+    monkeypatch.setattr(module, "evaluate_dataset", fail)
+    code, printed, errors = highrank("evaluate", "tiny")
+    assert code == 2 and errors.endswith("highrank: The loss on test is nan.\n")
+    assert "valid" in printed and printed.count("Result: ") == 1
+
+
+def test_a_full_disk_loses_no_result(highrank, monkeypatch):
+    def full(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, printed, errors = highrank("evaluate", "tiny", "--split", "test")
+    assert code == 2 and "perplexity" in printed and "Result: " not in printed
+    message = r"highrank: The disk is full: tiny/results/\S+-static-test\S*\.json was not written\."
+    assert re.fullmatch(message, errors.splitlines()[-1])
+
+
 def test_per_token_files_add_up_to_the_perplexity(results, tmp_path):
     text, out = tmp_path / "mine.txt", tmp_path / "out.csv"
     text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
@@ -190,7 +237,11 @@ def test_independent_lines_start_afresh(results, tmp_path):
     [
         (["--dynamic.lr", "1"], "--dynamic.… must go with --dynamic"),
         (["--cache.window", "9"], "--cache.… must go with --cache"),
-        (["--search"], "--search must go with --dynamic or --cache"),
+        (["--search"], "--search must go with --dynamic, --cache or --all"),
+        (["--all", "--cache"], "--all must come without --dynamic and --cache: it has both"),
+        (["--all", "--batch-size", "2"], "--batch-size must go with static evaluation"),
+        (["--all", "--text", "tale.txt", "--per-token", "o.csv"], "--per-token must go with --te"),
+        (["--threads", "0"], "threads must be between 1 and"),
         (["--dynamic", "--batch-size", "4"], "--batch-size must go with static evaluation"),
         (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
         (["--batch-size", "0"], "batch-size must be at least 1, got 0"),

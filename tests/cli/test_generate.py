@@ -92,3 +92,9 @@ def test_help_explains_every_option(highrank):
     assert max(map(len, printed.splitlines())) <= 80
     for option in ("prompt", "num-tokens", "num-samples", "temperature", "top-k", "top-p", "seed"):
         assert f"--{option}" in printed
+
+
+def test_a_prompt_is_utf_8_in_any_locale(highrank):
+    prompt = "the \u00e9l\u00e9phant".encode().decode("ascii", "surrogateescape")
+    code, printed, _ = highrank("generate", "tiny", "--prompt", prompt, "--json", "--threads", 1)
+    assert code == 0 and json.loads(printed)["unknown"] == ["\u00e9l\u00e9phant"]

@@ -14,6 +14,9 @@ from highrank import __main__ as entry
 from highrank import __version__
 from highrank.cli.main import COMMANDS, GROUPS, RENAMED, main
 
+# A terminal of the seventies: Python leaves such a locale for UTF-8 unless it is forbidden.
+PLAIN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
 
 def run(monkeypatch, capsys, *arguments):
     monkeypatch.setattr("sys.argv", ["highrank", *arguments])
@@ -43,6 +46,53 @@ def test_an_unknown_command_is_an_error(monkeypatch, capsys):
     assert "dmeo" in printed.out + printed.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "guess"),
+    [
+        (["trian"], "train"),
+        (["train", "ptb-moss"], "ptb-mos"),
+        (["train", "--corpus", "wikitext2"], "wikitext-2"),
+        (["data", "prepare", "pen-treebank"], "penn-treebank"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_guessed(arguments, guess, monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, *arguments)
+    assert code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert f"did you mean {guess}?" in printed.err
+
+
+def test_an_option_that_is_nearly_right_is_guessed(monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, "evaluate", "runs/any", "--batchsize", "1")
+    assert code == 2 and "Perhaps you meant" in printed.err and "--batch-size" in printed.err
+
+
+def test_an_error_cannot_move_the_cursor_of_a_terminal(monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, "generate", "runs/\x1b[2J")
+    assert code == 2 and "runs/\\x1b[2J" in printed.err and "\x1b" not in printed.err
+
+
+@pytest.mark.parametrize("arguments", ["presets", "data list", "train --help", "evaluate --help"])
+def test_a_terminal_without_unicode_gets_all_in_ascii(arguments, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "highrank", *shlex.split(arguments)],
+        env=os.environ | PLAIN_ASCII | {"HIGHRANK_CACHE": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.isascii()
+
+
+def test_a_path_that_is_no_text_is_escaped(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "highrank", "generate", b"caf\xe9"],
+        env=os.environ | PLAIN_ASCII,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and b"got caf\\udce9" in done.stderr
+
+
 def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
     code, printed = run(monkeypatch, capsys, "demo", "--help")
     assert code == 0
@@ -61,6 +111,16 @@ def test_what_computes_nothing_starts_without_heavy_imports(arguments):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_the_version_needs_no_package():
+    code = (
+        "import sys; from highrank.__main__ import main\n"
+        "sys.argv = ['highrank', '--version']; main()\n"
+        "print({'tyro', 'rich', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"highrank {__version__}", "set()"], done.stderr
 
 
 OLD_OPTIONS = [(command, old) for command, options in RENAMED.items() for old in options]
@@ -104,6 +164,21 @@ def test_a_reader_that_leaves_early_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [("presets",), ("--version",), ("--help",)])
+def test_output_to_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "highrank", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    message = "highrank: The disk is full: the output was not written.\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
 def test_an_interrupt_while_the_commands_load_is_one_line():
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "highrank", "train"],
@@ -142,6 +217,15 @@ COMMAND_LINES = [
         for name in getattr(import_module(f"highrank.cli.{group}"), table)
     ),
 ]
+
+
+WITHOUT_WORK = (("presets",), ("data",), ("data", "list"), ("data", "prepare"), ("bench",))
+COMPUTING = [words for words in COMMAND_LINES if words not in WITHOUT_WORK]
+
+
+@pytest.mark.parametrize("words", COMPUTING, ids=" ".join)
+def test_every_command_that_computes_takes_a_number_of_threads(words, monkeypatch, capsys):
+    assert "--threads INT" in run(monkeypatch, capsys, *words, "--help")[1].out
 
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)

@@ -51,7 +51,7 @@ def environment(folder):
 
 def highrank(folder, *arguments):
     return subprocess.run(
-        command(*arguments),
+        command(*map(str, arguments)),
         cwd=folder,
         env=environment(folder),
         capture_output=True,
@@ -66,7 +66,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
     assert "Samples at temperature 0.8:" in done.stdout
     # Components of a run this short do not specialise.
-    assert "close to one softmax" in done.stdout and "--head.grow-at" in done.stdout
+    assert "have collapsed" in done.stdout and "--head.grow-at" in done.stdout
     run = place / "runs" / "small-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
@@ -75,52 +75,132 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     events = [
         json.loads(line)["event"] for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
-    assert events == ["epoch", "grow", "epoch", "end"]
+    assert [e for e in events if e != "step"] == ["epoch", "grow", "epoch", "end"]
+    assert events.count("step") > 10
     both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-1")
-    assert both.returncode == 2 and "--resume must come without a preset" in both.stderr
+    assert both.returncode == 2 and "--resume must come without a preset or a text" in both.stderr
     numbers = json.loads(highrank(place, "train", "--resume", "runs/small-1", "--json").stdout)
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in done.stdout
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in done.stdout
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in done.stdout
 
 
-def test_ctrl_c_saves_and_prints_how_to_resume(place):
+# As a user's terminal without Unicode has it.
+PLAIN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_a_text_is_prepared_and_trained_in_one_command(place, tmp_path):
+    text = tmp_path / "café.txt"
+    text.write_text((place / "tale.txt").read_text().replace("cat", "café"), encoding="utf-8")
+    done = subprocess.run(
+        command("train", text, *TINY, "--train.epochs", "2", "--out", "own"),
+        cwd=tmp_path,
+        env=environment(place) | PLAIN_ASCII,
+        capture_output=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    errors = done.stderr.decode("ascii")
+    assert "Corpus caf: 3,600 tokens (words) to train on, 14 distinct, in" in errors
+    assert "head mos with K = 2, 0.0 million parameters; 2 epochs." in errors
+    assert "caf\\xe9" in done.stdout.decode("ascii")
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    assert config["corpus"] == "caf" and config["batch"]["batch_size"] == 4
+    # Where no option says otherwise, the size of the text decides.
+    assert config["head"]["grow_at"] == 0.85 and config["valid_batch_size"] == 2
+
+
+@pytest.mark.parametrize("option", [[], ["--corpus"]])
+def test_a_text_that_was_prepared_before_is_taken_as_it_was(option, place, tmp_path):
+    text = tmp_path / "letters.txt"
+    text.write_text((place / "tale.txt").read_text())
+    assert highrank(place, "data", "prepare", str(text), "--level", "char").returncode == 0
+    rest = [*TINY, "--train.epochs", "1", "--json", "--out", str(tmp_path / "run")]
+    done = highrank(place, "train", *option, str(text), *rest)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["corpus"] == "letters"
+    assert json.loads(done.stdout)["test"]["perplexity"] < 20
+
+
+def test_a_run_in_place_of_a_text_is_refused(place, tmp_path):
+    (tmp_path / "config.json").touch()
+    done = highrank(place, "train", str(tmp_path))
+    assert done.returncode == 2 and f"highrank train --resume {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_saves_and_prints_how_to_resume(number, code, place):
+    folder = f"long-{code}"
     process = subprocess.Popen(
-        command("train", "--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", "long"),
+        command("train", "--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", folder),
         cwd=place,
         env=environment(place),
         stderr=subprocess.PIPE,
         text=True,
+        # A test that runs under nohup passes on what it ignores.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
-    log = place / "long" / "metrics.jsonl"
+    log = place / folder / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "highrank train --resume long --threads 1" in errors and "Traceback" not in errors
-    done = highrank(place, "train", "--resume", "long", "--threads", "1", "--budget", "1s")
+    assert process.returncode == code
+    last = errors.splitlines()[-1]
+    assert last == f"Saved. Resume with: highrank train --resume {folder} --threads 1"
+    assert "Traceback" not in errors
+    lines = len(log.read_text().splitlines())
+    done = highrank(place, "train", "--resume", folder, "--threads", "1", "--budget", "1s")
     assert done.returncode == 0 and "out of time" in done.stdout
+    assert len(log.read_text().splitlines()) > lines
+
+
+def test_the_test_can_be_left_out_and_made_up_for(place):
+    run = ["--corpus", "tale", *TINY, "--train.epochs", "1", "--out", "untested", "--json"]
+    done = json.loads(highrank(place, "train", *run, "--no-test").stdout)
+    assert done["test"] is None and done["valid"]["perplexity"] > 1
+    again = ["--resume", "untested", "--threads", "1", "--test-batch-size", "4", "--json"]
+    done = json.loads(highrank(place, "train", *again).stdout)
+    assert done["test"]["perplexity"] > 1 and done["test_batch_size"] == 4
+    end = json.loads((place / "untested" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (end["event"], end["test_batch_size"]) == ("end", 4)
+
+
+def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(place):
+    short = ["--corpus", "tale", *TINY, "--budget", "0.000001s", "--out", "short"]
+    done = highrank(place, "train", *short)
+    assert done.returncode == 0 and "is left out: `highrank evaluate`" in done.stderr
+    assert "valid perplexity" in done.stdout and "test  perplexity" not in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "preset must be one of small, small-softmax"),
+        (["nonsense"], "must be the path of a text or one of small, small-softmax"),
+        (["penn-treebank"], "got 'penn-treebank': did you mean --corpus penn-treebank?"),
+        (["cache"], "a folder of text must have files that end in .txt, got none in cache"),
+        (["tale.txt", "--resume", "any"], "a run must be a folder"),
+        (["tale.txt", "--corpus", "tale"], "--corpus must come without a text, got tale.txt"),
         (["--corpus", "nowhere"], "a corpus must be a prepared name"),
         (["ptb-mos"], "highrank data prepare penn-treebank"),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--resume", "nothing"], "a run must be a folder that `highrank train` made, got nothing"),
-        (["--corpus", "tale", "--head.kind", "softmax"], "got softmax: add --head.grow-at None"),
         (
-            ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "None"],
-            "for a tied softmax, got 192 and 64",
+            ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "0.5"],
+            "got softmax: add --head.grow-at None",
         ),
+        (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 192 and 64"),
         (["--corpus", "tale", "--device", "gpu"], "device"),
-        (["--corpus", "tale", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["--corpus", "tale", "--threads", "0"], "threads must be between 1 and"),
         (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),
-        (["--corpus", "tale", "--budget", "0.001s"], "budget must be longer than the test"),
+        (["--corpus", "tale", "--threads", "100000"], "threads must be between 1 and"),
+        (["--corpus", "tale", "--test-batch-size", "0"], "test-batch-size must be between 1 and"),
+        (["--corpus", "tale", "--head.num-components", "100000000"], "must fit into memory, got"),
+        (["--corpus", "tale", "--model.embedding-size", "9999999999"], "must be at most"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_run_behind(arguments, message, place):

@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -11,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from highrank.cli.console import progress, unless_given
-from highrank.files import check_writable, write_atomically
+from highrank.files import check_writable, is_disk_full, write_atomically
 
 if TYPE_CHECKING:
     from highrank.studies.audit.result import AuditResult
@@ -34,13 +36,15 @@ def audit(
     json: bool = False,
     out: Path = Path("highrank-audit.html"),
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
+    threads: Annotated[int | None, unless_given("all cores", "INT")] = None,
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
+    - the answer: whether the bound of one softmax limits the model
     - rank and spectrum against the bound, divergence of predictions
     - unargmaxable tokens, which can never be the most likely; health of a mixture
 
-    Prints a table, and writes a page and a JSON file beside it.
+    Prints the answer and a table, and writes a page and a JSON file beside it.
 
     Args:
         models: Runs that `highrank train` made; folders of Hugging Face models; names on the hub.
@@ -51,16 +55,19 @@ def audit(
         json: Print the numbers as JSON instead of a table.
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the spectrum as a picture, PNG.
+        threads: Threads of the matrix multiplies.
     """
     if not models:
         raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
     if contexts is not None and contexts < 2:
         raise ValueError(f"contexts must be at least 2, got {contexts}")
     _check_outputs(text, out, picture)
+    from highrank.environment import set_threads
     from highrank.studies.audit import model
     from highrank.studies.audit.measure import run_audit
     from highrank.studies.audit.table import audit_table
 
+    set_threads(threads)
     for name in models:
         model.check_name(name)
     found = [model.find_model(name, text, device) for name in models]
@@ -71,15 +78,18 @@ def audit(
             quick=quick,
             on_progress=on_progress,
             # What is finished survives whatever happens to the next model.
-            on_model=lambda so_far: _write_numbers(so_far, out),
+            on_model=lambda so_far: _write_if_possible(so_far, out),
         )
-    _write_page(result, out, picture)
+    # Printed before anything is written: a full disk loses nothing.
     if json:
-        print(dumps(asdict(result)))
-        return
-    console = Console(highlight=False)
-    console.print(audit_table(result))
-    console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
+        print(dumps(asdict(result)), flush=True)
+    else:
+        console = Console(highlight=False)
+        console.print(audit_table(result))
+    _write_numbers(result, out)
+    _write_page(result, out, picture)
+    if not json:
+        console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
 
 
 def _check_outputs(text: Path | None, out: Path, picture: Path | None) -> None:
@@ -104,13 +114,37 @@ def _write_page(result: "AuditResult", out: Path, picture: Path | None) -> None:
     from highrank.report.page import write_html
     from highrank.studies.audit.page import audit_page, audit_picture
 
-    write_html(audit_page(result, shlex.join(["highrank", *sys.argv[1:]])), out)
+    html = audit_page(result, shlex.join(["highrank", *sys.argv[1:]]))
+    with _named_if_full(out):
+        write_html(html, out)
     if picture is not None:
-        audit_picture(result, picture)
+        with _named_if_full(picture):
+            audit_picture(result, picture)
 
 
 def _write_numbers(result: "AuditResult", out: Path) -> None:
-    lines = dumps(asdict(result), indent=2, allow_nan=False) + "\n"
-    write_atomically(
-        out.with_suffix(".json"), lambda temporary: temporary.write_text(lines, encoding="utf-8")
-    )
+    lines, path = dumps(asdict(result), indent=2, allow_nan=False) + "\n", out.with_suffix(".json")
+    with _named_if_full(path):
+        write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
+
+
+def _write_if_possible(result: "AuditResult", out: Path) -> None:
+    """A full disk is an error at the end, when the result has been printed."""
+    try:
+        _write_numbers(result, out)
+    except OSError as error:
+        if not is_disk_full(error.__cause__ or error):
+            raise
+
+
+@contextmanager
+def _named_if_full(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise OSError(
+            f"The disk is full: {path} was not written. The numbers are printed above: free some "
+            "space, or choose another place with --out"
+        ) from error

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from highrank.cli.console import check_outputs, progress, show, unless_given, write_outputs
+from highrank.cli.console import (
+    Threads,
+    check_outputs,
+    progress,
+    show,
+    unless_given,
+    write_outputs,
+)
 from highrank.environment import set_threads
 
 
@@ -17,23 +24,27 @@ def loss(
     json: bool = False,
     out: Path = Path("highrank-bench-loss.html"),
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
+    threads: Threads = None,
 ) -> None:
     """Compare implementations of the mixture's loss and gradients: time and memory.
 
     Prints a table, and writes a page with pictures and a JSON file beside it.
 
-    All four shapes take about fifteen minutes on two cores.
+    All shapes take about half an hour on two cores.
 
     Args:
-        shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).
+        shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies),
+            one-small, one, one-gpt2 (one softmax, beside torch's own losses).
         rounds: How often each variant's time is taken; the best counts.
         quick: A tenth of the tokens and two rounds: about a minute, rough numbers.
         chunk_bytes: Memory for the logits of one chunk of tokens.
         json: Print the numbers as JSON instead of a table.
         out: Where the page goes; the JSON file has the same name with .json.
         picture: Also write the page's first picture, as PNG.
+        threads: Of the matrix multiplies.
     """
     check_outputs(out, picture)
+    set_threads(threads)
     from highrank.studies.bench.loss import run_loss_bench
     from highrank.studies.bench.page import loss_page, loss_picture, loss_table
 
@@ -45,14 +56,75 @@ def loss(
     show(result, loss_table, json=json, page=out)
 
 
-def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
+def sharded(
+    *,
+    shape: str = "ptb",
+    rounds: int = 5,
+    quick: bool = False,
+    json: bool = False,
+    threads: Threads = None,
+) -> None:
+    """Compare the loss with the vocabulary in two processes with the loss in one.
+
+    Args:
+        shape: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies).
+        rounds: How often each variant's time is taken; the best counts.
+        quick: A tenth of the tokens: rough numbers.
+        json: Print the numbers as JSON instead of a table.
+        threads: Of all processes together.
+    """
+    set_threads(threads)
+    from highrank.studies.bench.page import sharded_table
+    from highrank.studies.bench.sharded import run_sharded_bench
+
+    options = {"rounds": rounds, "quick": quick}
+    result = _run("Measuring a sharded vocabulary", run_sharded_bench, shape, **options)
+    show(result, sharded_table, json=json)
+
+
+def heads(
+    *,
+    kinds: Annotated[tuple[str, ...], unless_given("all")] = (),
+    rounds: int = 5,
+    quick: bool = False,
+    json: bool = False,
+    picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
+    threads: Threads = None,
+) -> None:
+    """Compare the output layers: forward and backward, time, memory and multiplies.
+
+    As ratios to one softmax of equal E and V, at four sizes.
+
+    Args:
+        kinds: Keys of heads, as --head.kind of train takes them.
+        rounds: How often each variant's time is taken; the best counts.
+        quick: The smallest size only: rough numbers.
+        json: Print the numbers as JSON instead of a table.
+        picture: Also write a picture of the times, as PNG.
+        threads: Of the matrix multiplies.
+    """
+    set_threads(threads)
+    from highrank.studies.bench.heads import run_head_bench
+    from highrank.studies.bench.page import head_picture, head_table
+
+    result = _run("Measuring heads", run_head_bench, kinds, rounds=rounds, quick=quick)
+    show(result, head_table, json=json)
+    if picture is not None:
+        head_picture(result, picture)
+
+
+def step(
+    *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
+) -> None:
     """Compare a training step of ptb-mos with the original head's and ptb-softmax's.
 
     Args:
         rounds: How often each variant's time is taken; the best counts.
         quick: Windows of 10 tokens instead of 70: rough numbers.
         json: Print the numbers as JSON instead of a table.
+        threads: Of the matrix multiplies.
     """
+    set_threads(threads)
     from highrank.studies.bench.page import step_table
     from highrank.studies.bench.step import run_step_bench
 
@@ -60,14 +132,18 @@ def step(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
     show(result, step_table, json=json)
 
 
-def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> None:
+def evaluation(
+    *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
+) -> None:
     """Compare dynamic evaluation with plain passes, the cache with static evaluation.
 
     Args:
         rounds: How often each variant's time is taken; the best counts.
         quick: Fewer tokens: rough ratios.
         json: Print the numbers as JSON instead of a table.
+        threads: Of the matrix multiplies.
     """
+    set_threads(threads)
     from highrank.studies.bench.evaluation import run_evaluation_bench
     from highrank.studies.bench.page import evaluation_table
 
@@ -75,7 +151,9 @@ def evaluation(*, rounds: int = 5, quick: bool = False, json: bool = False) -> N
     show(result, evaluation_table, json=json)
 
 
-def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
+def audit(
+    *, rounds: int = 1, quick: bool = False, json: bool = False, threads: Threads = None
+) -> None:
     """Compare singular values without holding the matrix with an SVD of it.
 
     At full size it takes the better part of an hour.
@@ -84,7 +162,9 @@ def audit(*, rounds: int = 1, quick: bool = False, json: bool = False) -> None:
         rounds: How often each variant's time is taken; the best counts.
         quick: A fifth of the contexts and of the vocabulary: a minute or two, rough numbers.
         json: Print the numbers as JSON instead of a table.
+        threads: Of the matrix multiplies.
     """
+    set_threads(threads)
     from highrank.studies.bench.page import audit_table
     from highrank.studies.bench.spectrum import run_audit_bench
 
@@ -99,7 +179,7 @@ def language(
     epochs: int = 5,
     budget: Annotated[str | None, unless_given("epochs decide", "TIME")] = None,
     seed: int = 0,
-    threads: Annotated[int | None, unless_given("all cores", "INT")] = None,
+    threads: Threads = None,
     json: bool = False,
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can express of an exact language?
@@ -143,6 +223,8 @@ def _run(title: str, run: Callable[..., Any], *arguments: Any, **options: Any) -
 
 BENCHMARKS: dict[str, Callable[..., Any]] = {
     "loss": loss,
+    "heads": heads,
+    "sharded": sharded,
     "step": step,
     "eval": evaluation,
     "audit": audit,

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import tyro
 from rich.console import Console, RenderableType
@@ -25,12 +26,11 @@ from rich.progress import (
 )
 
 from highrank.files import check_writable, write_atomically
-
-if TYPE_CHECKING:
-    from highrank.training.loop import Progress as TrainingProgress
+from highrank.report.formats import printable
 
 if TYPE_CHECKING:
     from highrank.generation import Step
+    from highrank.training.loop import Progress as TrainingProgress
 
 
 Result = TypeVar("Result")
@@ -40,6 +40,16 @@ SECONDS_BETWEEN_LINES = 10.0
 def unless_given(default: str, metavar: str | None = None) -> Any:
     """For an option that is None or empty unless it is given: what happens then."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+# Of every command that computes; `highrank.environment.set_threads` takes it.
+Threads = Annotated[int | None, unless_given("all cores", "INT")]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that nobody knows; empty if none is like it."""
+    close = get_close_matches(name, list(known), n=1)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -188,7 +198,7 @@ class Printer:
         if component is not None and token != EOS and not has_colors(self.console):
             # Signs stand apart, too: in no/1,/2 one cannot tell what the numbers are of.
             new = f"{space}{'␣' if token.isspace() else token}/{component + 1}"
-        self.console.out(new, style=_style(component), highlight=False, end="")
+        self.console.out(printable(new), style=_style(component), highlight=False, end="")
         # What follows the end of a line does not depend on the line.
         self.line, self.text = ([], "") if token == EOS else (self.line, text)
 

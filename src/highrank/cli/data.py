@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from highrank.cli.console import plain_console, progress, show, unless_given
+from highrank.cli.console import did_you_mean, plain_console, progress, show, unless_given
 from highrank.data.prepare import Prepared, TextOptions
 
 DEFAULTS = TextOptions()
@@ -101,7 +101,10 @@ def _check_path(source: str, from_: Path | None) -> None:
     if from_ is not None:
         raise ValueError(f"--from must go with one of {known}, got {source!r}")
     if not Path(source).exists():
-        raise ValueError(f"the corpus must be a file, a folder or one of {known}, got {source!r}")
+        guess = did_you_mean(source, CATALOG)
+        raise ValueError(
+            f"the corpus must be a file, a folder or one of {known}, got {source!r}{guess}"
+        )
 
 
 def _print_notes(done: Prepared, corpus_option: str) -> None:

@@ -18,6 +18,7 @@ def demo(
     quick: bool = False,
     json: bool = False,
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
+    threads: int = 2,
 ) -> None:
     """Fit Softmax, MoC and MoS to languages whose distribution is known exactly.
 
@@ -29,22 +30,27 @@ def demo(
         quick: Fewer sizes and fewer steps: a sixth of the time, rougher numbers.
         json: Print the numbers as JSON instead of a table.
         picture: Also write the page's first picture, as PNG.
+        threads: Heads that are fitted at a time, each by one thread.
     """
     for path in (out, picture):
         if path is not None:
             check_writable(path)
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     from highrank.report.page import write_html
     from highrank.studies.demo.measure import run_demo
     from highrank.studies.demo.page import demo_page, demo_picture, demo_table
 
     with progress("Fitting heads to exact languages") as on_progress:
-        result = run_demo(seed, quick, on_progress)
+        result = run_demo(seed, quick, on_progress, threads)
+    # Printed before anything is written: a full disk loses nothing.
+    console = Console()
+    if json:
+        print(dumps(asdict(result)))
+    else:
+        console.print(demo_table(result))
     write_html(demo_page(result), out)
     if picture is not None:
         demo_picture(result, picture)
-    if json:
-        print(dumps(asdict(result)))
-        return
-    console = Console()
-    console.print(demo_table(result))
-    console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
+    if not json:
+        console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)

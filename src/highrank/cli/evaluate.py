@@ -2,17 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
-from highrank.cli.console import plain_console, progress, show, unless_given
+from highrank.cli.console import Threads, plain_console, progress, show, unless_given
+from highrank.environment import set_threads
 from highrank.files import check_writable
 
 if TYPE_CHECKING:
-    from highrank.evaluation.method import Dataset
+    from highrank.evaluation.cache import CacheSettings
+    from highrank.evaluation.dynamic import DynamicSettings
+    from highrank.evaluation.method import Dataset, Method
     from highrank.evaluation.result import Result
     from highrank.evaluation.search import Search
     from highrank.run import LoadedRun
@@ -66,6 +70,8 @@ class Options:
     """Streams of the corpus that are evaluated in parallel; static evaluation only."""
     compat: Annotated[Literal["mos"] | None, unless_given("by predicted tokens", "{mos}")] = None
     """Divide the loss as the original code, mos, does, to compare with its logs."""
+    all: bool = False
+    """Static, dynamic and with a cache, as rows of one table, each split as one stream."""
     dynamic: bool = False
     """Learn from each segment after it was scored. Passes over the training split once first."""
     cache: bool = False
@@ -82,6 +88,8 @@ class Options:
     """Forget everything at the end of each line of --text."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
+    threads: Threads = None
+    """Threads of the matrix multiplies."""
     json: bool = False
     """Print the results as JSON instead of a table."""
     dynamic_options: Annotated[DynamicOptions, tyro.conf.arg(name="dynamic")] = NO_DYNAMIC
@@ -107,42 +115,73 @@ def evaluate(
         options: What to evaluate, and how.
     """
     check(options)
-    from highrank.evaluation.method import find_datasets, find_method
+    set_threads(options.threads)
+    from highrank.evaluation.method import find_datasets
     from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
-    from highrank.evaluation.search import cache_grid, dynamic_grid
     from highrank.run import load_run
 
-    is_search, dynamic, cache = options.search, options.dynamic_options, options.cache_options
-    ways = dynamic_grid(**asdict(dynamic), is_search=is_search) if options.dynamic else ()
-    caches = cache_grid(**asdict(cache), is_search=is_search) if options.cache else ()
+    grids = _grids(options)
     loaded = load_run(run, options.device)
     splits = ("valid", "test") if options.split == "both" else (options.split,)
     datasets = find_datasets(loaded, options.text, splits)
     folder = result_folder(loaded.folder)
-    method = find_method(
-        loaded,
-        ways,
-        caches,
-        convention=dynamic.convention,
-        is_search=is_search,
-        search_tokens=options.search_tokens,
-        progress=progress,
-    )
-    _show_searches(method.searches, options.json)
-    results = {}
-    for dataset in datasets:
-        result = evaluate_dataset(
+    results: list[Result] = []
+    files: list[Path] = []
+    try:
+        for dataset, method in product(datasets, _methods(loaded, grids, options)):
+            result = evaluate_dataset(
+                loaded,
+                dataset,
+                method,
+                # Other methods have one stream.
+                batch_size=1 if options.all else options.batch_size,
+                compat=options.compat,
+                per_token=options.per_token,
+                independent_lines=options.independent_lines,
+                progress=progress,
+            )
+            results.append(result)
+            files.append(write_result(folder, result))
+    finally:
+        # What there is, whatever happened to the next or to its file.
+        if results:
+            _show_results(loaded, datasets, results, files, options)
+
+
+def _grids(options: Options) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
+    """For each method, the settings to try of dynamic evaluation and of the cache."""
+    from highrank.evaluation.search import cache_grid, dynamic_grid
+
+    is_search, dynamic, cache = options.search, options.dynamic_options, options.cache_options
+    ways = dynamic_grid(**asdict(dynamic), is_search=is_search)
+    caches = cache_grid(**asdict(cache), is_search=is_search)
+    if options.all:
+        return [((), ()), (ways, ()), ((), caches)]
+    return [(ways if options.dynamic else (), caches if options.cache else ())]
+
+
+def _methods(
+    loaded: "LoadedRun",
+    grids: "Sequence[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]",
+    options: Options,
+) -> "list[Method]":
+    """The methods with their settings; what a search tried is printed."""
+    from highrank.evaluation.method import find_method
+
+    methods = []
+    for ways, caches in grids:
+        method = find_method(
             loaded,
-            dataset,
-            method,
-            batch_size=options.batch_size,
-            compat=options.compat,
-            per_token=options.per_token,
-            independent_lines=options.independent_lines,
+            ways,
+            caches,
+            convention=options.dynamic_options.convention,
+            is_search=options.search,
+            search_tokens=options.search_tokens,
             progress=progress,
         )
-        results[write_result(folder, result)] = result
-    _show_results(loaded, datasets, results, options)
+        _show_searches(method.searches, options.json)
+        methods.append(method)
+    return methods
 
 
 def _show_searches(searches: "Mapping[str, Search[Any]]", is_json: bool) -> None:
@@ -156,42 +195,51 @@ def _show_searches(searches: "Mapping[str, Search[Any]]", is_json: bool) -> None
 def _show_results(
     loaded: "LoadedRun",
     datasets: "Sequence[Dataset]",
-    results: "Mapping[Path, Result]",
+    results: "Sequence[Result]",
+    files: Sequence[Path],
     options: Options,
 ) -> None:
     """The results beside the papers' rows, their files, and what is outside the vocabulary."""
     from highrank.presets import published
     from highrank.report.evaluation import results_table, unknown_text
 
-    rows, every = published(loaded.config, loaded.corpus.name), list(results.values())
+    rows = published(loaded.config, loaded.corpus.name)
     found = {
-        "results": [{"file": str(path)} | asdict(result) for path, result in results.items()],
+        "results": [
+            {"file": None if path is None else str(path)} | asdict(result)
+            for result, path in zip_longest(results, files)
+        ],
         "published": [row._asdict() for row in rows],
     }
-    show(found, lambda _: results_table(every, rows), json=options.json)
+    show(found, lambda _: results_table(results, rows), json=options.json)
     if options.json:
         return
-    notes = [f"Result: {path}" for path in results]
-    notes += filter(None, (unknown_text(dataset, every[0].unit) for dataset in datasets))
+    notes = [f"Result: {path}" for path in files]
+    notes += filter(None, (unknown_text(dataset, results[0].unit) for dataset in datasets))
     notes += [] if options.per_token is None else [f"Token by token: {options.per_token}"]
     plain_console().print("\n".join(notes))
 
 
 def check(options: Options) -> None:
     """Raise for options that cannot be, or that do not go together."""
-    is_file, is_static = options.text is not None, not (options.dynamic or options.cache)
-    is_static_file, text = is_file and is_static, "--text and static evaluation"
+    is_all, is_dynamic = options.all, options.dynamic or options.all
+    is_cache = options.cache or is_all
+    is_file, is_static = options.text is not None, not (is_dynamic or is_cache)
+    # Of the methods, dynamic evaluation alone is not done token by token.
+    is_token_wise, text = is_file and not is_dynamic, "--text, and without --dynamic and --all"
     is_split_only = options.batch_size is not None or options.compat is not None
+    if is_all and (options.dynamic or options.cache):
+        raise ValueError("--all must come without --dynamic and --cache: it has both")
     for option, is_given, partner, is_there in (
-        ("--dynamic.…", options.dynamic_options != NO_DYNAMIC, "--dynamic", options.dynamic),
-        ("--cache.…", options.cache_options != NO_CACHE, "--cache", options.cache),
-        ("--search", options.search, "--dynamic or --cache", not is_static),
+        ("--dynamic.…", options.dynamic_options != NO_DYNAMIC, "--dynamic", is_dynamic),
+        ("--cache.…", options.cache_options != NO_CACHE, "--cache", is_cache),
+        ("--search", options.search, "--dynamic, --cache or --all", not is_static),
         ("--search-tokens", options.search_tokens is not None, "--search", options.search),
         ("--compat", options.compat is not None, "static evaluation", is_static),
         ("--batch-size", options.batch_size not in (None, 1), "static evaluation", is_static),
         ("--batch-size and --compat", is_split_only, "a split, not --text", not is_file),
-        ("--per-token", options.per_token is not None, text, is_static_file),
-        ("--independent-lines", options.independent_lines, text, is_static_file),
+        ("--per-token", options.per_token is not None, text, is_token_wise),
+        ("--independent-lines", options.independent_lines, text, is_token_wise),
     ):
         if is_given and not is_there:
             raise ValueError(f"{option} must go with {partner}")

@@ -1,5 +1,6 @@
 """`highrank generate RUN`: text from a trained model, printed token by token."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from highrank.cli.console import as_json, progress, unless_given
+from highrank.cli.console import Threads, as_json, progress, unless_given
+from highrank.environment import set_threads
 
 if TYPE_CHECKING:
     from highrank.generation import Step
+    from highrank.heads import Head
     from highrank.run import LoadedRun
 
 
@@ -36,6 +39,8 @@ class Options:
     """Colour each token by the softmax most responsible for it; without colours: token/number."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
+    threads: Threads = None
+    """Threads of the matrix multiplies."""
     json: bool = False
     """Print samples, tokens and unknown tokens of the prompt as JSON instead of text."""
 
@@ -66,14 +71,17 @@ def generate(
         top_p=options.top_p,
         seed=options.seed,
     )
+    set_threads(options.threads)
     loaded = load_run(run, options.device)
-    if options.show_components and loaded.config.head.kind != "mos":
+    if options.show_components and not _has_components(loaded.model.head):
         raise ValueError(
             "show-components must go with a mixture of softmaxes, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
-    prompt, unknown = prompt_tokens(options.prompt, loaded.corpus.header.recipe), []
-    if options.prompt.strip():
+    # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
+    text = os.fsencode(options.prompt).decode(errors="replace")
+    prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
+    if text.strip():
         unknown = check_known(prompt, loaded.vocabulary, "the prompt")
     steps = stream(
         loaded.model,
@@ -92,6 +100,13 @@ def generate(
         _print(steps, prompt, unknown, loaded, options)
 
 
+def _has_components(head: "Head") -> bool:
+    """Whether it mixes softmaxes, rather than contexts before the softmax."""
+    from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+
+    return isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts)
+
+
 def _print(
     steps: "Iterable[Step]",
     prompt: list[str],
@@ -101,10 +116,11 @@ def _print(
 ) -> None:
     """The samples; unknown tokens of the prompt go to stderr, apart from the text."""
     from highrank.cli.console import has_colors, print_legend, print_samples
+    from highrank.report.formats import printable
 
     if unknown:
         text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
-        Console(stderr=True).out(text, highlight=False)
+        Console(stderr=True).out(printable(text), highlight=False)
     console = Console()
     print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
     if options.show_components and has_colors(console):

@@ -20,12 +20,15 @@ def with_head_options(config: RunConfig, arguments: list[str]) -> RunConfig:
 
     kind = _kind_in(arguments) or config.head.kind
     known = kind if kind in HEADS else config.head.kind
+    config = _fitting(config, known, arguments)
     documented = dict(_documented(inspect.getdoc(head_class(known)) or ""))
     keys = Literal[tuple(HEADS)]  # type: ignore[valid-type]
     fields: list[Any] = [
         ("kind", keys, known),
         ("options", tyro.conf.Suppress[dict[str, Any]], dataclasses.field(default_factory=dict)),
     ]
+    hidden: Any = tyro.conf.Suppress
+    fields += [(name, hidden[object], getattr(config.head, name)) for name in _foreign(known)]
     for name, argument in own_arguments(known).items():
         default = config.head.options.get(name, argument.default)
         text = tyro.conf.arg(help=documented.get(name, ""))
@@ -57,6 +60,27 @@ def own_arguments(kind: str) -> dict[str, inspect.Parameter]:
         for name, argument in head_arguments(kind).items()
         if name not in taken and argument.default is not inspect.Parameter.empty
     }
+
+
+def _foreign(kind: str) -> list[str]:
+    """Fields that every run has and that mean nothing to this head."""
+    from highrank.heads import head_arguments
+
+    known = head_arguments(kind)
+    return [name for name in ("num_components", "dropout", "activation") if name not in known]
+
+
+def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
+    """The configuration for a head of this kind: a preset's growth goes with the preset's head."""
+    given = {a.split("=")[0].removeprefix("--head.").replace("-", "_") for a in arguments}
+    for name in _foreign(kind):
+        if name in given:
+            raise ValueError(
+                f"--head.{name.replace('_', '-')} must be left out for --head.kind {kind}, got one"
+            )
+    if kind == "mos" or kind == config.head.kind:
+        return config
+    return dataclasses.replace(config, head=dataclasses.replace(config.head, grow_at=None))
 
 
 def _kind_in(arguments: list[str]) -> str | None:

@@ -1,16 +1,17 @@
 """`highrank`: which command, and what the user sees when something goes wrong."""
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import tyro
-
 from highrank import __version__
 
-# Each is a module beside this one, which is loaded when it is used: the list needs no torch.
+# Each is a module beside this one, which is loaded when it is used: the list needs no torch, and
+# --version not even the parser.
 COMMANDS = {
     "demo": "Fit Softmax, MoC and MoS to languages whose distribution is known exactly.",
     "data": "List and prepare corpora: known ones, or your own text.",
@@ -35,11 +36,13 @@ RENAMED = {
     "evaluate": {"--columns": "--batch-size", "--cache.flatness": "--cache.theta"},
     "generate": {"--words": "--num-tokens", "--samples": "--num-samples"},
 }
-CONFIG = (tyro.conf.FlagCreatePairsOff,)
+# Signs of our own texts for terminals that have none but ASCII.
+ASCII = {"–": "-", "−": "-", "…": "...", "’": "'", "·": "*", "×": "x", "±": "+-", "→": "->"}
 
 
 def main() -> None:
     """Run a command. A caller's mistake ends with one line and code 2, Ctrl-C with code 130."""
+    _print_in_any_encoding()
     try:
         try:
             _run(sys.argv[1:] or ["--help"])
@@ -54,7 +57,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"highrank: {error}", file=sys.stderr)
+        from highrank.files import is_disk_full
+        from highrank.report.formats import printable
+
+        message = str(error)
+        if isinstance(error, OSError) and is_disk_full(error):
+            message = f"The disk is full: {error.filename or 'the output'} was not written."
+        print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
     except (RuntimeError, MemoryError) as error:
         signs = ("allocate", "out of memory", "overflow")
@@ -65,11 +74,30 @@ def main() -> None:
         sys.exit(2)
 
 
+def _print_in_any_encoding() -> None:
+    """What a terminal cannot print, such as a dash under LC_ALL=C, must not end a command."""
+    codecs.register_error("highrank", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="highrank")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start]
+    escaped = found.encode("ascii", "backslashreplace").decode()
+    return ASCII.get(found, escaped), error.start + 1
+
+
 def _run(arguments: list[str]) -> None:
     name, *rest = arguments
     if arguments == ["--version"]:
         print(f"highrank {__version__}")
     elif name not in COMMANDS:
+        from highrank.cli.console import did_you_mean
+
+        if guess := did_you_mean(name, COMMANDS):
+            raise ValueError(f"a command must be one of {', '.join(COMMANDS)}, got {name}{guess}")
         _run_one_of({name: _described(text) for name, text in COMMANDS.items()}, arguments)
     else:
         _check_renamed(name, rest)
@@ -80,18 +108,23 @@ def _run(arguments: list[str]) -> None:
             # The preset decides the defaults of all options, so it is read before they are.
             module.run_train(rest)
         else:
-            tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=CONFIG)
+            import tyro
+
+            config = (tyro.conf.FlagCreatePairsOff,)
+            tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=config)
 
 
 def _run_one_of(
     commands: dict[str, Callable[..., Any]], arguments: list[str], group: str | None = None
 ) -> None:
+    import tyro
+
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="highrank" if group is None else f"highrank {group}",
         description=DESCRIPTION if group is None else COMMANDS[group],
         args=arguments,
-        config=CONFIG,
+        config=(tyro.conf.FlagCreatePairsOff,),
     )
 
 
