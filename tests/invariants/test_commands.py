@@ -1,0 +1,52 @@
+"""Every head of the list through every command: trained, evaluated, sampled from, audited."""
+
+import json
+
+import numpy as np
+import pytest
+
+from highrank.cli.main import main
+from highrank.data.prepare import prepare_text
+from highrank.heads import HEADS, head_arguments
+
+WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "slept"]
+SIZES = "--model.embedding-size 8 --model.hidden-sizes 12 10 --model.no-tied --batch.batch-size 4"
+RUN = "--train.epochs 1 --head.grow-at None --threads 1"
+OPTIONS = {
+    "pointer": "--head.num-states 20",
+    "constant": "--head.num-topics 3",
+    "sparse-mos": "--head.num-active 1",
+    "multi-sense": "--head.num-frequent 5",
+}
+
+
+@pytest.fixture
+def highrank(tmp_path, monkeypatch, capsys):
+    """Call a command in a folder with a prepared corpus; returns what it prints."""
+    draw = np.random.default_rng(1)
+    lines = (" ".join(draw.choice(WORDS, 9)) for _ in range(200))
+    (tmp_path / "tale.txt").write_text("\n".join(lines))
+    prepare_text(tmp_path / "tale.txt", cache=tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
+
+    def call(command):
+        monkeypatch.setattr("sys.argv", ["highrank", *command.split()])
+        main()
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_command_takes_every_head(kind, highrank):
+    options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} {RUN}"
+    if "num_components" in head_arguments(kind):
+        options += " --head.num-components 2"
+    trained = json.loads(highrank(f"train small --corpus tale {options} --out run --json"))
+    found = json.loads(highrank("evaluate run --split test --json"))
+    (result,) = found["results"]
+    assert result["nats"] == pytest.approx(trained["test"]["nats"], 1e-6)
+    assert len(highrank("generate run --num-tokens 10").split()) > 3
+    (audit,) = json.loads(highrank("audit run --json --quick"))["models"]
+    assert audit["head"]["kind"] == kind and audit["text"]["perplexity"] > 1
