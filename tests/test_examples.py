@@ -1,0 +1,33 @@
+"""The examples run as their first lines say; those for torchrun with two processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(params=EXAMPLES, ids=lambda path: path.stem)
+def example(request):
+    return request.param
+
+
+def test_an_example_is_short(example):
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_an_example_runs(example, tmp_path):
+    needs_processes = f"torchrun --nproc-per-node 2 examples/{example.name}" in example.read_text()
+    command = [sys.executable, *(TORCHRUN if needs_processes else ()), str(example)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    losses = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert not losses or float(losses[-1]) < float(losses[0]), done.stdout
