@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
 from highrank.heads.partition import block_order, block_sizes
+from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.joined_linear import joined_linear
 from highrank.ops.numerics import at_least_float32
 
@@ -40,6 +41,7 @@ class MultiFacetSoftmax(LogitHead):
         layer_sizes: of each layer's hidden states; None with one layer.
         dropout: on the facets, one mask per sequence, independent per facet.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal facets, as `MixtureOfSoftmaxes` with its contexts.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class MultiFacetSoftmax(LogitHead):
         layer_sizes: Sequence[int] | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -69,6 +72,7 @@ class MultiFacetSoftmax(LogitHead):
             dtype=dtype,
         )
         check_sizes(num_components=num_components, num_partitions=num_partitions)
+        check_start_noise(start_noise)
         if not layers or layers[-1] != -1:
             raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if num_previous < 0:
@@ -77,6 +81,7 @@ class MultiFacetSoftmax(LogitHead):
             raise ValueError(f"layer_sizes must be given for {len(layers)} layers, got None")
         self.num_components, self.num_partitions = num_components, num_partitions
         self.layers, self.num_previous = tuple(layers), num_previous
+        self.start_noise = start_noise
         self.is_stateful = num_previous > 0
         self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -90,9 +95,14 @@ class MultiFacetSoftmax(LogitHead):
     def reset_parameters(self) -> None:
         """Facets start as the last hidden state, where sizes allow it, so p as one softmax."""
         super().reset_parameters()
+        if self.last_size == self.embedding_size:
+            self._start_as_identity()
+        if self.start_noise is not None:
+            num_facets = self.num_partitions + self.num_components - 1
+            start_nearly_equal([(self.latent, num_facets)], [self.prior.weight], self.start_noise)
+
+    def _start_as_identity(self) -> None:
         E = self.embedding_size
-        if self.last_size != E:
-            return
         nn.init.zeros_(self.latent.bias)
         nn.init.uniform_(self.latent.weight, -START / 2, START / 2)
         with torch.no_grad():

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
+from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.gated_tree import mixed, mixed_by_score
 from highrank.ops.joined_linear import joined_linear
 from highrank.ops.numerics import at_least_float32
@@ -41,6 +42,8 @@ class Mixtape(LogitHead):
             frequency.
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`, and gates half
+            open.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -56,6 +59,7 @@ class Mixtape(LogitHead):
         token_counts: Sequence[int] | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -71,6 +75,7 @@ class Mixtape(LogitHead):
             dtype=dtype,
         )
         check_sizes(gate_size=gate_size)
+        check_start_noise(start_noise)
         if num_components < 2 or num_components & (num_components - 1):
             raise ValueError(
                 f"num_components must be a power of two from 2 on, got {num_components}"
@@ -78,6 +83,7 @@ class Mixtape(LogitHead):
         if not 0 <= frequent_fraction <= 1:
             raise ValueError(f"frequent_fraction must be from 0 to 1, got {frequent_fraction}")
         self.num_components, self.gate_size = num_components, gate_size
+        self.start_noise = start_noise
         self.num_frequent = round(frequent_fraction * vocab_size)
         num_nodes = num_components - 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -95,6 +101,9 @@ class Mixtape(LogitHead):
         super().reset_parameters()
         nn.init.normal_(self.gate_embedding)
         nn.init.normal_(self.gate_bias)
+        if self.start_noise is not None:
+            priors = self.shared_gate.weight, self.gate_embedding, self.gate_bias
+            start_nearly_equal([(self.latent, self.num_components)], priors, self.start_noise)
 
     @property
     def rank_bound(self) -> int | None:

@@ -248,10 +248,18 @@ class PriorMixture(MixtureHead):
         if hasattr(self, "prior"):
             self._start()
 
+    def renew_components(self, num_components: int) -> None:
+        D, E, K = self.hidden_size, self.embedding_size, num_components
+        options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
+        self.num_components = K
+        self.latent = nn.Linear(D, K * E, **options)
+        self.prior = nn.Linear(D, K, bias=False, **options)
+
     def _start(self) -> None:
         if self.start_noise is not None:
             assert self.latent is not None
-            start_nearly_equal([self.latent], self.prior, self.num_components, self.start_noise)
+            latents = [(self.latent, self.num_components)]
+            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None

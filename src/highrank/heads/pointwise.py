@@ -36,6 +36,7 @@ class Pointwise(PriorMixture):
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -52,6 +53,7 @@ class Pointwise(PriorMixture):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -64,6 +66,7 @@ class Pointwise(PriorMixture):
             activation=activation,
             dropout=dropout,
             bias=bias,
+            start_noise=start_noise,
             batch_first=batch_first,
             device=device,
             dtype=dtype,
