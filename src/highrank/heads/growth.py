@@ -78,7 +78,8 @@ def _repeated(
 
     Returns the matrices among them, each with its old value and noise (K, *its shape).
     """
-    found, K, known = [], new.num_components, dict(head.named_parameters())
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    K, known = new.num_components, dict(head.named_parameters())
     for name, parameter in new.named_parameters():
         old = known[name]
         if parameter is old:
