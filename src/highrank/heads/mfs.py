@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
-from highrank.heads.partition import block_order, block_sizes
+from highrank.heads.partition import block_places, partitions
 from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.joined_linear import joined_linear
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.streamed_cross_entropy import Columns, Logits
 
 # Noise around the identity that facets start from.
 START = 1e-4
@@ -125,8 +125,11 @@ class MultiFacetSoftmax(LogitHead):
         """The last hidden states (num_previous, B, D)."""
         return torch.cat((state.to(hidden.dtype), hidden))[-self.num_previous :]
 
-    def token_order(self) -> Tensor:
-        return block_order(self.vocab_size, self.num_partitions, self.weight.device)
+    def resize(self, vocab_size: int) -> None:
+        self._resize_embedding(vocab_size)
+
+    def places(self) -> Tensor:
+        return block_places(self.vocab_size, self.num_partitions, self.weight.device)
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         """Log-weights (..., K) and facets (..., P + K - 1, E)."""
@@ -139,14 +142,21 @@ class MultiFacetSoftmax(LogitHead):
         log_weight = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
         return log_weight, self._dropped(facet)
 
-    def shared(self) -> Sequence[Tensor]:
-        bias, blocks = self._ordered(block_sizes(self.vocab_size, self.num_partitions))
-        return bias.repeat(self.num_components), torch.cat(tuple(blocks)), *blocks
+    def logits(self) -> Logits:
+        """All softmaxes have the partition's order of columns, the others with one facet each."""
+        blocks = [
+            block
+            for softmax in range(self.num_components)
+            for block in partitions(self.vocab_size, self.num_partitions, softmax)
+        ]
+        return Logits(
+            self._columns, blocks, self.weight, self.bias, num_softmaxes=self.num_components
+        )
 
-    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        (facet,), (bias, weight, *blocks) = features, shared
-        weights = [*blocks, *[weight] * (self.num_components - 1)]
-        return joined_linear(facet.unbind(1), weights, bias, num_softmaxes=self.num_components)
+    def _columns(self, features: Sequence[Tensor], *_: Any) -> Columns:
+        (facet,) = features  # (n, P + K - 1, E)
+        P, each = self.num_partitions, facet.unbind(1)
+        return Columns([*each[:P], *(context for context in each[P:] for _ in range(P))])
 
     def _block(self, hidden: Tensor, state: Tensor | None) -> Tensor:
         """Hidden states (T, B, …) of this position and of those before it; zeros at first."""

@@ -93,22 +93,8 @@ class MixtureHead(Head):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
-    @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        """Keep the first tokens of the vocabulary, or add new ones that start as all tokens did.
-
-        A tied embedding is replaced here only: resize it, too, and tie again.
-        """
-        check_sizes(vocab_size=vocab_size)
-        kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
-        weight[:kept] = self.weight[:kept]
-        self.weight = nn.Parameter(weight, self.weight.requires_grad)
-        if self.bias is not None:
-            bias = self.bias.new_zeros(vocab_size)
-            bias[:kept] = self.bias[:kept]
-            self.bias = nn.Parameter(bias, self.bias.requires_grad)
-        self.vocab_size = vocab_size
+        self._resize_embedding(vocab_size)
 
     @property
     def rank_bound(self) -> int | None:

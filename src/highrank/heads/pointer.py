@@ -105,6 +105,10 @@ class Pointer(ExtendedMixture):
         with torch.no_grad():
             self.query.weight.copy_(self.key.weight)
 
+    def resize(self, vocab_size: int) -> None:
+        self.softmaxes.resize(vocab_size)
+        self.vocab_size = vocab_size
+
     def initial_state(self, batch_size: int) -> Memory:
         weight = self.key.weight
         key = weight.new_zeros(self.num_states, batch_size, self.key_size)
@@ -135,6 +139,9 @@ class Pointer(ExtendedMixture):
             raise ValueError(
                 f"hidden must be (T, B, D) and tokens (T, B), got {tuple(hidden.shape)} and {found}"
             )
+        if not len(hidden):
+            shape = (*hidden.shape[:-1], self.num_states)
+            return Pointed(hidden.new_empty(shape), tokens.new_empty(shape))
         state = self.initial_state(hidden.shape[1]) if state is None else state
         key, token = self._joined(self.key(hidden), tokens, state)  # (L + T, B, S), (L + T, B)
         # Pair i is state i and the token after it. Token t sees the pairs t … t + L - 1.
