@@ -29,7 +29,7 @@ from highrank.analysis.svd import (
 )
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
-from highrank.integrations.huggingface import OutputLayer
+from highrank.integrations.output_layer import OutputLayer
 from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 
 OnProgress = Callable[[float, str], None]
