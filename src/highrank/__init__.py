@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.integrations.upgrade import load_huggingface, register, upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
     from highrank.run import load
@@ -22,8 +23,11 @@ __all__ = [
     "Softmax",
     "linear_cross_entropy",
     "load",
+    "load_huggingface",
     "mixture_cross_entropy",
     "presets",
+    "register",
+    "upgrade",
 ]
 
 _MODULES = {
@@ -32,7 +36,10 @@ _MODULES = {
     "Softmax": "highrank.heads",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run",
+    "load_huggingface": "highrank.integrations.upgrade",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
+    "register": "highrank.integrations.upgrade",
+    "upgrade": "highrank.integrations.upgrade",
 }
 
 
