@@ -22,6 +22,8 @@ from highrank.integrations.output_layer import (
     run,
     tolerance,
 )
+from highrank.integrations.pretrained.output import HeadOutputLayer
+from highrank.integrations.upgrade import register
 
 # A name, or that of a user or an organisation, a slash, and a name.
 NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", re.ASCII)
@@ -74,6 +76,7 @@ class HuggingFaceModel:
     def __init__(self, name: str) -> None:
         self.name = name
         with quiet_transformers(_purpose(name)) as transformers:
+            register()
             # A folder has all files; a hub that does not answer is not asked for each of them.
             is_local = Path(name).is_dir() or not hub_answers(name)
             self._options = {"trust_remote_code": False, "local_files_only": is_local}
@@ -132,24 +135,34 @@ class HuggingFaceModel:
 
 
 class LoadedModel:
-    """The hidden states of a causal language model, and its output layer."""
+    """The hidden states of a causal language model, and its output layer.
+
+    An upgraded model has an `output` with a head of ours, and all others a linear `layer`.
+    """
 
     def __init__(self, model: Any, name: str, prefix: list[int]) -> None:
         self.model, self.name, self.prefix = model, name, prefix
         self.architecture = type(model).__name__
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        output = model.get_output_embeddings()
+        self.output = output if isinstance(output, HeadOutputLayer) else None
         # The output embedding stays as it is stored: it is converted piece by piece where needed.
-        self.layer = read_output_layer(model, name)
-        self.precision = self.layer.weight.dtype
+        self.layer = read_output_layer(model, name) if self.output is None else None
+        self.is_tied = model.get_input_embeddings().weight is output.weight
+        self.stored = self.precision = output.weight.dtype
         if model.device.type == "cpu":
             compute_in_float32(model)
             self.precision = torch.float32
-        check_output_layer(model, self.layer, name)
+        if self.layer is not None:
+            check_output_layer(model, self.layer, name)
         self._check_causal()
 
     @torch.no_grad()
     def states(self, tokens: Tensor) -> Tensor:
-        """The hidden states (B, L, D), float32, after each of the tokens (B, L)."""
+        """What meets the output layer after each of the tokens (B, L): (B, L, D), float32.
+
+        These are the hidden states, or, of an upgraded model, what its head is given.
+        """
         kept: list[Tensor] = []
 
         def keep(hidden: Tensor) -> Tensor:
@@ -160,13 +173,14 @@ class LoadedModel:
         prefix = torch.tensor(self.prefix, dtype=tokens.dtype).expand(len(tokens), -1)
         read = torch.cat([prefix, tokens.cpu()], 1)  # (B, prefix + L)
         run(self.model, read, keep, self.name)
-        return kept[0][:, len(self.prefix) :].float()
+        hidden = kept[0][:, len(self.prefix) :].float()
+        return hidden if self.output is None else hidden * self.output.scale
 
     def _check_causal(self) -> None:
         """Refuse a model whose hidden states depend on later tokens."""
         tokens = probe(self.model)
         other = tokens.clone()
-        other[0, -1] = (tokens[0, -1] + 1) % len(self.layer.weight)
+        other[0, -1] = (tokens[0, -1] + 1) % len(self.model.get_output_embeddings().weight)
         states = self.states(tokens)[:, :-1]  # (1, n, D)
         worst = (states - self.states(other)[:, :-1]).abs().max().item()
         if not worst <= tolerance(states.abs().max().item(), self.precision):

@@ -23,7 +23,9 @@ from highrank.integrations.output_layer import (
     tolerance,
     without_map,
 )
+from highrank.integrations.pretrained.output import HeadOutputLayer, share
 from highrank.integrations.pretrained.starts import NOISE, Started, start_head
+from highrank.integrations.pretrained.transplant import transplanted
 
 PURPOSE = "upgrade a Hugging Face model"
 
@@ -97,8 +99,12 @@ def upgrade(
                 noise=noise,
                 options=options,
             )
-        new = model_class(model.config.model_type).assembled(
-            model, _fields(model, layer, found), found.head
+        share(found.head, *_parameters(model, layer.scale))
+        new = transplanted(
+            model,
+            model_class(model.config.model_type),
+            _fields(model, layer, found),
+            HeadOutputLayer(found.head, layer.scale),
         )
         if found.added_weight is not None:
             _check_unchanged(new, before, found.added_weight, name)
@@ -127,12 +133,22 @@ def _check_model(model: Any, name: str) -> None:
         raise ValueError(f"model must have its own loss, got {name} with another loss_function")
 
 
+def _parameters(model: Any, scale: float) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """The layer's own weight, and its bias, which the scale of logits multiplies."""
+    layer = model.get_output_embeddings()
+    if layer.bias is None or scale == 1:
+        return layer.weight, layer.bias
+    return layer.weight, nn.Parameter(layer.bias.detach() * scale)
+
+
 def _fields(model: Any, layer: OutputLayer, found: Started) -> dict[str, Any]:
     """What the new configuration has that the old one has not, or has otherwise."""
+    plain = without_map(model.config)
+    replaced = {name: getattr(model.config, name) for name in plain}
     return {
-        **without_map(model.config),
+        **plain,
         "base_model_type": model.config.model_type,
-        "output_head": found.spec,
+        "output_head": {**found.spec, "replaced": replaced},
         "tie_word_embeddings": layer.is_tied,
     }
 

@@ -10,23 +10,22 @@ from functools import cache, wraps
 from inspect import signature
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-)
+from transformers.models.auto import configuration_auto, modeling_auto
 
 from highrank.heads import Head, MixtureHead
 from highrank.integrations.pretrained.output import (
     HeadOutputLayer,
     head_from,
+    share,
     shifted_loss,
     weight_owner,
 )
+from highrank.integrations.pretrained.transplant import output_path
 
+CONFIGS: Any = configuration_auto
+MODELS: Any = modeling_auto
 MODEL_TYPE, PREFIX = "highrank", "HighRank"
 # The field names the file of weights, and a class that does not know better prints it in its error.
 GUARD = "transformers_weights"
@@ -39,7 +38,7 @@ REFUSAL = (
 LOSS_OPTIONS = ("shift_labels", "num_items_in_batch", "ignore_index")
 
 
-class HighRankConfig(PreTrainedConfig):  # type: ignore[misc]
+class HighRankConfig(PreTrainedConfig):
     """What all configurations of upgraded models have besides the fields of their architecture."""
 
     model_type = MODEL_TYPE
@@ -65,57 +64,24 @@ class HighRankConfig(PreTrainedConfig):  # type: ignore[misc]
 class HighRankForCausalLM:
     """What all upgraded models have in common; stands before the architecture's class."""
 
+    _passes_hidden = False
+
     def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
         layer = self.get_output_embeddings()
         vocab_size, hidden_size = layer.weight.shape
         head = head_from(config.output_head, hidden_size, vocab_size)
         # From scratch, the output embedding starts as that of the architecture does.
-        owner = weight_owner(head)[1]
-        owner.weight, owner.bias = layer.weight, layer.bias
+        share(head, layer.weight, layer.bias)
         if not layer.weight.is_meta:
             for module in head.modules():
                 module._is_hf_initialized = True  # type: ignore[assignment]
         self.place(head)
         self.post_init()
 
-    @classmethod
-    def assembled(cls: Any, model: Any, fields: dict[str, Any], head: Head) -> Any:
-        """A model with the body and the state of `model`, and with this head.
-
-        Args:
-            fields: of the configuration that differ from those of `model`.
-        """
-        config = cls.config_class.from_dict({**model.config.to_dict(), **fields})
-        config._attn_implementation = model.config._attn_implementation
-        config.name_or_path = model.config.name_or_path
-        with torch.device("meta"):
-            new = cls(config)
-        layer = model.get_output_embeddings()
-        owner = weight_owner(head)[1]
-        owner.weight = layer.weight
-        if layer.bias is not None and config.output_head["scale"] == 1:
-            owner.bias = layer.bias
-        elif layer.bias is not None:
-            owner.bias = nn.Parameter(layer.bias.detach() * config.output_head["scale"])
-        for parts in ("_modules", "_parameters", "_buffers"):
-            getattr(new, parts).update(getattr(model, parts))
-        new.place(head)
-        for module in new.modules():
-            if vars(module).get("config") is model.config:
-                module.config = config
-            # Attributes that were read from the configuration.
-            for name, value in fields.items():
-                if name in vars(module):
-                    setattr(module, name, value)
-        if model.can_generate():
-            new.generation_config = model.generation_config
-        return new.train(model.training)
-
     def place(self: Any, head: Head) -> None:
         """Put the head where the output layer is."""
-        old = self.get_output_embeddings()
-        path = next(name for name, module in self.named_modules() if module is old)
+        path = output_path(self)
         self.set_submodule(path, HeadOutputLayer(head, self.config.output_head["scale"]))
         self._output_path = path
         owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
@@ -146,13 +112,21 @@ class HighRankForCausalLM:
 
     @property
     def loss_function(self: Any) -> Any:
-        if self.get_output_embeddings().passes_hidden:
+        if self._passes_hidden:
             return self._loss_from_hidden
         return super().loss_function  # type: ignore[misc]
 
     @loss_function.setter
     def loss_function(self, value: Any) -> None:
         self._loss_function = value
+
+    def _pass_hidden(self: Any, passes_hidden: bool) -> None:
+        """Whether the output layer returns hidden states, of which the loss is made."""
+        self._passes_hidden = passes_hidden
+        # An adapter may have put its own copies there.
+        for module in self.get_output_embeddings().modules():
+            if isinstance(module, HeadOutputLayer):
+                module.passes_hidden = passes_hidden
 
     def _loss_from_hidden(self: Any, *inputs: Any, **kwargs: Any) -> Tensor:
         """What the architecture's `forward` calls with what it takes for logits."""
@@ -206,12 +180,11 @@ def _forward_of(base: type[Any]) -> Any:
         makes_logits = not self.training if return_logits is None else return_logits
         if labels is None or makes_logits or hasattr(self, "_loss_function"):
             return plain(self, *inputs, **kwargs)
-        output = self.get_output_embeddings()
-        output.passes_hidden = True
+        self._pass_hidden(True)
         try:
             found = plain(self, *inputs, **kwargs)
         finally:
-            output.passes_hidden = False
+            self._pass_hidden(False)
         if isinstance(found, tuple):
             return (found[0], *found[2:])
         return type(found)(**{name: part for name, part in found.items() if name != "logits"})
@@ -221,23 +194,30 @@ def _forward_of(base: type[Any]) -> Any:
 
 def config_class(model_type: str) -> type[Any]:
     """The configuration of upgraded models of an architecture, such as "llama"."""
-    if model_type not in CONFIG_MAPPING or model_type == MODEL_TYPE:
+    if model_type not in CONFIGS.CONFIG_MAPPING or model_type == MODEL_TYPE:
         raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
-    return _classes(CONFIG_MAPPING[model_type])[0]
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[0]
 
 
 def model_class(model_type: str) -> type[Any]:
     """The class of upgraded models of an architecture."""
     config_class(model_type)
-    return _classes(CONFIG_MAPPING[model_type])[1]
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[1]
 
 
 def plain_class(config: type[Any]) -> type[Any] | None:
     """What `AutoModelForCausalLM` makes from a class of configurations; None if it knows none."""
-    if config not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if config not in MODELS.MODEL_FOR_CAUSAL_LM_MAPPING:
         return None
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[config]
-    return found[0] if isinstance(found, tuple) else found
+    found: type[Any] = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING[config]
+    return found
+
+
+def base_class(model: Any) -> type[Any]:
+    """The plain class of an upgraded model."""
+    found = plain_class(CONFIGS.CONFIG_MAPPING[model.config.base_model_type])
+    assert found is not None
+    return found
 
 
 @cache
@@ -265,8 +245,8 @@ def __getattr__(name: str) -> Any:
     plain = name.removeprefix(PREFIX)
     if plain != name:
         for names, find in (
-            (CONFIG_MAPPING_NAMES, config_class),
-            (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_class),
+            (CONFIGS.CONFIG_MAPPING_NAMES, config_class),
+            (MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_class),
         ):
             if found := [kind for kind, known in names.items() if known == plain]:
                 return find(found[0])

@@ -33,11 +33,13 @@ class HeadOutputLayer(nn.Module):
     @property
     def weight(self) -> nn.Parameter:
         """(V, D), the output embedding."""
-        return weight_owner(self.head)[1].weight
+        found: nn.Parameter = weight_owner(self.head)[1].weight
+        return found
 
     @property
     def bias(self) -> nn.Parameter | None:
-        return weight_owner(self.head)[1].bias
+        found: nn.Parameter | None = weight_owner(self.head)[1].bias
+        return found
 
     def forward(self, hidden: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
         """Log-probabilities; with targets (...) the loss, with options as those of the head."""
@@ -47,7 +49,8 @@ class HeadOutputLayer(nn.Module):
             hidden = hidden * self.scale
         if target is None:
             return self.head(hidden)
-        return self.head(hidden, target, **options).loss
+        loss: Tensor = self.head(hidden, target, **options).loss
+        return loss
 
     def extra_repr(self) -> str:
         return "" if self.scale == 1 else f"scale={self.scale}"
@@ -56,6 +59,17 @@ class HeadOutputLayer(nn.Module):
 def weight_owner(head: Head) -> tuple[str, Any]:
     """The module with the output embedding and the bias, and its name in the head."""
     return ("softmaxes", head.softmaxes) if isinstance(head, ExtendedMixture) else ("", head)
+
+
+def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    """Give the head the weight (V, D) and the bias (V,) of a linear layer."""
+    owner = weight_owner(head)[1]
+    if not isinstance(owner, MixtureHead) or owner.weight.shape != weight.shape:
+        raise ValueError(
+            f"head must have one output embedding of {tuple(weight.shape)}, as the model's layer, "
+            f"got {type(head).__name__}"
+        )
+    owner.weight, owner.bias = weight, bias
 
 
 def head_from(spec: Mapping[str, Any], hidden_size: int, vocab_size: int) -> Head:

@@ -75,7 +75,7 @@ def start_head(
     if start == "random":
         return Started(spec, head, None)
     added = 0.0
-    if start == "new":
+    if isinstance(head, LowRankMixture) and start == "new":
         added = _start_new(head, layer, hidden)
     elif isinstance(head, LowRankMixture):
         _start_residual(head, layer, hidden, noise)
@@ -145,7 +145,8 @@ def _low(head: LowRankMixture, layer: OutputLayer, hidden: Tensor) -> Tensor:
     scaled = hidden * layer.scale
     head.down.weight.div_(scaled.square().mean().sqrt().clamp_min(1e-6))
     low = torch.tanh(F.linear(scaled, head.down.weight.float()))
-    return low.unflatten(-1, (head.num_components, head.rank))
+    found: Tensor = low.unflatten(-1, (head.num_components, head.rank))
+    return found
 
 
 def _residual(low: Tensor, up: Tensor) -> Tensor:
