@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from highrank.training.averaging import Average, is_non_monotonic
+from highrank.training.averaging import Average, TailAverage, is_non_monotonic
 
 
 def test_the_average_is_the_mean_of_the_iterates():
@@ -70,3 +70,17 @@ def test_the_state_of_an_average_goes_where_the_average_is():
     two.values = [value.to("meta") for value in two.values]
     two.load_state_dict(one.state_dict())
     assert two.values[0].device.type == "meta"
+
+
+def test_a_tail_average_weighs_updates_by_a_power_of_their_number():
+    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    average, iterates = TailAverage([parameter]), []
+    for _ in range(30):
+        with torch.no_grad():
+            parameter.add_(torch.randn(2, dtype=torch.float64))
+        average.update([parameter])
+        iterates.append(parameter.detach().clone())
+    # (t + 2)(t + 1) t ~ t³: what the recursion comes to.
+    weight = [t * (t + 1) * (t + 2) for t in range(1, 31)]
+    want = sum(w * x for w, x in zip(weight, iterates, strict=True)) / sum(weight)
+    torch.testing.assert_close(average.values[0], want)

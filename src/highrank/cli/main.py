@@ -19,6 +19,7 @@ COMMANDS = {
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
     "generate": "Generate text with a trained model.",
+    "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
     "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",

@@ -26,7 +26,12 @@ class Average:
     def update(self, parameters: Iterable[nn.Parameter]) -> None:
         self.count += 1
         for value, p in zip(self.values, parameters, strict=True):
-            value.lerp_(p, 1 / self.count)
+            value.lerp_(p, self.rate)
+
+    @property
+    def rate(self) -> float:
+        """The weight of the last update in the mean."""
+        return 1 / self.count
 
     def state_dict(self) -> dict[str, list[Tensor] | int]:
         return {"values": self.values, "count": self.count}
@@ -36,3 +41,17 @@ class Average:
         assert isinstance(values, list) and isinstance(count, int)
         self.values = [new.to(old.device) for new, old in zip(values, self.values, strict=True)]
         self.count = count
+
+
+class TailAverage(Average):
+    """A mean that follows: update t has a weight that grows as t^power.
+
+    Of a run at a constant learning rate it is a good model at any time, without a decay that would
+    have to know the end: polynomial-decay averaging, Shamir and Zhang (2013), arXiv 1212.1824.
+    """
+
+    power = 3
+
+    @property
+    def rate(self) -> float:
+        return (self.power + 1) / (self.power + self.count)
