@@ -9,10 +9,11 @@ import torch
 pytest.importorskip("transformers")
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.studies.finetune import training
-from highrank.studies.finetune.measure import make_task, make_variant, prepare_folder, run_finetune
+from highrank.studies.finetune.measure import make_task, prepare_folder, run_finetune
 from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.text import read_splits
 from highrank.studies.finetune.training import ArmTraining, held_out_nats, is_evaluated
+from highrank.studies.finetune.variants import make_variant, step_times
 from highrank.training.signals import Stopped
 
 SIZES = {"block_length": 16, "batch_size": 4, "steps": 20, "lr": 1e-2}
@@ -142,11 +143,18 @@ def test_a_share_of_the_time_ends_the_training(start, monkeypatch):
     assert arm.points[-1].step == 8 and found.seconds == 10
 
 
+def test_variants_take_turns_when_their_steps_are_timed(start, base):
+    seen, task = [], start("softmax").task
+    times = step_times(task, base, lambda fraction, text: seen.append(text.split()[-1]))
+    assert seen == ["softmax", "residual"] * 3
+    assert min(times.values()) > 0
+
+
 def test_a_loss_that_is_not_finite_ends_with_advice(start):
     found = start("softmax")
     found.model.get_output_embeddings().weight.data.fill_(math.nan)
     with pytest.raises(ValueError, match="at step 1: begin anew with a lower --lr than 0.01"):
-        found._train_step()
+        found.train_step()
 
 
 def test_a_finetuning_resumes_and_leaves_models(settings, tmp_path, monkeypatch, base):

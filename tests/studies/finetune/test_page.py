@@ -9,6 +9,8 @@ from highrank.studies.finetune.page import answer, finetune_page, finetune_table
 from highrank.studies.finetune.result import FinetuneResult, compare_time, compare_tokens
 from highrank.studies.finetune.settings import Settings
 
+TIMES = {"softmax": 1.0, "residual": 2.0}
+
 
 def result_of(arms):
     return FinetuneResult(
@@ -20,7 +22,8 @@ def result_of(arms):
         valid_sha256="b",
         arms=tuple(arms),
         equal_tokens=compare_tokens(arms, 64),
-        equal_time=compare_time(arms),
+        step_seconds=TIMES,
+        equal_time=compare_time(arms, TIMES),
         environment=environment(),
     )
 

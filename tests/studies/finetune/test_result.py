@@ -4,6 +4,8 @@ import pytest
 
 from highrank.studies.finetune.result import compare_time, compare_tokens
 
+TIMES = {"softmax": 1.0, "residual": 2.0}
+
 
 def test_equal_tokens(arms):
     found = compare_tokens(arms, 64)
@@ -15,7 +17,7 @@ def test_equal_tokens(arms):
 
 
 def test_equal_time_is_steps_times_the_time_of_a_step(arms):
-    found = compare_time(arms)
+    found = compare_time(arms, TIMES)
     assert found.at == 200
     assert [row.step for row in found.rows] == [200, 100]
     assert found.rows[1].gain.value == pytest.approx(((3.5 - 3.9) + (3.6 - 3.98)) / 2)
@@ -28,4 +30,4 @@ def test_losses_between_evaluations_are_interpolated(arms):
 
 
 def test_one_seed_has_no_error(arms):
-    assert compare_time(arms[:2]).rows[1].gain.error is None
+    assert compare_time(arms[:2], TIMES).rows[1].gain.error is None

@@ -1,6 +1,5 @@
 """Upgrade a pretrained model, train it on, and train the same model as a softmax beside it."""
 
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -8,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from highrank.environment import environment
-from highrank.files import from_json, new_folder, read_json, write_atomically
+from highrank.files import checked, from_json, new_folder, read_json, write_atomically
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.integrations.library import quiet_transformers
 from highrank.integrations.pretrained.restore import to_softmax
-from highrank.integrations.upgrade import upgrade
 from highrank.studies.finetune.result import Arm, FinetuneResult, compare_time, compare_tokens
-from highrank.studies.finetune.settings import LINEAR, SOFTMAX, Settings
+from highrank.studies.finetune.settings import SOFTMAX, Settings
 from highrank.studies.finetune.text import Blocks, OnProgress, Split, read_splits
 from highrank.studies.finetune.training import ArmTraining, Task, num_evaluated
+from highrank.studies.finetune.variants import make_variant, step_times
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 
-SETTINGS_FILE, LOCK_FILE = "settings.json", "lock"
+SETTINGS_FILE, TIMES_FILE, LOCK_FILE = "settings.json", "step_times.json", "lock"
 CHECKPOINT_FILE, ARM_FILE = "trainer.pt", "arm.json"
 FORMAT, VERSION = "highrank finetuning", 1
 
@@ -43,6 +42,7 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     arms: list[Arm] = []
     wanted = [(variant, seed) for seed in settings.seeds for variant in settings.variants]
     with listening(signals.append):
+        times = find_times(folder / TIMES_FILE, task, base, on_progress)
         for variant, seed in wanted:
             arms.append(
                 run_arm(
@@ -63,7 +63,8 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
         valid_sha256=splits["valid"].sha256,
         arms=tuple(arms),
         equal_tokens=compare_tokens(arms, settings.batch_size * settings.block_length),
-        equal_time=compare_time(arms),
+        equal_time=compare_time(arms, times),
+        step_seconds=times,
         environment=environment(),
     )
 
@@ -97,15 +98,16 @@ def run_arm(
     return arm
 
 
-def make_variant(base: Any, variant: str, num_components: int, seed: int) -> Any:
-    """A copy of the model with a mixture that starts in this way, or with its softmax."""
-    model = copy.deepcopy(base)
-    # The same loss for all: what differs in time is the mixture.
-    if variant == SOFTMAX:
-        return upgrade(model, head=SOFTMAX)
-    if variant == LINEAR:
-        return upgrade(model, num_components=1, start="identity")
-    return upgrade(model, num_components=num_components, start=variant, seed=seed)
+def find_times(
+    path: Path, task: Task, base: Any, on_progress: OnProgress
+) -> dict[str, float | None]:
+    """Seconds of a step of each variant, as they were measured when the work began."""
+    if path.is_file():
+        return checked(dict[str, float | None], read_json(path), TIMES_FILE)  # type: ignore[no-any-return]
+    times = step_times(task, base, on_progress)
+    text = json.dumps(times) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return times
 
 
 def make_task(

@@ -16,7 +16,6 @@ from highrank.studies.finetune.result import (
     Point,
     Row,
     of_variant,
-    step_seconds,
 )
 from highrank.studies.finetune.settings import LINEAR, SOFTMAX
 
@@ -112,7 +111,7 @@ def _where(result: FinetuneResult) -> str:
     tokens, seconds = result.equal_tokens.at, result.equal_time.at
     return (
         f"Equal tokens: after {tokens:,.0f} tokens of training; equal time: after "
-        f"{duration(seconds)}, steps × the median time of a step. {result.num_valid_tokens:,} "
+        f"{duration(seconds)}, as steps × the time of a step. {result.num_valid_tokens:,} "
         "held-out tokens are predicted."
     )
 
@@ -126,7 +125,7 @@ def _cells(result: FinetuneResult) -> list[tuple[str, ...]]:
     columns = []
     for by_tokens, by_time in zip(result.equal_tokens.rows, result.equal_time.rows, strict=True):
         arms = of_variant(result.arms, by_tokens.variant)
-        each = step_seconds(result.arms, by_tokens.variant)
+        each = result.step_seconds[by_tokens.variant]
         columns.append(
             (
                 f"{arms[0].num_parameters:,}",
@@ -163,7 +162,7 @@ def _charts(result: FinetuneResult) -> list[tuple[str, str, Lines]]:
     nats = Axis(label="held-out nats per token")
 
     def seconds(arm: Arm, point: Point) -> float:
-        return point.step * (step_seconds(result.arms, arm.variant) or 0.0) / 60
+        return point.step * (result.step_seconds[arm.variant] or 0.0) / 60
 
     charts = [
         (

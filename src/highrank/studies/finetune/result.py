@@ -1,9 +1,9 @@
 """What a finetuning has come to: curves of every model, compared at equal tokens and equal time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 from highrank.environment import Environment
 from highrank.studies.finetune.settings import SOFTMAX, Settings
@@ -53,7 +53,7 @@ class Arm:
     num_trained: int
     """Parameters that training changes."""
     step_seconds: float | None
-    """Median time of a step; None if nothing was trained."""
+    """Median time of a step, while it was trained; None if nothing was."""
     points: tuple[Point, ...]
 
     @property
@@ -110,6 +110,8 @@ class FinetuneResult:
     valid_sha256: str
     """Of the token ids."""
     arms: tuple[Arm, ...]
+    step_seconds: dict[str, float | None]
+    """Of each variant, measured in turns before the training."""
     equal_tokens: Comparison
     equal_time: Comparison
     environment: Environment
@@ -119,30 +121,26 @@ def of_variant(arms: Sequence[Arm], variant: str) -> list[Arm]:
     return [arm for arm in arms if arm.variant == variant]
 
 
-def step_seconds(arms: Sequence[Arm], variant: str) -> float | None:
-    """Of a variant: the median over its seeds; None if nothing was trained."""
-    found = [arm.step_seconds for arm in of_variant(arms, variant)]
-    return median(value for value in found if value is not None) if any(found) else None
-
-
 def compare_tokens(arms: Sequence[Arm], tokens_per_step: int) -> Comparison:
     """At as many tokens as every model has been trained on."""
     step = min(arm.num_steps for arm in arms if arm.step_seconds is not None)
     return Comparison(at=step * tokens_per_step, rows=_rows(arms, lambda arm: step))
 
 
-def compare_time(arms: Sequence[Arm]) -> Comparison:
+def compare_time(arms: Sequence[Arm], step_seconds: Mapping[str, float | None]) -> Comparison:
     """At as many seconds as every model has been trained for.
 
-    Time is steps × the variant's median time of a step, so that what else the machine did matters
-    little.
+    Args:
+        step_seconds: of each variant, measured in turns: time is steps × this, so that what else
+            the machine did while one of them was trained does not matter.
     """
-    seconds = {arm.variant: step_seconds(arms, arm.variant) for arm in arms}
-    spent = [arm.num_steps * each for arm in arms if (each := seconds[arm.variant]) is not None]
+    spent = [
+        arm.num_steps * each for arm in arms if (each := step_seconds[arm.variant]) is not None
+    ]
     at = min(spent)
 
     def steps(arm: Arm) -> float:
-        each = seconds[arm.variant]
+        each = step_seconds[arm.variant]
         return 0.0 if each is None else at / each
 
     return Comparison(at=at, rows=_rows(arms, steps))

@@ -48,7 +48,7 @@ class ArmTraining:
 
     Args:
         model: with the head of its variant; in evaluation mode.
-        path: of the checkpoint, from which it resumes if there is one.
+        path: of the checkpoint, from which it resumes if that is a file.
         share: seconds that it may take, evaluations included; None for no limit.
     """
 
@@ -70,7 +70,7 @@ class ArmTraining:
         self.points: list[Point] = []
         self.eval_seconds = 0.0
         torch.manual_seed(seed)
-        if path.exists():
+        if path.is_file():
             self._restore(load_checkpoint(path))
 
     @property
@@ -94,7 +94,7 @@ class ArmTraining:
                 elif self._is_over():
                     break
                 else:
-                    self._train_step()
+                    self.train_step()
                     on_progress(self.fraction, self._text())
                 if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                     self.save()
@@ -141,7 +141,8 @@ class ArmTraining:
             and self.seconds + self.eval_seconds >= self.share
         )
 
-    def _train_step(self) -> None:
+    def train_step(self) -> None:
+        """One update, and its time."""
         start, settings, blocks = time.perf_counter(), self.task.settings, self.task.train
         assert self.optimizer is not None
         batch = blocks.batch(self.step, settings.batch_size, self.seed)  # (B, L)
