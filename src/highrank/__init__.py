@@ -1,9 +1,12 @@
 """highrank: output layers of language models beyond one softmax.
 
 The public names are loaded when they are first used: `import highrank` itself is instant, and the
-command can prepare the process before torch is there (see `__main__`).
+command can prepare the process before torch is there (see `__main__`). Only where transformers has
+been imported before, its Auto classes are told of the models of this package.
 """
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -56,3 +59,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+if "transformers" in sys.modules:
+    # Only one that is older than the extra's, or half imported, cannot be told.
+    with suppress(ImportError, ValueError):
+        __getattr__("register")()

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 from highrank.environment import install_hint
+
+# Older ones have other names for half of what is used here.
+LEAST_MAJOR = 5
 
 
 def check_installed(purpose: str) -> None:
@@ -16,6 +20,12 @@ def check_installed(purpose: str) -> None:
     """
     if find_spec("transformers") is None:
         raise ValueError(f"transformers must be installed to {purpose}: run {install_hint('hf')}")
+    found = version("transformers")
+    if int(found.split(".")[0]) < LEAST_MAJOR:
+        raise ValueError(
+            f"transformers must be {LEAST_MAJOR} or newer to {purpose}, got {found}: run "
+            f"{install_hint('hf')}"
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.integrations.library import check_installed
+from highrank.integrations.library import check_installed, quiet_transformers
 from highrank.integrations.output_layer import (
     OutputLayer,
     check_output_layer,
@@ -87,6 +87,7 @@ def upgrade(
     layer = read_output_layer(model, name)
     with _evaluating(model):
         check_output_layer(model, layer, name)
+        _check_loss(model, name)
         hidden, before = _probed(model, name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -131,6 +132,25 @@ def _check_model(model: Any, name: str) -> None:
         raise ValueError(f"model must be on one device, got {model.hf_device_map}")
     if "_loss_function" in vars(model):
         raise ValueError(f"model must have its own loss, got {name} with another loss_function")
+
+
+@torch.no_grad()
+def _check_loss(model: Any, name: str) -> None:
+    """Refuse an architecture that makes its loss by itself: ours would never be called."""
+    seen: list[bool] = []
+
+    def loss_function(*_: Any, **__: Any) -> Tensor:
+        seen.append(True)
+        return torch.zeros(())
+
+    model.loss_function, tokens = loss_function, probe(model).to(model.device)
+    try:
+        with quiet_transformers(PURPOSE):
+            model(input_ids=tokens, labels=tokens, use_cache=False)
+    finally:
+        del model._loss_function
+    if not seen:
+        raise ValueError(f"model must give its logits to loss_function, got {name}")
 
 
 def _parameters(model: Any, scale: float) -> tuple[nn.Parameter, nn.Parameter | None]:

@@ -68,6 +68,7 @@ class HighRankForCausalLM:
 
     def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
+        self.loss_type = "ForCausalLM"
         layer = self.get_output_embeddings()
         vocab_size, hidden_size = layer.weight.shape
         head = head_from(config.output_head, hidden_size, vocab_size)

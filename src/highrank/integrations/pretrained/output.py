@@ -64,7 +64,8 @@ def weight_owner(head: Head) -> tuple[str, Any]:
 def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
     """Give the head the weight (V, D) and the bias (V,) of a linear layer."""
     owner = weight_owner(head)[1]
-    if not isinstance(owner, MixtureHead) or owner.weight.shape != weight.shape:
+    found = owner._parameters.get("weight")
+    if found is None or found.shape != weight.shape:
         raise ValueError(
             f"head must have one output embedding of {tuple(weight.shape)}, as the model's layer, "
             f"got {type(head).__name__}"

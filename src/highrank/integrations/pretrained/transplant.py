@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
+# What the configurations of upgraded models have of their own.
+OF_UPGRADED = ("model_type", "base_model_type", "output_head")
+
 
 def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
     """A model of a class with the body and the state of `model`, and with this output layer.
@@ -12,8 +15,9 @@ def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.
     Args:
         fields: of the configuration that differ from those of `model`.
     """
-    known = {name: value for name, value in model.config.to_dict().items() if name != "model_type"}
-    config = new_class.config_class.from_dict({**known, **fields})
+    known = model.config.to_dict()
+    shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
+    config = new_class.config_class.from_dict({**shared, **fields})
     config._attn_implementation = model.config._attn_implementation
     config.name_or_path = model.config.name_or_path
     with torch.device("meta"):
