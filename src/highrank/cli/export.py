@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from highrank.cli.console import as_json, plain_console
+from highrank.cli.console import Threads, as_json, plain_console
 
 
 def export(
@@ -13,24 +13,28 @@ def export(
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
     *,
     force: bool = False,
+    threads: Threads = None,
     json: bool = False,
 ) -> None:
     """Write a run for Hugging Face transformers: weights, tokenizer, model card.
 
-    AutoModelForCausalLM and AutoTokenizer load the folder and generate the same text.
+    AutoModelForCausalLM and AutoTokenizer load it and generate the same text.
 
     Args:
         run: Folder of a run that `highrank train` made.
         folder: A new folder.
         force: Replace an earlier export.
+        threads: Threads of the matrix multiplies.
         json: Print the folder and its files as JSON.
     """
+    from highrank.environment import set_threads
     from highrank.integrations.library import check_installed
     from highrank.run import load_run
 
     check_installed("export a run")
     from highrank.integrations.export.folder import check_target, export_run
 
+    set_threads(threads)
     check_target(folder, force)
     found = export_run(load_run(run), folder, force)
     if json:

@@ -63,6 +63,7 @@ class Options:
 DEFAULTS = Options()
 
 
+# The help shows each paragraph on a line of its own: none is longer than 80 columns.
 def finetune(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     text: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")],
@@ -70,8 +71,7 @@ def finetune(
 ) -> None:
     """Upgrade a Hugging Face model to a mixture and train it on a text.
 
-    The same model is trained on as a softmax beside it: the table and the page
-    compare both at equal tokens and at equal time, with averaged weights.
+    The same model goes on as a softmax: compared at equal tokens and equal time.
 
     Args:
         model: Folder of a causal language model, or its name on the hub.
