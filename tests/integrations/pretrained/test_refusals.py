@@ -1,14 +1,14 @@
 """What cannot be upgraded or loaded is refused, with the reason and before anything is lost."""
 
 import copy
+import importlib
 import json
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import highrank
 from highrank.integrations import library, output_layer
@@ -119,17 +119,14 @@ def test_a_model_can_be_pickled_and_copied(make, tokens):
         _ = classes.HighRankNothing
 
 
-def test_a_fresh_process_loads_a_folder_after_a_plain_import(make, tmp_path):
+def test_a_plain_import_registers_where_transformers_was_imported_before(
+    make, tokens, tmp_path, monkeypatch
+):
     model = make.trained("gpt2")
     model.save_pretrained(tmp_path)
-    code = (
-        "import transformers, highrank, torch\n"
-        f"model = transformers.AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})\n"
-        "print(type(model).__name__, model(torch.arange(5)[None]).logits.sum().item())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    name, total = done.stdout.split()
-    assert name == "HighRankGPT2LMHeadModel"
-    want = model(input_ids=torch.arange(5)[None]).logits.sum().item()
-    assert float(total) == pytest.approx(want, rel=1e-4)
+    monkeypatch.delitem(CONFIG_MAPPING._extra_content, "highrank")
+    with pytest.raises(ValueError, match="model type `highrank` but Transformers does not"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    importlib.reload(highrank)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded(input_ids=tokens).logits, model(input_ids=tokens).logits)
