@@ -38,7 +38,14 @@ SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Enough of a log to find out whether the run had begun.
 FIRST_BYTES = 10_000
 # What a run counts, besides its trainer and its clock.
-COUNTERS = ("num_tokens", "validated_step", "valid_loss", "step_loss", "step_tokens")
+COUNTERS = (
+    "num_tokens",
+    "validated_step",
+    "validated_tokens",
+    "valid_loss",
+    "step_loss",
+    "step_tokens",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +110,7 @@ class Run:
         self.corpus_sha256 = {name: split_sha256(corpus, name) for name in ("train", "valid")}
         state = self._read_checkpoint(config)
         self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
-        self.num_tokens, self.validated_step = 0, -1
+        self.num_tokens, self.validated_step, self.validated_tokens = 0, -1, 0
         self.valid_loss: float | None = None
         # Of the steps since the last line of the log.
         self.step_loss, self.step_tokens = 0.0, 0
@@ -208,7 +215,7 @@ class Run:
                 is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
-            if is_out_of_time or trainer.is_epoch_over:
+            if is_out_of_time or trainer.is_epoch_over or self._is_validation_due:
                 if not self._validate(is_out_of_time):
                     return "interrupted"
                 saved = time.monotonic()
@@ -221,6 +228,11 @@ class Run:
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 self.save()
                 saved = time.monotonic()
+
+    @property
+    def _is_validation_due(self) -> bool:
+        every = self.trainer.config.validate_every
+        return every is not None and self.num_tokens - self.validated_tokens >= every
 
     def _train_window(self) -> None:
         start, trainer, num_components = time.monotonic(), self.trainer, self.num_components
@@ -281,8 +293,10 @@ class Run:
             return False
         if not math.isfinite(valid.nats):
             raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
+        use = trainer.mixture_use(self.valid)
         self.clock.add_validation(time.monotonic() - start, self.num_components)
         self.valid_loss, self.validated_step = valid.nats, trainer.step
+        self.validated_tokens = self.num_tokens
         if is_out_of_time:
             self.clock.end()
         self.note(
@@ -295,6 +309,7 @@ class Run:
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
             num_components=self.num_components,
+            **use,
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
