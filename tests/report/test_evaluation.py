@@ -98,7 +98,7 @@ def test_every_row_has_one_line():
     lines = printed(results_table([own])).splitlines()
     at = next(i for i, line in enumerate(lines) if "──" in line)
     row, below = lines[at + 1 : at + 3]
-    assert row.split() == "static text 58.34 4.0663 1.2000 1.3000 73,750".split()
+    assert row.split() == ["static", "text", "58.34", "4.0663", "1.2000", "1.3000", "73,750"]
     assert not below.strip()
 
 
