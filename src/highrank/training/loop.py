@@ -63,7 +63,7 @@ class Outcome:
     """How a run ended."""
 
     reason: str
-    """"finished", "out of time" or "interrupted"."""
+    """"finished", "out of time", "interrupted" or "paused"."""
     best_valid_loss: float
     num_tokens: int
     """Trained on, over all epochs."""
@@ -128,10 +128,19 @@ class Run:
         """K, at the moment."""
         return self.trainer.num_components
 
-    def go(self) -> Outcome:
-        """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
+    def go(
+        self,
+        pause_when: Callable[[], bool] = lambda: False,
+        validate_when: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Train until the end. Raises `Diverged` with the step and the last good checkpoint.
+
+        Args:
+            pause_when: is asked before each window; the run may then be continued, or resumed.
+            validate_when: is asked before each window whether to validate also within an epoch.
+        """
         with listening(self._note_signal):
-            reason = self._train()
+            reason = self._train(pause_when, validate_when)
         self.save()
         trainer = self.trainer
         return Outcome(
@@ -192,7 +201,7 @@ class Run:
         if self.valid_loss is not None:
             save_model(self.folder / MODEL_FILE, self.trainer.best_state)
 
-    def _train(self) -> str:
+    def _train(self, pause_when: Callable[[], bool], validate_when: Callable[[], bool]) -> str:
         trainer, saved = self.trainer, time.monotonic()
         if trainer.step == 0:
             self.save()
@@ -208,13 +217,15 @@ class Run:
                 is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
-            if is_out_of_time or trainer.is_epoch_over:
+            if is_out_of_time or trainer.is_epoch_over or validate_when():
                 if not self._validate(is_out_of_time):
                     return "interrupted"
                 saved = time.monotonic()
                 if is_out_of_time:
                     return "out of time"
                 continue
+            if pause_when():
+                return "paused"
             self._train_window()
             if self.stop_signal is not None:
                 return "interrupted"
@@ -223,14 +234,15 @@ class Run:
                 saved = time.monotonic()
 
     def _train_window(self) -> None:
-        start, trainer, num_components = time.monotonic(), self.trainer, self.num_components
+        trainer, num_components = self.trainer, self.num_components
+        start, cpu_start = time.monotonic(), time.process_time()
         try:
             tokens = trainer.train_window(self.progress)
         except Diverged as error:
             raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
         if self.num_components == num_components:
-            self.clock.add_window(tokens, elapsed)
+            self.clock.add_window(tokens, elapsed, time.process_time() - cpu_start)
         else:
             self.clock.add_growth(elapsed)
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
@@ -256,6 +268,7 @@ class Run:
             num_components=self.num_components,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
+            cpu_seconds=round(self.clock.cpu_seconds, 3),
         )
         self.step_loss, self.step_tokens = 0.0, 0
 
@@ -298,6 +311,7 @@ class Run:
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
+            cpu_seconds=round(self.clock.cpu_seconds, 3),
         )
         # Before the next epoch begins with a training loss of its own.
         self._show()
