@@ -218,7 +218,7 @@ class Run:
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
             if is_out_of_time or trainer.is_epoch_over or validate_when():
-                if not self._validate(is_out_of_time):
+                if not self.validate(is_out_of_time):
                     return "interrupted"
                 saved = time.monotonic()
                 if is_out_of_time:
@@ -285,7 +285,7 @@ class Run:
             f"--{stage}.lr {trainer.stage.lr / 3:.2g}",
         )
 
-    def _validate(self, is_out_of_time: bool) -> bool:
+    def validate(self, is_out_of_time: bool = False) -> bool:
         """Validate, take note, save. Returns False if a signal came in between."""
         start, trainer = time.monotonic(), self.trainer
         try:

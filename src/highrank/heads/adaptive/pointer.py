@@ -112,22 +112,19 @@ class AdaptivePointer(Pointing, AdaptiveHead):
     def log_weight(self, hidden: Tensor) -> Tensor:
         return hidden.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(hidden.dtype))
 
-    def features(self, hidden: Tensor, **past: Any) -> PointingFeatures:
+    # Features of the base are part of those here: `Any` stands for `PointingFeatures`.
+    def features(self, hidden: Tensor, **past: Any) -> Any:
         extra = self.extra(hidden, **past)
         gate = self._possible(self.gate(hidden), extra)
         return PointingFeatures(super().features(hidden), gate, extra)
 
-    def log_prob_from(self, features: PointingFeatures) -> Tensor:
+    def log_prob_from(self, features: Any) -> Tensor:
         log_gate = log_gates(features.gate)  # (..., 2)
         log_p = super().log_prob_from(features.adaptive) + log_gate[..., :1]  # (..., V)
         return log_sum(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
 
     def _losses(
-        self,
-        features: PointingFeatures,
-        rank: Tensor,
-        reduction: Reduction,
-        chunk_bytes: int | None,
+        self, features: Any, rank: Tensor, reduction: Reduction, chunk_bytes: int | None
     ) -> tuple[Tensor, Tensor]:
         bands = self._rows(), self._biases()
         context, weight, bias = self._first(features.adaptive, *bands)
@@ -154,5 +151,5 @@ class AdaptivePointer(Pointing, AdaptiveHead):
         """What the softmaxes forbid may still be copied: the loss itself finds out."""
         return torch.zeros_like(ids, dtype=torch.bool)
 
-    def _draw(self, features: PointingFeatures, generator: torch.Generator | None) -> Tensor:
+    def _draw(self, features: Any, generator: torch.Generator | None) -> Tensor:
         return Head._draw(self, features, generator)
