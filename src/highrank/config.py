@@ -84,6 +84,9 @@ class StageConfig:
     """sgd: start averaging when validation is worse than the best of all but the last n epochs."""
     switch_epoch: int | None = None
     """sgd: start averaging after this epoch instead."""
+    average_power: float | None = None
+    """Average from the start with weights step^γ, for runs at a constant rate that may end at any
+    time: the average is of about the last 1 / (γ + 1) of the run."""
     stop_after: int | None = None
     """Stop when validation is worse than the best of all but the last n epochs."""
     anneal: bool = False

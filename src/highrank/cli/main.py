@@ -19,6 +19,7 @@ COMMANDS = {
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
     "generate": "Generate text with a trained model.",
+    "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
