@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from highrank.files import write_atomically
-from highrank.integrations import huggingface
+from highrank.integrations import huggingface, library
 from highrank.integrations.huggingface import HubError
 from highrank.studies.audit import model as audit_model
 
@@ -138,7 +138,7 @@ def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
 
 
 def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
-    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
     code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
     assert code == 2 and "nowhere (it is no folder here)" in errors
     assert "pip install '.[hf]'" in errors
