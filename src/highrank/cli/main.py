@@ -105,9 +105,9 @@ def _run(arguments: list[str]) -> None:
         module = import_module(f"highrank.cli.{name}")
         if name in GROUPS:
             _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
-        elif name == "train":
+        elif name in ("train", "compare"):
             # The preset decides the defaults of all options, so it is read before they are.
-            module.run_train(rest)
+            getattr(module, f"run_{name}")(rest)
         else:
             import tyro
 

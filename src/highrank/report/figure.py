@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ PANEL = (4.4, 3.5)
 FONT_SIZE = 12
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
+# More labels than these take several rows of the legend.
+MOST_LABELS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class Series:
     marker_spacing: float | None = None
     """Between the markers of a line with many points, as a fraction of the chart's diagonal; such
     a line has none if None."""
+    intervals: Sequence[tuple[float, float]] = ()
+    """A vertical line through each point of a line, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +123,7 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
             handles,
             order,
             loc="outside upper left",
-            ncols=len(order),
+            ncols=len(order) if len(order) <= MOST_LABELS else 2 * len(charts),
             borderaxespad=margin * 72 / FONT_SIZE,
         )
     return figure
@@ -179,8 +184,11 @@ def _draw_lines(axes: "Axes", chart: Lines) -> None:
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
             **_look(line.style, has_marker=not is_long or spacing is not None),
         )
+        for x, (low, high) in zip(line.x, line.intervals, strict=False):
+            ends = [_shown(y, chart.y) for y in (low, high)]
+            axes.plot([_shown(x, chart.x)] * 2, ends, color=LIGHT[line.style.color], linewidth=1.2)
     xs = [x for line in chart.series for x in line.x] + [mark.x for mark in chart.marks]
-    ys = [y for line in chart.series for y in line.y]
+    ys = [y for line in chart.series for y in (*line.y, *chain(*line.intervals))]
     _scale(axes, "x", chart.x, xs)
     # The labels of the marks stand in a strip above the data.
     _scale(axes, "y", chart.y, ys, headroom=0.14 if chart.marks else 0.0)

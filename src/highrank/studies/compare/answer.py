@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
+from highrank.studies.compare.source import LANGUAGES
 from highrank.studies.compare.statistics import Contrast
 
 TITLES = {"tokens": "equal tokens", "time": "equal time"}
@@ -144,8 +145,13 @@ def recommend(
     cost = next((cost for cost in costs if cost.name == name), None)
     if cost is not None:
         reason += f"; a token costs {cost.ratio:.2f} times the control's CPU time"
-    text = f"{chosen.label}, K = {cell.num_components}, d = {cell.embedding_size}"
-    return Recommendation(cell=name, text=f"{text}: {command(plan, cell)}", evidence=reason)
+    number = "" if "K = " in chosen.label else f", K = {cell.num_components}"
+    return Recommendation(
+        cell=name,
+        text=f"{chosen.label}{number}, d = {cell.embedding_size}",
+        command="" if plan.corpus in LANGUAGES else command(plan, cell),
+        evidence=reason,
+    )
 
 
 def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -12,14 +13,15 @@ NUM_LAST = 4
 
 
 def loss_at(points: Sequence[Point], tokens: float) -> float:
-    """The loss on valid after so many tokens: log loss is linear in log tokens between validations.
+    """The best loss on valid after so many tokens.
 
-    Beyond the last one the slope of the last four continues.
+    Between validations its logarithm is linear in the logarithm of the tokens; beyond the last one
+    the slope of the last four continues.
     """
     if not points:
         raise ValueError("a learning curve must have at least one validation, got none")
     x = [math.log(point.tokens) for point in points]
-    y = [math.log(point.valid_loss) for point in points]
+    y = list(accumulate((math.log(point.valid_loss) for point in points), min))
     at = math.log(tokens)
     if at <= x[-1] or len(x) == 1:
         return math.exp(float(np.interp(at, x, y)))

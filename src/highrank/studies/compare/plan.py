@@ -45,6 +45,7 @@ class Plan:
     jobs: int
     threads: int
     """Of each job."""
+    device: str = "cpu"
     is_search: bool = False
     """Whether cells are dropped on the way."""
 

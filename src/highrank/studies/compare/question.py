@@ -33,12 +33,15 @@ class Question:
     test_batch_size: int = 10
     jobs: int = 1
     threads: int = 1
+    device: str = "cpu"
 
     def check(self) -> None:
         if unknown := set(self.equal) - set(REGIMES):
             raise ValueError(f"equal must be among {', '.join(REGIMES)}, got {sorted(unknown)}")
         if not {"time", "tokens"} & set(self.equal):
             raise ValueError(f"equal must have time or tokens, got {', '.join(self.equal)}")
+        if "time" in self.equal and self.device != "cpu":
+            raise ValueError(f"equal time must be measured on the cpu, got {self.device}")
         for name in ("num_seeds", "jobs", "threads", "test_batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name.replace('_', '-')} must be at least 1, got 0 or less")
@@ -70,8 +73,16 @@ def make_plan(question: Question, on_progress: OnProgress | None = None) -> Plan
             on_progress(index / len(cells), cell.label)
         check_config(cell.config, len(train), len(corpus.split("valid")))
         check_size(cell.config, len(corpus.vocabulary))
-        cache_tokens = len(corpus.split("test")) if question.cache and cell.is_control else 0
-        speeds.append(measure_speed(cell, corpus, counts, question.test_batch_size, cache_tokens))
+        speeds.append(
+            measure_speed(
+                cell,
+                corpus,
+                counts,
+                test_batch_size=question.test_batch_size,
+                has_cache=question.cache and cell.is_control,
+                device=question.device,
+            )
+        )
     plan = Plan(
         corpus=question.corpus,
         max_tokens=question.max_tokens,
@@ -85,6 +96,7 @@ def make_plan(question: Question, on_progress: OnProgress | None = None) -> Plan
         test_batch_size=question.test_batch_size,
         jobs=question.jobs,
         threads=question.threads,
+        device=question.device,
     )
     batch = question.base.batch
     return divided(plan, question.budget, FEWEST_STEPS * batch.batch_size * batch.bptt)

@@ -98,7 +98,9 @@ class CellResult:
 class Recommendation:
     cell: str
     text: str
-    """The head, K and d, and the command that trains it."""
+    """The head, K and d."""
+    command: str
+    """What trains it; empty for an exact language, which is no prepared corpus."""
     evidence: str
 
 

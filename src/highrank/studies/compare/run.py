@@ -61,6 +61,7 @@ class CellRun:
             self.cell.run_config(seed),
             self.corpus,
             plan.run_folder(folder, index, seed),
+            device=plan.device,
             on_progress=on_progress,
         )
         lines = self.run.log.read()

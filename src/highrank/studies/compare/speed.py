@@ -41,18 +41,22 @@ def measure_speed(
     cell: Cell,
     corpus: CorpusLike,
     token_counts: Sequence[int],
+    *,
     test_batch_size: int,
-    cache_tokens: int = 0,
+    has_cache: bool,
+    device: str = "cpu",
 ) -> Speed:
     """Train a fresh model for a moment.
 
     Args:
-        cache_tokens: that are evaluated with a cache, if this is a control.
+        has_cache: whether it is also evaluated with a cache.
     """
     torch.manual_seed(0)
     config, vocab_size = cell.config, len(corpus.vocabulary)
-    model = build_model(config, vocab_size, token_counts=token_counts)
-    trainer = Trainer(config, model, Streams(corpus.split("train"), config.batch.batch_size))
+    model = build_model(config, vocab_size, token_counts=token_counts).to(device)
+    trainer = Trainer(
+        config, model, Streams(corpus.split("train"), config.batch.batch_size, device)
+    )
     for _ in range(NUM_FIRST):
         trainer.train_window(0.0)
     start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
@@ -62,7 +66,7 @@ def measure_speed(
     wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size)
     test = seconds_of_test(model, corpus.split("test"), test_batch_size)
-    if cache_tokens:
+    if has_cache:
         test += 3 * seconds_of_test(model, corpus.split("test"), 1)
     analysis = ANALYSIS_SECONDS + ANALYSIS_PER_TOKEN * vocab_size
     return Speed(

@@ -56,7 +56,9 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
     yield from notes(result)
     if result.recommendation is not None:
         found = result.recommendation
-        yield f"Recommended: {found.text}\nWhy: {found.evidence}."
+        yield f"Recommended: {found.text}, because {found.evidence}."
+        if found.command:
+            yield f"Train it: {found.command}"
 
 
 def _regime_table(regime: Regime) -> Table:
@@ -77,27 +79,34 @@ def _regime_table(regime: Regime) -> Table:
 
 
 def _cell_table(result: CompareResult) -> Table:
-    """Sizes, and what was measured besides the loss, in the last regime."""
     titles = ("layers", "parameters", "tokens", "CPU s", "gap", "rank ε=10⁻³", "I(k; token)")
     table = make_table(("head", "d"), titles, title=f"Cells at {TITLES[result.regimes[-1].name]}")
-    rows = {row.name: row for row in result.regimes[-1].rows}
+    for row in cell_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def cell_rows(result: CompareResult) -> list[tuple[str, ...]]:
+    """Sizes, and what was measured besides the loss, in the last regime."""
+    rows, found = {row.name: row for row in result.regimes[-1].rows}, []
     for cell in result.cells:
         row, rank = rows.get(cell.name), cell.analysis.get("effective_rank_1e-3")
         information = cell.analysis.get("specialisation")
-        table.add_row(
-            cell.label,
-            str(cell.embedding_size),
-            "-".join(map(str, cell.hidden_sizes)),
-            f"{cell.num_parameters:,}",
-            *(
-                ("–", "–", "–")
-                if row is None
-                else (f"{row.tokens:,.0f}", f"{row.cpu_seconds:,.0f}", f"{row.gap:.2f}")
-            ),
-            "–" if rank is None else f"{rank:.0f}",
-            "–" if information is None else f"{information:.2f}",
+        measured = ("–", "–", "–")
+        if row is not None:
+            measured = (f"{row.tokens:,.0f}", f"{row.cpu_seconds:,.0f}", f"{row.gap:.2f}")
+        found.append(
+            (
+                cell.label,
+                str(cell.embedding_size),
+                "-".join(map(str, cell.hidden_sizes)),
+                f"{cell.num_parameters:,}",
+                *measured,
+                "–" if rank is None else f"{rank:.0f}",
+                "–" if information is None else f"{information:.2f}",
+            )
         )
-    return table
+    return found
 
 
 def perplexity(loss: float, deviation: float | None) -> str:
@@ -135,15 +144,22 @@ def _cost_table(result: CompareResult) -> Table:
         ("CPU time ÷ control", "wins, nats", "must win, nats"),
         title="Does it pay for its time? By the control's own learning curve, at equal tokens",
     )
-    for cost in result.costs:
-        table.add_row(
+    for row in cost_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def cost_rows(result: CompareResult) -> list[tuple[str, ...]]:
+    return [
+        (
             cost.label,
             cost.verdict,
             f"{cost.ratio:.2f}",
             f"{cost.gain:+.4f}",
             f"{cost.needed:+.4f}",
         )
-    return table
+        for cost in result.costs
+    ]
 
 
 def notes(result: CompareResult) -> list[str]:
