@@ -13,7 +13,7 @@ from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import content_sha256
 from highrank.run import config_to_json
-from highrank.training.checkpoint import load_checkpoint, save_model
+from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.loop import Run
 from highrank.training.trainer import Diverged
 
@@ -114,6 +114,18 @@ def test_a_changed_configuration_is_noticed(config, corpus, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config_to_json(other)))
     with pytest.raises(ValueError, match=r"same configuration, got .* with train.lr 20.0, not 1.0"):
         Run(other, corpus, tmp_path / "run")
+
+
+def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    run.save()
+    path = run.checkpoint_path
+    del run  # it holds the folder
+    state = load_checkpoint(path)
+    state["config"]["seed"] = "three"
+    save_checkpoint(path, state)
+    with pytest.raises(ValueError, match=r"trainer.pt must have .*: seed must be a whole number"):
+        Run(config, corpus, tmp_path / "run")
 
 
 def test_what_a_killed_save_left_is_gone_when_the_run_goes_on(config, corpus, tmp_path):

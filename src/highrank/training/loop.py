@@ -167,7 +167,7 @@ class Run:
             return None
         state = load_checkpoint(path)
         if "config" in state:
-            check_same_config(self.folder, config_from_json(state["config"]), config)
+            check_same_config(self.folder, _config_of(state["config"], path), config)
         for name, digest in state.get("corpus_sha256", {}).items():
             if digest != self.corpus_sha256.get(name):
                 raise ValueError(
@@ -330,6 +330,14 @@ class Run:
                 valid_loss=self.valid_loss,
             )
         )
+
+
+def _config_of(values: Any, path: Path) -> RunConfig:
+    """The configuration in a checkpoint."""
+    try:
+        return config_from_json(values)
+    except ValueError as error:
+        raise ValueError(f"{path} must have a run's configuration: {error}") from None
 
 
 def make_trainer(
