@@ -292,10 +292,12 @@ def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, 
 def test_the_answer_is_printed_before_the_table_and_opens_the_json(highrank, trained, tmp_path):
     options = ("--contexts", "50", "--out", tmp_path / "a.html")
     _, printed, _ = highrank("audit", "tiny", *options)
-    assert printed.startswith(("Yes: ", "No: ", "Cannot tell: "))
+    question, rest = printed.split("\n", 1)
+    assert question == "Does the bound of one softmax limit this model?"
+    assert rest.startswith(("Yes: ", "No: ", "Cannot tell: "))
     _, numbers, _ = highrank("audit", "tiny", "--json", *options)
     assert numbers.startswith('{"answer": "')
-    assert " ".join(printed.split()).startswith(json.loads(numbers)["answer"])
+    assert " ".join(rest.split()).startswith(json.loads(numbers)["answer"])
 
 
 def test_a_model_of_16_bits_is_audited_as_one_of_32(highrank, hugging_face, tmp_path):
