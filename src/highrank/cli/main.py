@@ -20,6 +20,8 @@ COMMANDS = {
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
     "generate": "Generate text with a trained model.",
     "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
+    "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
+    "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }

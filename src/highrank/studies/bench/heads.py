@@ -105,9 +105,7 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
             embedding_size=embedding_size,
             hidden_sizes=(320, embedding_size if kind == "softmax" else 256),
         ),
-        head=HeadConfig(
-            kind=kind, num_components=NUM_COMPONENTS if is_mixture else 1, dropout=0.0
-        ),
+        head=HeadConfig(kind=kind, num_components=NUM_COMPONENTS if is_mixture else 1, dropout=0.0),
     )
     torch.manual_seed(SEED)
     # As frequent as in Zipf's law: what an adaptive head is made for.
