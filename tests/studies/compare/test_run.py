@@ -122,4 +122,6 @@ def test_validations_are_at_powers_of_the_root_of_two():
         point = next_point(1_000, point)
         found.append(point)
     assert found[10] == 1_000 and found[12] == pytest.approx(2_000)
-    assert all(b / a == pytest.approx(2**0.5, rel=0.05) for a, b in zip(found, found[1:], strict=False))
+    assert all(
+        b / a == pytest.approx(2**0.5, rel=0.05) for a, b in zip(found, found[1:], strict=False)
+    )
