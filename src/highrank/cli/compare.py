@@ -123,7 +123,7 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
         prog=f"highrank compare {name or ''}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
         "Your own text or a corpus comes first: highrank compare my.txt --budget 15m\n\n"
-        f"Or a preset: {', '.join(COMPARISONS)}",
+        "Or a preset: " + " ".join(COMPARISONS),
         default=default,
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),

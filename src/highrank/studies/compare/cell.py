@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from highrank.build import build_model, checked_options
@@ -22,7 +23,7 @@ TIED, REPEAT = "tied-softmax", "repeat"
 # What a mixture of one component is.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 TOLERANCE = 0.01
-SMALLEST_LAYER, LARGEST_LAYER = 4, 1 << 14
+SMALLEST_LAYER = 4
 # A repeated control has other seeds.
 SEED_OF_REPEAT = 1_000
 NAMES = {
@@ -237,14 +238,14 @@ class Sizer:
 
     def resized(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
         """With the layers before the last as large as to have so many parameters, within 1 %."""
-        low, high = SMALLEST_LAYER, LARGEST_LAYER
-        while low < high:
-            middle = (low + high) // 2
-            is_enough = self.count(_with_layers(config, middle)) >= wanted
-            low, high = (low, middle) if is_enough else (middle + 1, high)
-        near = [max(SMALLEST_LAYER, low - 1), low]
+        # Each matrix has at most two sides of this size: the count is a polynomial of degree 2.
+        sizes = (8, 64, 512)
+        counts = [self.count(_with_layers(config, size)) - wanted for size in sizes]
+        root = max(np.roots(np.polyfit(sizes, counts, 2)).real, default=0.0)
+        near = {max(SMALLEST_LAYER, round(root) + step) for step in (-1, 0, 1)}
         best = min(
-            (_with_layers(config, size) for size in near), key=lambda c: self._off(c, wanted)
+            (_with_layers(config, size) for size in near),
+            key=lambda config: self._off(config, wanted),
         )
         if self._off(best, wanted) > TOLERANCE * wanted:
             raise ValueError(

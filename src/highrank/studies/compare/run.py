@@ -199,16 +199,14 @@ class CellRun:
         return "diverged"
 
 
-def next_point(num_tokens: int, validated: int) -> float:
+def next_point(num_tokens: int, validated: int) -> int:
     """Where the next validation is: num_tokens · √2^n, the first beyond the last one.
 
     Args:
         num_tokens: where equal tokens are compared, which is one of the points.
         validated: tokens at the last validation.
     """
-    point = num_tokens * FACTOR**-FIRST_POINT
-    while point <= validated:
-        point *= FACTOR
-    # Where equal tokens are compared it is exact.
-    near = abs(point / num_tokens - 1) < 1e-6
-    return num_tokens if near else point
+    n = -FIRST_POINT
+    while (point := round(num_tokens * FACTOR**n)) <= validated:
+        n += 1
+    return point
