@@ -64,7 +64,8 @@ def main() -> None:
         from highrank.report.formats import printable
 
         message = str(error)
-        if isinstance(error, OSError) and is_disk_full(error):
+        # With its number it is the system's own error, which nobody has explained yet.
+        if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
             message = f"The disk is full: {error.filename or 'the output'} was not written."
         print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
