@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from highrank.training.averaging import Average, TailAverage, is_non_monotonic
+from highrank.training.averaging import Average, is_non_monotonic
 
 
 def test_the_average_is_the_mean_of_the_iterates():
@@ -20,6 +20,23 @@ def test_the_average_is_the_mean_of_the_iterates():
         iterates.append(p.detach().clone())
         average.update([p])
     torch.testing.assert_close(average.values[0], torch.stack(iterates).mean(0))
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0, 8.0])
+def test_a_power_weights_the_late_iterates(power):
+    p = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    average, iterates = Average([p], power), []
+    for _ in range(400):
+        with torch.no_grad():
+            p.add_(torch.randn(3, dtype=torch.float64))
+        iterates.append(p.detach().clone())
+        average.update([p])
+    # Shamir and Zhang's weights are a rising factorial of the step: t (t + 1) … (t + γ - 1).
+    steps = torch.arange(1, 401, dtype=torch.float64)
+    weight = (torch.lgamma(steps + power) - torch.lgamma(steps)).softmax(0)
+    want = (weight[:, None] * torch.stack(iterates)).sum(0)
+    torch.testing.assert_close(average.values[0], want)
+    assert weight[-int(400 / (power + 1)) :].sum() > 0.6
 
 
 def test_iterates_are_those_of_torch_asgd_and_averages_differ_by_its_first_one():
@@ -70,17 +87,3 @@ def test_the_state_of_an_average_goes_where_the_average_is():
     two.values = [value.to("meta") for value in two.values]
     two.load_state_dict(one.state_dict())
     assert two.values[0].device.type == "meta"
-
-
-def test_a_tail_average_weighs_updates_by_a_power_of_their_number():
-    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    average, iterates = TailAverage([parameter]), []
-    for _ in range(30):
-        with torch.no_grad():
-            parameter.add_(torch.randn(2, dtype=torch.float64))
-        average.update([parameter])
-        iterates.append(parameter.detach().clone())
-    # (t + 2)(t + 1) t ~ t³: what the recursion comes to.
-    weight = [t * (t + 1) * (t + 2) for t in range(1, 31)]
-    want = sum(w * x for w, x in zip(weight, iterates, strict=True)) / sum(weight)
-    torch.testing.assert_close(average.values[0], want)

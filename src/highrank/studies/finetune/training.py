@@ -22,11 +22,13 @@ from highrank.studies.finetune.components import component_state
 from highrank.studies.finetune.result import Arm, Point
 from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.text import Blocks
-from highrank.training.averaging import TailAverage
+from highrank.training.averaging import Average
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
 from highrank.training.signals import Stopped
 
 WARM_UP = 50
+# The average follows the last quarter of the steps, whenever it is looked at.
+AVERAGE_POWER = 3.0
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Steps between evaluations, until there are so many of them that this is doubled.
 EVERY, NUM_EVALUATIONS = 16, 4
@@ -60,7 +62,7 @@ class ArmTraining:
         FREEZE[task.settings.weights](model)
         self.trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = _optimizer(model, task.settings) if self.trained else None
-        self.average = TailAverage(self.trained)
+        self.average = Average(self.trained, AVERAGE_POWER)
         self.step, self.seconds = 0, 0.0
         """Steps done, and all time spent."""
         self.times: list[float] = []
