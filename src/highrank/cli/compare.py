@@ -118,12 +118,13 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
     )
     from highrank.studies.compare.presets import COMPARISONS
 
+    newline = "\n\n"
     return tyro.cli(
         Options,
         prog=f"highrank compare {name or ''}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
         "Your own text or a corpus comes first: highrank compare my.txt --budget 15m\n\n"
-        "Or a preset: " + " ".join(COMPARISONS),
+        f"Or a preset:\n\n{newline.join(COMPARISONS)}",
         default=default,
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
