@@ -156,6 +156,8 @@ def check_values(config: RunConfig) -> None:
     _at_least(0.0, "activation-penalty", config.activation_penalty)
     _at_least(0.0, "temporal-penalty", config.temporal_penalty)
     _check_model(config.model)
+    if config.validate_every is not None:
+        _at_least(1, "validate-every", config.validate_every)
     _at_least(1, "head.num-components", config.head.num_components)
     _fraction("head.dropout", config.head.dropout)
     _check_batch(config.batch)

@@ -114,3 +114,5 @@ class RunConfig:
     """bfloat16 runs the matrix multiplies under autocast."""
     valid_batch_size: int = 10
     """Streams of text in validation; the test is read as one."""
+    validate_every: int | None = None
+    """Also validate whenever so many more tokens were read. None: after each epoch only."""

@@ -309,6 +309,35 @@ def test_checkpoints_come_by_the_clock_too_and_change_nothing(
     assert_same(tmp_path / "rare", tmp_path / "often")
 
 
+def test_validating_more_often_changes_nothing_but_the_log(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=replace(config.train, epochs=2))
+    Run(config, corpus, tmp_path / "seldom").go()
+    often = replace(config, validate_every=100)
+    Run(often, corpus, tmp_path / "often").go()
+    states = [
+        torch.load(tmp_path / name / "trainer.pt", weights_only=True)["trainer"]
+        for name in ("seldom", "often")
+    ]
+    for name, tensor in states[0]["model"].items():
+        assert torch.equal(tensor, states[1]["model"][name]), name
+    assert states[0]["history"] == states[1]["history"]
+    seldom, lines = (
+        [line for line in metrics(tmp_path / name) if line["event"] == "epoch"]
+        for name in ("seldom", "often")
+    )
+    assert len(lines) > len(seldom) and all(line in lines for line in seldom)
+    gaps = [b["tokens"] - a["tokens"] for a, b in zip(lines, lines[1:], strict=False)]
+    assert max(gaps) < 100 + config.batch.batch_size * 40
+
+
+def test_a_run_that_validates_often_resumes_to_the_bit(config, corpus, tmp_path):
+    config = replace(config, finetune=None, validate_every=100)
+    Run(config, corpus, tmp_path / "whole").go()
+    Run(config, corpus, tmp_path / "cut", on_progress=interrupt_at(5)).go()
+    Run(config, corpus, tmp_path / "cut").go()
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
 def test_a_run_that_pauses_and_validates_in_between_is_the_same_run(config, corpus, tmp_path):
     config = replace(config, train=replace(config.train, average_power=4.0))
     Run(config, corpus, tmp_path / "whole").go()

@@ -33,6 +33,7 @@ class LowRankMixture(MixtureHead):
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        prior_bias: whether each component has a bias in P.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -47,6 +48,7 @@ class LowRankMixture(MixtureHead):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        prior_bias: bool = False,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -66,7 +68,7 @@ class LowRankMixture(MixtureHead):
         check_sizes(num_components=num_components, rank=rank)
         self.num_components, self.rank = num_components, rank
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.prior = nn.Linear(hidden_size, num_components, bias=False, **options)
+        self.prior = nn.Linear(hidden_size, num_components, bias=prior_bias, **options)
         self.down = nn.Linear(hidden_size, num_components * rank, bias=False, **options)
         self.up = nn.Parameter(torch.empty(num_components, rank, self.embedding_size, **options))
         nn.init.normal_(self.up, std=START)

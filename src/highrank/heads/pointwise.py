@@ -72,22 +72,6 @@ class Pointwise(PriorMixture):
         if isinstance(self.logit_map, PiecewiseLinear):
             self.logit_map.to(device=device, dtype=dtype)
 
-    @property
-    def rank_bound(self) -> int | None:
-        return None
-
-    def log_prob_from(self, features: Mixture) -> Tensor:
-        log_p = None
-        for log_weight, context in zip(
-            features.log_weight.unbind(-1), features.context.unbind(-2), strict=True
-        ):
-            logits = F.linear(context, self.weight, self.bias)  # (..., V)
-            logits = self.logit_map(logits.to(at_least_float32(logits.dtype)))
-            part = log_weight[..., None] + logits.log_softmax(-1)
-            log_p = part if log_p is None else torch.logaddexp(log_p, part)
-        assert log_p is not None
-        return log_p
-
     def _loss(
         self,
         features: Mixture,

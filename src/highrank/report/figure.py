@@ -282,8 +282,16 @@ def _log_ticks(low: float, high: float) -> list[float]:
     if last - first >= 2:
         return decades
     digits = (1, 2, 5) if high / low > 5 else range(1, 10)
-    around = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits]
-    return [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
+    # One number alone gives no scale.
+    return _ticks_of(digits, low, high, 2) or _ticks_of([n / 2 for n in range(2, 20)], low, high)
+
+
+def _ticks_of(digits: Iterable[float], low: float, high: float, least: int = 1) -> list[float]:
+    """These digits times powers of ten, from low to high; none if there are not so many."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    around = [digit * 10.0**n for n in powers for digit in digits]
+    found = [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
+    return found if len(found) >= least else []
 
 
 def _tick_label(value: float, is_floor: bool = False) -> str:

@@ -38,7 +38,14 @@ SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Enough of a log to find out whether the run had begun.
 FIRST_BYTES = 10_000
 # What a run counts, besides its trainer and its clock.
-COUNTERS = ("num_tokens", "validated_step", "valid_loss", "step_loss", "step_tokens")
+COUNTERS = (
+    "num_tokens",
+    "validated_step",
+    "validated_tokens",
+    "valid_loss",
+    "step_loss",
+    "step_tokens",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +110,7 @@ class Run:
         self.corpus_sha256 = {name: split_sha256(corpus, name) for name in ("train", "valid")}
         state = self._read_checkpoint(config)
         self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
-        self.num_tokens, self.validated_step = 0, -1
+        self.num_tokens, self.validated_step, self.validated_tokens = 0, -1, 0
         self.valid_loss: float | None = None
         # Of the steps since the last line of the log.
         self.step_loss, self.step_tokens = 0.0, 0
@@ -176,7 +183,7 @@ class Run:
             return None
         state = load_checkpoint(path)
         if "config" in state:
-            check_same_config(self.folder, config_from_json(state["config"]), config)
+            check_same_config(self.folder, _config_of(state["config"], path), config)
         for name, digest in state.get("corpus_sha256", {}).items():
             if digest != self.corpus_sha256.get(name):
                 raise ValueError(
@@ -217,7 +224,8 @@ class Run:
                 is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
-            if is_out_of_time or trainer.is_epoch_over or validate_when():
+            is_due = self._is_validation_due or validate_when()
+            if is_out_of_time or trainer.is_epoch_over or is_due:
                 if not self.validate(is_out_of_time):
                     return "interrupted"
                 saved = time.monotonic()
@@ -232,6 +240,11 @@ class Run:
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 self.save()
                 saved = time.monotonic()
+
+    @property
+    def _is_validation_due(self) -> bool:
+        every = self.trainer.config.validate_every
+        return every is not None and self.num_tokens - self.validated_tokens >= every
 
     def _train_window(self) -> None:
         trainer, num_components = self.trainer, self.num_components
@@ -294,8 +307,10 @@ class Run:
             return False
         if not math.isfinite(valid.nats):
             raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
+        use = trainer.mixture_use(self.valid)
         self.clock.add_validation(time.monotonic() - start, self.num_components)
         self.valid_loss, self.validated_step = valid.nats, trainer.step
+        self.validated_tokens = self.num_tokens
         if is_out_of_time:
             self.clock.end()
         self.note(
@@ -308,6 +323,7 @@ class Run:
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
             num_components=self.num_components,
+            **use,
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
@@ -344,6 +360,14 @@ class Run:
                 valid_loss=self.valid_loss,
             )
         )
+
+
+def _config_of(values: Any, path: Path) -> RunConfig:
+    """The configuration in a checkpoint."""
+    try:
+        return config_from_json(values)
+    except ValueError as error:
+        raise ValueError(f"{path} must have a run's configuration: {error}") from None
 
 
 def make_trainer(

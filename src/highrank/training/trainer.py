@@ -6,6 +6,7 @@ T time, B streams, D hidden size.
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from highrank.analysis.components import mixture_use
 from highrank.config import RunConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.evaluation.static import Evaluation, evaluate
@@ -141,6 +143,13 @@ class Trainer:
         """Of the average where there is one."""
         with self._averaged():
             return evaluate(self.model, valid, self.config.valid_batch_size, **options)
+
+    def mixture_use(self, valid: NDArray[np.integer]) -> dict[str, float]:
+        """What the components do at the start of a split; empty without a mixture."""
+        self.model.eval()
+        with self._averaged():
+            use = mixture_use(self.model, valid)
+        return {} if use is None else asdict(use)
 
     def note_validation(self, valid_loss: float) -> bool:
         """Keep the weights if they are the best so far; returns whether they are."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from highrank.analysis.components import specialisation
+from highrank.analysis.components import mixture_use
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
 from highrank.data.sampled import SampledCorpus, sample_corpus
@@ -127,7 +127,7 @@ def _learned_head(
     name: str, language: Language, corpus: SampledCorpus, run: Path, outcome: Outcome, seed: int
 ) -> LearnedHead:
     model, _ = load(run)
-    variant = VARIANTS[name]
+    variant, use = VARIANTS[name], mixture_use(model, corpus.split("valid"))
     optimum = fit_head(language, "mos", CONTEXT_SIZE, variant.num_components, seed)
     found = evaluate(model, corpus.split("test"), batch_size=1)
     return LearnedHead(
@@ -138,7 +138,7 @@ def _learned_head(
         perplexity=found.perplexity,
         excess=found.nats - corpus.floor,
         optimum=language.excess(optimum.log_prob.numpy()),
-        specialisation=specialisation(model, corpus.split("valid")),
+        specialisation=None if use is None else use.specialisation,
         num_tokens=outcome.num_tokens,
         seconds=outcome.seconds,
     )
