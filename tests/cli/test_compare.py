@@ -78,18 +78,18 @@ def test_a_budget_that_is_too_small_ends_before_anything_is_made(highrank, monke
 def test_two_jobs_stop_at_a_signal_and_resume(trained, tmp_path, number):
     environment = os.environ | {"HIGHRANK_CACHE": str(trained / "cache")}
     start = [sys.executable, "-m", "highrank", "compare"]
-    command = (
-        f"tale {SMALL.replace('--threads 1', '')} --seeds 2 --budget 40s --jobs 2 --runs {tmp_path}"
-    )
-    process = subprocess.Popen([*start, *command.split()], env=environment, stderr=subprocess.PIPE)
+    sizes = SMALL.removesuffix("--threads 1")
+    command = f"tale {sizes} --seeds 2 --budget 90s --jobs 2 --runs {tmp_path}"
+    log = tmp_path / "errors"
+    with log.open("w") as errors:
+        process = subprocess.Popen([*start, *command.split()], env=environment, stderr=errors)
     deadline = time.monotonic() + 200
     while len(list(tmp_path.glob("*/*/model.safetensors"))) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline and process.poll() is None, log.read_text()
         time.sleep(0.2)
     process.send_signal(number)
     assert process.wait(100) == 128 + number
-    process.stderr.close()
-    (folder,) = tmp_path.iterdir()
+    folder = tmp_path / "compare-tale-1"
     partial = json.loads((folder / "report.json").read_text())
     assert not partial["is_complete"]
     done = subprocess.run(

@@ -48,6 +48,9 @@ class Options:
     equal: tuple[Literal["parameters", "context", "time", "tokens"], ...] = ()
     """What is the same for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
+    search: bool = False
+    """Successive halving: drop the worse half of the heads on the way, and spend the time on the
+    others. The winner's number is then optimistic."""
     baselines: bool = False
     """Also an adaptive softmax, and the control with a cache at evaluation."""
     hidden_sizes: tuple[int, ...] = ()
@@ -118,12 +121,13 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
     )
     from highrank.studies.compare.presets import COMPARISONS
 
+    newline = "\n\n"
     return tyro.cli(
         Options,
         prog=f"highrank compare {name or ''}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
         "Your own text or a corpus comes first: highrank compare my.txt --budget 15m\n\n"
-        "Or a preset: " + " ".join(COMPARISONS),
+        f"Or a preset:\n\n{newline.join(COMPARISONS)}",
         default=default,
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
@@ -179,6 +183,7 @@ def _question(comparison: "Comparison", options: Options) -> "Question":
         jobs=options.jobs,
         threads=_num_threads(),
         device=options.device,
+        is_search=options.search,
     )
 
 

@@ -26,9 +26,9 @@ def trained(monkeypatch):
     """Which slices were trained."""
     found, advance = [], run_module.CellRun.advance
 
-    def note(self, cpu_seconds):
+    def note(self, cpu_seconds, until):
         found.append((self.index, self.seed))
-        return advance(self, cpu_seconds)
+        return advance(self, cpu_seconds, until)
 
     monkeypatch.setattr(run_module.CellRun, "advance", note)
     return found

@@ -9,6 +9,10 @@ from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
 from highrank.studies.compare.source import LANGUAGES
 from highrank.studies.compare.statistics import Contrast
 
+SEARCHED = (
+    "The search chose among heads by these runs, so the winner's number is optimistic: compare it "
+    "again, with other seeds, before relying on it."
+)
 TITLES = {"tokens": "equal tokens", "time": "equal time"}
 
 
@@ -48,7 +52,8 @@ def answer(plan: Plan, regimes: Sequence[Regime], is_complete: bool, corpus: str
             f"{best.embedding_size}) has the lowest loss at {TITLES[regime.name]}, but seeds "
             "differ, too. Take --seeds 3 or more."
         )
-    return f"{partial}{_finding(regime, corpus)} {_bottleneck(plan, regimes)}"
+    text = f"{partial}{_finding(regime, corpus)} {_bottleneck(plan, regimes)}"
+    return f"{text} {SEARCHED}" if plan.is_search else text
 
 
 def _finding(regime: Regime, corpus: str) -> str:

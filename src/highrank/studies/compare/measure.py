@@ -1,6 +1,7 @@
 """The comparison itself: its runs are trained in turns, and what they show is summarised."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from highrank.studies.compare.record import RunRecord, read_runs
 from highrank.studies.compare.result import CellResult, CompareResult
 from highrank.studies.compare.run import SliceOutcome
 from highrank.studies.compare.schedule import Schedule
+from highrank.studies.compare.search import active_at, with_dropped
 from highrank.studies.compare.source import floor_of, open_source
 from highrank.studies.compare.summary import summarise_costs, summarise_regime
 from highrank.training.signals import listening
@@ -27,16 +29,27 @@ OnProgress = Callable[[float, str], None]
 
 def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> int | None:
     """Train what is left of a comparison; returns the signal that stopped it, or None."""
-    schedule = Schedule(plan, read_runs(plan, folder))
+    for until in (*plan.rungs, 1.0):
+        runs = read_runs(plan, folder)
+        schedule = Schedule(plan, runs, active_at(plan, runs, until), until)
+        stopped = _train(plan, folder, schedule, on_progress)
+        if stopped is not None:
+            return stopped
+    return None
+
+
+def _train(
+    plan: Plan, folder: Path, schedule: Schedule, on_progress: OnProgress | None
+) -> int | None:
     stopped: list[int] = []
     for outcome in _outcomes(plan, folder, schedule.next, stopped):
         schedule.note(outcome)
         if on_progress is not None:
             cell = plan.cells[outcome.index]
             text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {outcome.state}"
-            on_progress(schedule.fraction, text)
+            on_progress(schedule.fraction * schedule.until, text)
         if outcome.state == "interrupted" and not stopped:
-            stopped.append(2)
+            stopped.append(signal.SIGINT)
     return stopped[0] if stopped else None
 
 
@@ -59,7 +72,7 @@ def _outcomes(
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     """Everything that the runs in a comparison's folder show, finished or not."""
     corpus = open_source(plan.corpus, plan.max_tokens)
-    runs = read_runs(plan, folder)
+    runs = with_dropped(plan, read_runs(plan, folder))
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
     costs = summarise_costs(plan, runs, found[0])

@@ -25,6 +25,8 @@ class Slice:
     """Of the cell."""
     seed: int
     cpu_seconds: float
+    until: float = 1.0
+    """The fraction of a run at which it waits."""
 
 
 # Given what is being trained, the next slice; None if nothing is left for now.
@@ -34,7 +36,7 @@ NextSlice = Callable[[set[tuple[int, int]]], Slice | None]
 def run_here(folder: Path, plan: Plan, next_slice: NextSlice) -> Iterator[SliceOutcome]:
     """One slice after the other."""
     while (task := next_slice(set())) is not None:
-        outcome = CellRun(plan, folder, task.index, task.seed).advance(task.cpu_seconds)
+        outcome = CellRun(plan, folder, task.index, task.seed).advance(task.cpu_seconds, task.until)
         yield outcome
         if outcome.state == "interrupted":
             return
@@ -140,7 +142,7 @@ def _work(folder: Path, pipe: Connection, core: int | None) -> None:
             task = pipe.recv()
             try:
                 run = CellRun(plan, folder, task.index, task.seed)
-                outcome = run.advance(task.cpu_seconds)
+                outcome = run.advance(task.cpu_seconds, task.until)
                 del run
             except (ValueError, OSError, RuntimeError) as error:
                 pipe.send(error)

@@ -56,6 +56,8 @@ class RunRecord:
     """By regime."""
     cache: dict[str, Mark]
     """With a cache at evaluation, for a control."""
+    rungs: dict[float, float]
+    """The loss on valid at fractions of a run where a search looked."""
     tokens: int
     cpu_seconds: float
     seconds: float
@@ -122,6 +124,7 @@ def _read(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
             for regime, line in marks.items()
             if "cache" in line
         },
+        rungs={line["fraction"]: line["valid_loss"] for line in by_event.get("rung", [])},
         tokens=sum(line["tokens"] for line in slices),
         cpu_seconds=sum(line["cpu_seconds"] for line in slices),
         seconds=sum(line["seconds"] for line in slices),

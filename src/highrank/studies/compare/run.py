@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.analysis.components import specialisation
+from highrank.analysis.components import mixture_use
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
@@ -38,7 +38,7 @@ class SliceOutcome:
     """Of the cell."""
     seed: int
     state: str
-    """"paused", "finished", "diverged" or "interrupted"."""
+    """"paused", "finished", "waiting" for a search to go on, "diverged" or "interrupted"."""
     tokens: int
     cpu_seconds: float
 
@@ -67,13 +67,19 @@ class CellRun:
         lines = self.run.log.read()
         self.marks = {line["regime"] for line in lines if line["event"] == "mark"}
         self.events = {line["event"] for line in lines}
+        self.rungs = {line["fraction"] for line in lines if line["event"] == "rung"}
         tokens = [line["tokens"] for line in lines if line["event"] == "epoch"]
         self.validated = max(tokens, default=0)
 
-    def advance(self, cpu_seconds: float) -> SliceOutcome:
-        """Train for about so long, and measure what is due."""
+    def advance(self, cpu_seconds: float, until: float = 1.0) -> SliceOutcome:
+        """Train for about so long, and measure what is due.
+
+        Args:
+            until: the fraction of the run at which it waits; 1 is its end.
+        """
         clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
         before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
+        self.until = until
         state = self._advance(limit)
         tokens, cpu, wall = self.run.num_tokens, clock.cpu_seconds, clock.window_seconds
         if tokens > before[0]:
@@ -88,6 +94,8 @@ class CellRun:
         if "diverged" in self.events:
             return "diverged"
         while (due := self._due()) is None and self._is_training():
+            if self._is_at_rung():
+                return self._wait()
             if self.run.clock.cpu_seconds >= limit:
                 return "paused"
             try:
@@ -108,6 +116,27 @@ class CellRun:
             self._analyse()
         return "finished"
 
+    @property
+    def fraction(self) -> float:
+        """Of the run that is done: of its time, or of its tokens."""
+        if self.plan.cpu_seconds is not None:
+            return self.run.clock.cpu_seconds / self.plan.cpu_seconds
+        return self.run.num_tokens / self.plan.num_tokens
+
+    def _is_at_rung(self) -> bool:
+        return self.until < 1 and self.fraction >= self.until
+
+    def _wait(self) -> str:
+        """Note the best loss so far, by which a search decides."""
+        if self.until not in self.rungs:
+            run = self.run
+            if run.validated_step != run.trainer.step:
+                run.validate()
+            run.note(event="rung", fraction=self.until, valid_loss=run.trainer.best)
+            run.save()
+            self.rungs.add(self.until)
+        return "waiting"
+
     def _is_training(self) -> bool:
         return not set(self.plan.regimes) <= self.marks
 
@@ -121,7 +150,8 @@ class CellRun:
         return "time" if run.clock.cpu_seconds >= plan.cpu_seconds else None
 
     def _must_pause(self, limit: float) -> bool:
-        return self._due() is not None or self.run.clock.cpu_seconds >= limit
+        is_due = self._due() is not None or self._is_at_rung()
+        return is_due or self.run.clock.cpu_seconds >= limit
 
     def _is_point_due(self) -> bool:
         tokens = self.run.num_tokens
@@ -187,7 +217,8 @@ class CellRun:
             load_state(trainer.model, trainer.best_state)
             trainer.model.eval()
             ranks = effective_ranks(trainer.model, valid)
-            information = specialisation(trainer.model, valid)
+            use = mixture_use(trainer.model, valid)
+        information = None if use is None else use.specialisation
         self.run.note(event="analysis", specialisation=information, **ranks)
         self.run.save()
         self.events.add("analysis")

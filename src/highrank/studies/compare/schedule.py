@@ -12,46 +12,56 @@ NUM_TURNS, SHORTEST_TURN = 8, 2.0
 
 
 class Schedule:
-    """Whose turn it is: within a seed the run that is furthest behind."""
+    """Whose turn it is: within a seed the run that is furthest behind.
 
-    def __init__(self, plan: Plan, runs: Sequence[RunRecord]) -> None:
-        self.plan = plan
-        self.done = {self._key(run): self._fraction(run) for run in runs}
+    Args:
+        active: cells that are trained.
+        until: the fraction of a run to which they are.
+    """
 
-    def _key(self, run: RunRecord) -> tuple[int, int]:
-        index = next(i for i, cell in enumerate(self.plan.cells) if cell.name == run.cell)
-        return index, run.seed
+    def __init__(
+        self, plan: Plan, runs: Sequence[RunRecord], active: Sequence[int], until: float = 1.0
+    ) -> None:
+        self.plan, self.until = plan, until
+        index_of = {cell.name: index for index, cell in enumerate(plan.cells)}
+        self.done = {
+            (index_of[run.cell], run.seed): self._fraction(run, index_of[run.cell])
+            for run in runs
+            if index_of[run.cell] in active
+        }
 
-    def _fraction(self, run: RunRecord) -> float:
-        if run.state in ("finished", "diverged"):
-            return 1.0
-        return self._of(self._key(run)[0], run.cpu_seconds)
+    def _fraction(self, run: RunRecord, index: int) -> float:
+        if run.state in ("finished", "diverged") or self.until in run.rungs:
+            return self.until
+        return self._of(index, run.cpu_seconds)
 
     def _of(self, index: int, cpu_seconds: float) -> float:
-        return min(0.99, cpu_seconds / max(1e-9, self.plan.cpu_of(index)))
+        fraction = cpu_seconds / max(1e-9, self.plan.cpu_of(index))
+        return min(0.99 * self.until, fraction)
 
     @property
     def fraction(self) -> float:
-        """Of the whole comparison."""
-        cost = {key: self.plan.seconds_of(key[0]) for key in self.done}
-        return sum(cost[key] * self.done[key] for key in cost) / sum(cost.values())
+        """Of all that is to be trained."""
+        cost = {key: self.plan.seconds_of(key[0]) * self.until for key in self.done}
+        done = sum(cost[key] * self.done[key] / self.until for key in cost)
+        return done / max(1e-9, sum(cost.values()))
 
     def next(self, running: set[tuple[int, int]]) -> Slice | None:
         for seed in self.plan.seeds:
             left = [
                 key
                 for key, fraction in self.done.items()
-                if key[1] == seed and fraction < 1 and key not in running
+                if key[1] == seed and fraction < self.until and key not in running
             ]
             if left:
                 index, _ = min(left, key=self.done.__getitem__)
                 turn = max(SHORTEST_TURN, self.plan.cpu_of(index) / NUM_TURNS)
-                return Slice(index=index, seed=seed, cpu_seconds=turn)
+                return Slice(index=index, seed=seed, cpu_seconds=turn, until=self.until)
         return None
 
     def note(self, outcome: SliceOutcome) -> None:
         key = outcome.index, outcome.seed
-        if outcome.state in ("finished", "diverged"):
-            self.done[key] = 1.0
+        if outcome.state in ("finished", "diverged", "waiting"):
+            self.done[key] = self.until
         elif outcome.tokens:
             self.done[key] = self._of(outcome.index, outcome.cpu_seconds)
