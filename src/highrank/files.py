@@ -31,6 +31,8 @@ HOST = re.sub(r"[^A-Za-z0-9]", "", platform.node())
 # Errors of file systems without locks.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 # What people call the types of JSON.
 NOUNS = {
     int: "a whole number",
@@ -229,8 +231,16 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether that is the reason, also behind an error of torch's or safetensors'."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        # safetensors has errors of its own, with the system's number in the message.
+        if any(str(error).endswith(f"(os error {number})") for number in FULL):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

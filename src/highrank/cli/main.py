@@ -19,6 +19,9 @@ COMMANDS = {
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
     "generate": "Generate text with a trained model.",
+    "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
+    "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
+    "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
@@ -61,7 +64,8 @@ def main() -> None:
         from highrank.report.formats import printable
 
         message = str(error)
-        if isinstance(error, OSError) and is_disk_full(error):
+        # With its number it is the system's own error, which nobody has explained yet.
+        if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
             message = f"The disk is full: {error.filename or 'the output'} was not written."
         print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
@@ -104,9 +108,9 @@ def _run(arguments: list[str]) -> None:
         module = import_module(f"highrank.cli.{name}")
         if name in GROUPS:
             _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
-        elif name == "train":
+        elif name in ("train", "compare"):
             # The preset decides the defaults of all options, so it is read before they are.
-            module.run_train(rest)
+            getattr(module, f"run_{name}")(rest)
         else:
             import tyro
 

@@ -34,12 +34,15 @@ TOLERANCE = 1e-5
 def register() -> None:
     """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
 
+    It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
     `highrank.upgrade` and `highrank.load_huggingface` do it by themselves.
     """
     check_installed("load a Hugging Face model")
+    from highrank.integrations.export.model import register as register_runs
     from highrank.integrations.pretrained.classes import register as register_classes
 
     register_classes()
+    register_runs()
 
 
 def load_huggingface(name: str, **options: Any) -> Any:

@@ -118,7 +118,8 @@ def environment_text(environment: Environment) -> str:
     commit = "" if environment.commit is None else f" ({environment.commit})"
     return (
         f"highrank {environment.highrank}{commit}, torch {environment.torch}, Python "
-        f"{environment.python}, {environment.threads} threads, {environment.cpu}, "
+        f"{environment.python}, {environment.threads} "
+        f"thread{'' if environment.threads == 1 else 's'}, {environment.cpu}, "
         f"{environment.platform}, {environment.date} UTC"
     )
 

@@ -14,7 +14,7 @@ from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
 from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
-from highrank.studies.audit.answer import EFFECTIVE, FINE
+from highrank.studies.audit.answer import EFFECTIVE, FINE, question
 from highrank.studies.audit.result import AuditResult, ModelAudit
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
@@ -29,11 +29,12 @@ Cells = dict[str, Callable[[ModelAudit], str]]
 
 
 def audit_table(result: AuditResult) -> Group:
-    """The answers, then the key numbers of every model, 80 columns wide at most."""
+    """The question, the answers, then the key numbers of every model, 80 columns wide at most."""
     names = short_names(result.models)
     rows = [*key_rows(result.models), *_health_rows(result.models)]
     number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
-    shown: list[RenderableType] = [Text(line) for line in answers(names, result.models)]
+    lines = [question(len(names)), *answers(names, result.models)]
+    shown: list[RenderableType] = [Text(line) for line in lines]
     for start in range(0, len(names), number):
         part = slice(start, start + number)
         cells = [(label, *cells[part]) for label, *cells in rows]
