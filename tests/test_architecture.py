@@ -19,7 +19,12 @@ LEAVES = ("studies", "explorer")
 # The files of a study that show its numbers; all others measure.
 SHOWING = ("page", "charts", "table")
 # Each heavy dependency has one home.
-HOMES = {"triton": "ops", "transformers": "integrations", "matplotlib": "report"}
+HOMES = {
+    "triton": "ops",
+    "transformers": "integrations",
+    "lm_eval": "integrations",
+    "matplotlib": "report",
+}
 # Features with a file or a folder of their own: a prefix is a folder that was not made.
 FEATURES = ("audit", "bench", "compare", "demo", "evaluate", "train")
 

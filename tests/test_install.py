@@ -21,8 +21,15 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "highrank"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CORE = {"torch", "numpy", "safetensors"}
-# Needs the extra `triton`, and is imported on CUDA only.
-KERNELS = "highrank.ops.mixture_cross_entropy.triton_rows"
+# Classes and kernels that are made of what an extra brings; imported where they are needed.
+OF_EXTRAS = {
+    "highrank.ops.mixture_cross_entropy.triton_rows",
+    "highrank.integrations.export.folder",
+    "highrank.integrations.export.model",
+    "highrank.integrations.export.tokenizer",
+    "highrank.integrations.lm_eval",
+    "highrank.integrations.pretrained.classes",
+}
 # Layers that need the extra `cli`.
 COMMAND = {"report", "studies", "explorer", "cli", "__main__"}
 MESSAGE = (
@@ -89,8 +96,9 @@ def test_a_head_a_loss_and_a_run_need_no_extra(run):
 
 def test_all_but_the_command_can_be_imported_without_extras():
     paths = [path.relative_to(SOURCE.parent).with_suffix("") for path in SOURCE.rglob("*.py")]
-    modules = [".".join(path.parts) for path in paths if path.parts[1] not in COMMAND]
-    modules.remove(KERNELS)
+    modules = {".".join(path.parts) for path in paths if path.parts[1] not in COMMAND}
+    assert modules > OF_EXTRAS
+    modules -= OF_EXTRAS
     done = python(f"for name in {modules}: __import__(name)", without=OPTIONAL)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -113,9 +121,9 @@ def test_the_core_is_three_packages():
     assert names(PROJECT["dependencies"]) == CORE
 
 
-def test_all_is_every_extra_but_those_of_developers_and_of_gpus():
+def test_all_is_every_extra_but_those_of_developers_and_the_largest():
     (requirement,) = PROJECT["optional-dependencies"]["all"]
-    others = ("all", "dev", "triton")
+    others = ("all", "dev", "eval", "triton")
     assert requirement == f"highrank[{','.join(e for e in EXTRAS if e not in others)}]"
     assert "highrank[all]" in PROJECT["optional-dependencies"]["dev"]
 

@@ -1,15 +1,19 @@
 """highrank: output layers of language models beyond one softmax.
 
 The public names are loaded when they are first used: `import highrank` itself is instant, and the
-command can prepare the process before torch is there (see `__main__`).
+command can prepare the process before torch is there (see `__main__`). Only where transformers has
+been imported before, its Auto classes are told of the models of this package.
 """
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.integrations.upgrade import load_huggingface, register, upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
     from highrank.run import load
@@ -22,8 +26,11 @@ __all__ = [
     "Softmax",
     "linear_cross_entropy",
     "load",
+    "load_huggingface",
     "mixture_cross_entropy",
     "presets",
+    "register",
+    "upgrade",
 ]
 
 _MODULES = {
@@ -32,7 +39,10 @@ _MODULES = {
     "Softmax": "highrank.heads",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run",
+    "load_huggingface": "highrank.integrations.upgrade",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
+    "register": "highrank.integrations.upgrade",
+    "upgrade": "highrank.integrations.upgrade",
 }
 
 
@@ -49,3 +59,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+if sys.modules.get("transformers") is not None:
+    # Only one that is older than the extra's, or half imported, cannot be told.
+    with suppress(ImportError, ValueError):
+        __getattr__("register")()

@@ -167,6 +167,8 @@ def check_values(config: RunConfig) -> None:
     _at_least(0.0, "activation-penalty", config.activation_penalty)
     _at_least(0.0, "temporal-penalty", config.temporal_penalty)
     _check_model(config.model)
+    if config.validate_every is not None:
+        _at_least(1, "validate-every", config.validate_every)
     _at_least(1, "head.num-components", config.head.num_components)
     _fraction("head.dropout", config.head.dropout)
     _check_batch(config.batch)
@@ -214,6 +216,8 @@ def _check_stage(name: str, stage: StageConfig) -> None:
     _positive(f"{name}.clip", stage.clip)
     _at_least(0.0, f"{name}.weight-decay", stage.weight_decay)
     _at_least(1, f"{name}.epochs", stage.epochs)
+    if stage.average_power is not None:
+        _at_least(0.0, f"{name}.average-power", stage.average_power)
     for option, least in (("switch_after", 0), ("switch_epoch", 1), ("stop_after", 0)):
         value = getattr(stage, option)
         if value is not None:

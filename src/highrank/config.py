@@ -84,6 +84,9 @@ class StageConfig:
     """sgd: start averaging when validation is worse than the best of all but the last n epochs."""
     switch_epoch: int | None = None
     """sgd: start averaging after this epoch instead."""
+    average_power: float | None = None
+    """Average from the start with weights step^γ, for runs at a constant rate that may end at any
+    time: the average is of about the last 1 / (γ + 1) of the run."""
     stop_after: int | None = None
     """Stop when validation is worse than the best of all but the last n epochs."""
     anneal: bool = False
@@ -111,3 +114,5 @@ class RunConfig:
     """bfloat16 runs the matrix multiplies under autocast."""
     valid_batch_size: int = 10
     """Streams of text in validation; the test is read as one."""
+    validate_every: int | None = None
+    """Also validate whenever so many more tokens were read. None: after each epoch only."""

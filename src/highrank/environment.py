@@ -112,10 +112,15 @@ def set_threads(threads: int | None) -> None:
 
     if threads is None:
         return
+    check_threads(threads)
+    torch.set_num_threads(threads)
+
+
+def check_threads(threads: int) -> None:
+    """Raise unless a machine like this may have so many."""
     most = max(MANY_THREADS, os.cpu_count() or 1)
     if not 1 <= threads <= most:
         raise ValueError(f"threads must be between 1 and {most}, got {threads}")
-    torch.set_num_threads(threads)
 
 
 def memory_bytes() -> int | None:

@@ -31,6 +31,8 @@ HOST = re.sub(r"[^A-Za-z0-9]", "", platform.node())
 # Errors of file systems without locks.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 # What people call the types of JSON.
 NOUNS = {
     int: "a whole number",
@@ -229,8 +231,16 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether that is the reason, also behind an error of torch's or safetensors'."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        # safetensors has errors of its own, with the system's number in the message.
+        if any(str(error).endswith(f"(os error {number})") for number in FULL):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -264,6 +274,17 @@ def check_writable(path: Path) -> None:
         raise ValueError(
             f"the output's folder must be writable, got {folder} ({error.strerror})"
         ) from None
+
+
+def path_text(path: str) -> str:
+    """A name of a file as text, whatever the locale; bytes that are no UTF-8 stay as they are.
+
+    Under LC_ALL=C Python has each byte beyond ASCII as a surrogate.
+    """
+    try:
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return path
 
 
 def clear_temporaries(paths: Iterable[Path]) -> None:

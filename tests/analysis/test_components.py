@@ -14,9 +14,9 @@ from scipy.stats import entropy
 from highrank.analysis import components as module
 from highrank.analysis.components import (
     component_report,
+    mixture_use,
     model_components,
     pair_divergences,
-    specialisation,
 )
 from highrank.heads import (
     AdaptiveMixtureOfSoftmaxes,
@@ -215,7 +215,9 @@ def test_components_with_a_token_each_share_all_its_information():
             torch.tensor([20.0, -20.0, -20.0, 20.0])
         )  # contexts (1, -1), (-1, 1)
         head.weight[0, 0] = head.weight[1, 1] = 50.0
-    assert specialisation(model_with(head), TOKENS) == pytest.approx(math.log(2), rel=1e-5)
+    use = mixture_use(model_with(head), TOKENS)
+    assert use.specialisation == pytest.approx(math.log(2), rel=1e-5)
+    assert use.effective_components == pytest.approx(2, rel=1e-5)
 
 
 def test_equal_components_share_no_information_with_the_token():
@@ -223,14 +225,14 @@ def test_equal_components_share_no_information_with_the_token():
     with torch.no_grad():
         head.latent.weight.copy_(head.latent.weight[:4].repeat(3, 1))
         head.latent.bias.copy_(head.latent.bias[:4].repeat(3))
-    assert specialisation(model_with(head), TOKENS) == pytest.approx(0, abs=1e-6)
+    assert mixture_use(model_with(head), TOKENS).specialisation == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
     "head", [Softmax(6, 8), MixtureOfSoftmaxes(6, 8, 1, 4), MixtureOfContexts(6, 8, 3, 4)]
 )
 def test_what_is_no_mixture_of_softmaxes_has_no_specialisation(head):
-    assert specialisation(model_with(head), TOKENS) is None
+    assert mixture_use(model_with(head), TOKENS) is None
 
 
 def test_as_many_contexts_are_read_as_asked_for():
@@ -253,4 +255,7 @@ def test_components_of_an_adaptive_mixture_have_the_information_of_the_whole_dis
     log_q = torch.cat((log_q[..., :5], log_q[..., 5:] + inside), -1)  # (T, K, V)
     mixed = torch.logsumexp(log_weight[..., None] + log_q, 1, keepdim=True)  # (T, 1, V)
     want = (log_weight.exp() * (log_q.exp() * (log_q - mixed)).sum(-1)).sum(1).mean().item()
-    assert want > 0.01 and specialisation(model, TOKENS) == pytest.approx(want, rel=1e-4)
+    use = mixture_use(model, TOKENS)
+    assert want > 0.01 and use.specialisation == pytest.approx(want, rel=1e-4)
+    mean = log_weight.exp().mean(0)  # (K,)
+    assert use.effective_components == pytest.approx(torch.special.entr(mean).sum().exp().item())

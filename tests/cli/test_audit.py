@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from highrank.files import write_atomically
-from highrank.integrations import huggingface
+from highrank.integrations import huggingface, library
 from highrank.integrations.huggingface import HubError
 from highrank.studies.audit import model as audit_model
 
@@ -138,7 +138,7 @@ def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
 
 
 def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
-    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
     code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
     assert code == 2 and "nowhere (it is no folder here)" in errors
     assert "pip install '.[hf]'" in errors
@@ -274,17 +274,19 @@ def test_two_contexts_are_enough_for_a_page(highrank, hugging_face, tmp_path, mo
 
 @pytest.mark.parametrize("name", ["a.json", "a.html", "a.png"])
 def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, tmp_path, name):
+    def full(_temporary):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     def write(path, write):
-        if path.name == name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_atomically(path, write)
+        write_atomically(path, full if path.name == name else write)
 
     for module in ("cli.audit", "report.page", "report.figure"):
         monkeypatch.setattr(f"highrank.{module}.write_atomically", write)
     outputs = ("--out", tmp_path / "a.html", "--picture", tmp_path / "a.png")
     code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs)
     assert code == 2 and "numerical rank, float32" in printed
-    assert f"The disk is full: {tmp_path / name} was not written." in errors
+    message = f"The disk is full: {tmp_path / name} was not written. The numbers are printed above"
+    assert message in errors
     code, printed, _ = highrank("audit", "tiny", "--contexts", "50", "--json", *outputs)
     assert code == 2 and json.loads(printed)["answer"]
 
@@ -292,10 +294,12 @@ def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, 
 def test_the_answer_is_printed_before_the_table_and_opens_the_json(highrank, trained, tmp_path):
     options = ("--contexts", "50", "--out", tmp_path / "a.html")
     _, printed, _ = highrank("audit", "tiny", *options)
-    assert printed.startswith(("Yes: ", "No: ", "Cannot tell: "))
+    question, rest = printed.split("\n", 1)
+    assert question == "Does the bound of one softmax limit this model?"
+    assert rest.startswith(("Yes: ", "No: ", "Cannot tell: "))
     _, numbers, _ = highrank("audit", "tiny", "--json", *options)
     assert numbers.startswith('{"answer": "')
-    assert " ".join(printed.split()).startswith(json.loads(numbers)["answer"])
+    assert " ".join(rest.split()).startswith(json.loads(numbers)["answer"])
 
 
 def test_a_model_of_16_bits_is_audited_as_one_of_32(highrank, hugging_face, tmp_path):

@@ -18,6 +18,7 @@ from highrank.heads.adaptive.head import AdaptiveHead
 T, B, V = 5, 3, 11
 OPTIONS = {
     "pointer": {"num_states": 4},
+    "adaptive-pointer": {"num_states": 4},
     "multi-sense": {"num_frequent": 4},
     "mixtape": {"frequent_fraction": 0.3},
 }

@@ -70,3 +70,12 @@ def test_wrong_arguments_are_named():
         ConstantComponents(D, V, 1, E, num_topics=-1)
     with pytest.raises(ValueError, match="token_counts must be 11 numbers, got 3"):
         ConstantComponents(D, V, 1, E, token_counts=[1, 2, 3])
+
+
+def test_everything_starts_near_the_unigram_distribution():
+    """Or else the constants take all tokens, and the softmaxes learn nothing."""
+    torch.manual_seed(0)
+    head = ConstantComponents(D, V, 3, E, token_counts=COUNTS)
+    counts = torch.tensor(COUNTS) + 1
+    found = head.softmaxes.log_prob(torch.randn(50, D)).exp()
+    assert (found - counts / counts.sum()).abs().max() < 0.05

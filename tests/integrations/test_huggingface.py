@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from highrank.integrations import huggingface
+from highrank.integrations import huggingface, library, output_layer
 from highrank.integrations.huggingface import HuggingFaceModel, LoadedModel
 
 with warnings.catch_warnings():
@@ -100,19 +100,19 @@ def test_tied_weights_are_seen():
 def test_chunks_of_the_vocabulary_change_no_logit(monkeypatch):
     layer, hidden = LoadedModel(make("phi"), "phi", prefix=[]).layer, torch.randn(5, 16)
     want = layer.logits(hidden)
-    monkeypatch.setattr(huggingface, "CHUNK_TOKENS", 7)
+    monkeypatch.setattr(output_layer, "CHUNK_TOKENS", 7)
     torch.testing.assert_close(layer.logits(hidden), want)
 
 
 @pytest.mark.parametrize("name, field", [("gemma2", "SOFTCAPS"), ("cohere", "FACTORS")])
 def test_a_head_that_does_something_unknown_is_refused(monkeypatch, name, field):
-    monkeypatch.setattr(huggingface, field, ())
+    monkeypatch.setattr(output_layer, field, ())
     with pytest.raises(ValueError, match="the output layer of it must be a linear map"):
         LoadedModel(make(name), "it", prefix=[])
 
 
 def test_an_unknown_softcap_is_refused_even_where_logits_are_small(monkeypatch):
-    monkeypatch.setattr(huggingface, "SOFTCAPS", ())
+    monkeypatch.setattr(output_layer, "SOFTCAPS", ())
     model = make("gemma2")
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1e-4)
@@ -227,10 +227,26 @@ def test_a_tokenizer_of_another_shape_says_what_is_missing(saved):
     assert refusal(saved).startswith(f"The tokenizer of {saved} cannot be loaded: 'added_tokens'")
 
 
-def test_a_model_without_a_tokenizer_is_refused(saved):
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_model_without_a_tokenizer_is_refused(name, saved):
+    make(name).save_pretrained(saved)
     for file in saved.glob("tokenizer*"):
         file.unlink()
     assert refusal(saved).startswith(f"{saved} has no tokenizer: a model's folder has config.json")
+
+
+def test_a_made_up_tokenizer_is_none(saved):
+    for file in saved.glob("tokenizer*"):
+        file.unlink()
+    (saved / "vocab.txt").touch()
+    assert "tokenizer" in refusal(saved)
+
+
+def test_a_value_of_another_type_is_named(saved):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"n_embd": "wide"}))
+    message = refusal(saved)
+    assert "n_embd" in message and "str" in message and "\n" not in message
 
 
 def test_weights_that_are_no_numbers_are_named(saved):
@@ -274,6 +290,6 @@ def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
 
 
 def test_without_transformers_the_error_names_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*'\.\[hf\]'"):
         HuggingFaceModel("nowhere")

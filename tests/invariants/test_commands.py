@@ -14,6 +14,7 @@ SIZES = "--model.embedding-size 8 --model.hidden-sizes 12 10 --model.no-tied --b
 RUN = "--train.epochs 1 --head.grow-at None --threads 1"
 OPTIONS = {
     "pointer": "--head.num-states 20",
+    "adaptive-pointer": "--head.num-states 20 --head.frequent 5",
     "constant": "--head.num-topics 3",
     "sparse-mos": "--head.num-active 1",
     "multi-sense": "--head.num-frequent 5",

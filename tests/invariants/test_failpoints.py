@@ -39,7 +39,7 @@ def die_halfway(name, original, arguments):
         original(handle, content[: len(content) // 2])
     elif name in ("save", "save_file"):
         original(*arguments)
-        path = Path(arguments[1])
+        path = Path(arguments[1].name if name == "save" else arguments[1])
         os.truncate(path, path.stat().st_size // 2)
     die()
 

@@ -64,6 +64,9 @@ class StepClock:
         self.now += TICK
         return self.now
 
+    def process_time(self):
+        return self.now
+
 
 def train(kind, corpus, folder):
     """Train or resume the run of this kind until its end, the test included."""
@@ -81,7 +84,8 @@ def everything(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     checkpoint = load_checkpoint(folder / "trainer.pt")
     # With a budget, progress is of the time, and a new session finds out anew how fast it goes.
-    timed = ["seconds"] if checkpoint["clock"]["budget"] is None else ["seconds", "progress"]
+    timed = ["seconds", "cpu_seconds"]
+    timed += [] if checkpoint["clock"]["budget"] is None else ["progress"]
     for line, name in itertools.product(lines, timed):
         line.pop(name, None)
     return {

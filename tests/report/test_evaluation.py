@@ -56,7 +56,7 @@ def test_without_published_numbers_there_are_only_ours():
 
 
 def test_a_text_of_the_user_s_is_not_called_the_corpus():
-    text = printed(results_table([replace(RESULT, split="text mine.txt")]))
+    text = " ".join(printed(results_table([replace(RESULT, split="text mine.txt")])).split())
     title = "runs/ptb-mos-1 on text mine.txt, with the vocabulary of penn-treebank"
     assert text.startswith(title) and "on penn-treebank" not in text
 
@@ -83,6 +83,23 @@ def test_of_several_methods_the_settings_stand_below_the_rows():
     ]
     assert "cache: window 500, theta 1, weight 0.1.\n" in re.sub(" +\n", "\n", text)
     assert "compare with" not in text
+
+
+def test_settings_that_differ_between_splits_are_told_apart():
+    test = replace(RESULT, split="test", settings={"batch_size": 1, "compat": None})
+    lines = [line.rstrip() for line in printed(results_table([RESULT, test])).splitlines()]
+    assert "valid: static, batch size 10." in lines and "test: static, batch size 1." in lines
+    same = printed(results_table([RESULT, replace(RESULT, split="test")]))
+    assert "\nstatic, batch size 10. " in same and same.count("batch size") == 1
+
+
+def test_every_row_has_one_line():
+    own = replace(RESULT, split="text a-long-name.txt", bits_per_byte=1.2, bits_per_char=1.3)
+    lines = printed(results_table([own])).splitlines()
+    at = next(i for i, line in enumerate(lines) if "──" in line)
+    row, below = lines[at + 1 : at + 3]
+    assert row.split() == ["static", "text", "58.34", "4.0663", "1.2000", "1.3000", "73,750"]
+    assert not below.strip()
 
 
 def test_names_of_files_cannot_move_the_cursor():

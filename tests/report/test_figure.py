@@ -199,3 +199,12 @@ def test_one_series_of_bars_needs_no_legend_and_one_bar_can_stand_out():
     figure = draw(ranking())
     assert not figure.legends
     assert to_svg(figure).count("fill: var(--series-3)") == 1
+
+
+@pytest.mark.parametrize("low", [1.01, 1.9, 10, 101, 350, 5100])
+@pytest.mark.parametrize("ratio", [1, 1.3, 2, 4, 30])
+def test_a_logarithmic_axis_has_two_numbers_at_least(low, ratio):
+    figure = draw(lines((low, low * ratio), y=Axis(label="rank", is_log=True)))
+    axes = figure.axes[0]
+    ticks = [tick for tick in axes.get_yticks() if axes.get_ylim()[0] < tick < axes.get_ylim()[1]]
+    assert 2 <= len(ticks) <= 10

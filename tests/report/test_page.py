@@ -109,8 +109,8 @@ def test_highlighted_rows_are_marked():
 
 
 def test_formulas_stay_on_one_line():
-    html = page_of(text="at d = 16, 1 % less")
-    assert "at d\u00a0=\u00a016, 1\u00a0% less" in html
+    html = page_of(text="at d = 16, 1 % less, d ≥ V − 1")
+    assert "at d\u00a0=\u00a016, 1\u00a0% less, d\u00a0≥\u00a0V\u00a0−\u00a01" in html
 
 
 def test_light_and_dark_define_the_same_colours():

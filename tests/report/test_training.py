@@ -83,6 +83,7 @@ def summary(mixture, **head):
         outcome=outcome,
         num_parameters=10,
         mixture=mixture,
+        use=None,
         valid=Evaluation(5.0, 3730),
         test=Evaluation(4.0, 4021),
     )

@@ -22,6 +22,23 @@ def test_the_average_is_the_mean_of_the_iterates():
     torch.testing.assert_close(average.values[0], torch.stack(iterates).mean(0))
 
 
+@pytest.mark.parametrize("power", [1.0, 3.0, 8.0])
+def test_a_power_weights_the_late_iterates(power):
+    p = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    average, iterates = Average([p], power), []
+    for _ in range(400):
+        with torch.no_grad():
+            p.add_(torch.randn(3, dtype=torch.float64))
+        iterates.append(p.detach().clone())
+        average.update([p])
+    # Shamir and Zhang's weights are a rising factorial of the step: t (t + 1) … (t + γ - 1).
+    steps = torch.arange(1, 401, dtype=torch.float64)
+    weight = (torch.lgamma(steps + power) - torch.lgamma(steps)).softmax(0)
+    want = (weight[:, None] * torch.stack(iterates)).sum(0)
+    torch.testing.assert_close(average.values[0], want)
+    assert weight[-int(400 / (power + 1)) :].sum() > 0.6
+
+
 def test_iterates_are_those_of_torch_asgd_and_averages_differ_by_its_first_one():
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,5 +1,6 @@
 """The log is appended to, cut back, and belongs to one process at a time."""
 
+import errno
 import subprocess
 import sys
 
@@ -18,6 +19,17 @@ def test_lines_come_back_and_are_cut(tmp_path):
     log.write(event="other")
     assert log.read() == [{"event": "epoch", "loss": 1.5}, {"event": "other"}]
     assert (tmp_path / "metrics.jsonl").read_text() == log.text
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    monkeypatch.setattr("highrank.training.log._write", full)
+    with pytest.raises(OSError, match="metrics.jsonl") as error:
+        log.write(event="epoch")
+    assert error.value.filename == str(tmp_path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "\0" * 99, '{"event": "epoch", "loss": 9}\n'])

@@ -23,7 +23,8 @@ def metrics(folder):
     """All lines but those of steps, without what depends on the clock."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     lines = [line for line in lines if line["event"] != "step"]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    timed = ("seconds", "cpu_seconds")
+    return [{k: v for k, v in line.items() if k not in timed} for line in lines]
 
 
 def steps(folder):
@@ -306,3 +307,60 @@ def test_checkpoints_come_by_the_clock_too_and_change_nothing(
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     Run(config, corpus, tmp_path / "often").go()
     assert_same(tmp_path / "rare", tmp_path / "often")
+
+
+def test_validating_more_often_changes_nothing_but_the_log(config, corpus, tmp_path):
+    config = replace(config, finetune=None, train=replace(config.train, epochs=2))
+    Run(config, corpus, tmp_path / "seldom").go()
+    often = replace(config, validate_every=100)
+    Run(often, corpus, tmp_path / "often").go()
+    states = [
+        torch.load(tmp_path / name / "trainer.pt", weights_only=True)["trainer"]
+        for name in ("seldom", "often")
+    ]
+    for name, tensor in states[0]["model"].items():
+        assert torch.equal(tensor, states[1]["model"][name]), name
+    assert states[0]["history"] == states[1]["history"]
+    seldom, lines = (
+        [line for line in metrics(tmp_path / name) if line["event"] == "epoch"]
+        for name in ("seldom", "often")
+    )
+    assert len(lines) > len(seldom) and all(line in lines for line in seldom)
+    gaps = [b["tokens"] - a["tokens"] for a, b in zip(lines, lines[1:], strict=False)]
+    assert max(gaps) < 100 + config.batch.batch_size * 40
+
+
+def test_a_run_that_validates_often_resumes_to_the_bit(config, corpus, tmp_path):
+    config = replace(config, finetune=None, validate_every=100)
+    Run(config, corpus, tmp_path / "whole").go()
+    Run(config, corpus, tmp_path / "cut", on_progress=interrupt_at(5)).go()
+    Run(config, corpus, tmp_path / "cut").go()
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_that_pauses_and_validates_in_between_is_the_same_run(config, corpus, tmp_path):
+    config = replace(config, train=replace(config.train, average_power=4.0))
+    Run(config, corpus, tmp_path / "whole").go()
+    for stop in (7, 40, None):
+        run = Run(config, corpus, tmp_path / "parts")
+        reason = run.go(pause_when=lambda run=run, stop=stop: run.trainer.step == stop).reason
+        assert reason == ("finished" if stop is None else "paused")
+        assert stop in (None, run.trainer.step) and run.clock.cpu_seconds > 0
+        # It holds the folder.
+        del run
+        torch.rand(5)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_validates_within_an_epoch_when_it_is_asked_to(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    due = [5, 9]
+
+    def is_due():
+        return bool(due) and run.trainer.step >= due[0] and bool(due.pop(0))
+
+    run.go(pause_when=lambda: run.trainer.step == 12, validate_when=is_due)
+    lines = [line for line in run.log.read() if line["event"] == "epoch"]
+    assert [line["step"] for line in lines] == [5, 9]
+    assert {line["epoch"] for line in lines} == {1} and run.trainer.epoch == 1
+    assert run.trainer.best == min(line["valid_loss"] for line in lines)

@@ -1,5 +1,6 @@
 """What a run refuses, and what it leaves when it cannot go on."""
 
+import errno
 import json
 import resource
 import signal
@@ -8,12 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
+from highrank.models import tensors
 from highrank.models.tensors import content_sha256
 from highrank.run import config_to_json
-from highrank.training.checkpoint import load_checkpoint, save_model
+from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.loop import Run
 from highrank.training.trainer import Diverged
 
@@ -116,6 +119,18 @@ def test_a_changed_configuration_is_noticed(config, corpus, tmp_path):
         Run(other, corpus, tmp_path / "run")
 
 
+def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(config, corpus, tmp_path):
+    run = Run(config, corpus, tmp_path / "run")
+    run.save()
+    path = run.checkpoint_path
+    del run  # it holds the folder
+    state = load_checkpoint(path)
+    state["config"]["seed"] = "three"
+    save_checkpoint(path, state)
+    with pytest.raises(ValueError, match=r"trainer.pt must have .*: seed must be a whole number"):
+        Run(config, corpus, tmp_path / "run")
+
+
 def test_what_a_killed_save_left_is_gone_when_the_run_goes_on(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
     Run(config, corpus, tmp_path / "run").go()
@@ -133,11 +148,32 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_p
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-        for save in (run.save, lambda: save_model(tmp_path / "model", run.trainer.best_state)):
-            with pytest.raises(OSError, match=r"when the disk has space .* --resume"):
+        for save in (run.save, lambda: save_model(run.folder / "model", run.trainer.best_state)):
+            with pytest.raises(OSError, match=r"whole: --resume continues from it once there is"):
                 save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert run.checkpoint_path.read_bytes() == before
     assert not list(tmp_path.rglob(".*.new"))
+
+
+def test_a_full_disk_is_found_behind_errors_of_torch_and_safetensors(
+    config, corpus, tmp_path, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full_for_safetensors(*_):
+        raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+    run = Run(config, corpus, tmp_path / "run")
+    save = torch.save
+    # torch writes to it as it would to a file.
+    monkeypatch.setattr(torch, "save", lambda state, _: save(state, SimpleNamespace(write=full)))
+    with pytest.raises(OSError, match=r"full: .*trainer.pt was not written. The run has not beg"):
+        run.save()
+    run.checkpoint_path.touch()
+    monkeypatch.setattr(tensors, "save_file", full_for_safetensors)
+    with pytest.raises(OSError, match=r"full: .*model was not written. The last checkpoint is wh"):
+        save_model(run.folder / "model", run.trainer.best_state)

@@ -5,6 +5,7 @@ context c, p(v|k,c) is the softmax of component k.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -268,26 +269,44 @@ def model_components(
     return component_report(head, _first_hidden(model, tokens, num_contexts), num_pair_contexts=1)
 
 
-@torch.no_grad()
-def specialisation(
-    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
-) -> float | None:
-    """Mutual information I(component; next token), in nats, as `ComponentReport` has it.
+@dataclass(frozen=True, kw_only=True)
+class MixtureUse:
+    """What the components of a mixture do, in two numbers."""
 
-    None for a head that is no mixture of softmaxes. Of an adaptive mixture, without what a mixture
-    inside the first tail adds.
+    specialisation: float
+    """I(component; next token), in nats, as `ComponentReport` has it."""
+    effective_components: float
+    """exp of the entropy of the mean weights: K if all are used alike."""
+
+
+@torch.no_grad()
+def mixture_use(
+    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
+) -> MixtureUse | None:
+    """Of the first contexts of a split; None for a head that is no mixture of softmaxes.
+
+    Of an adaptive mixture, without what a mixture inside the first tail adds.
     """
     head = model.head
     if not isinstance(head, AdaptiveMixtureOfSoftmaxes) or head.num_components == 1:
         report = model_components(model, tokens, num_contexts)
-        return None if report is None else report.specialisation
-    hidden, total = _first_hidden(model, tokens, num_contexts), 0.0
+        if report is None:
+            return None
+        return MixtureUse(
+            specialisation=report.specialisation,
+            effective_components=math.exp(report.use_entropy),
+        )
+    hidden, total, weights = _first_hidden(model, tokens, num_contexts), 0.0, []
     for rows in hidden.split(max(1, BLOCK_BYTES // (8 * head.num_components * head.vocab_size))):
         log_weight, log_q = head.component_log_prob(rows)  # (n, K), (n, K, R + m)
         weight, prob = log_weight.double().exp(), log_q.double().exp()
         mixed = (weight[..., None] * prob).sum(1)  # (n, R + m)
         total += (entropy(mixed) - (weight * entropy(prob)).sum(1)).sum().item()
-    return max(0.0, total / len(hidden))
+        weights.append(weight)
+    return MixtureUse(
+        specialisation=max(0.0, total / len(hidden)),
+        effective_components=entropy(torch.cat(weights).mean(0)).exp().item(),
+    )
 
 
 def _first_hidden(model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int) -> Tensor:

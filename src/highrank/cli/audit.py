@@ -71,6 +71,7 @@ def audit(
     for name in models:
         model.check_name(name)
     found = [model.find_model(name, text, device) for name in models]
+    written: list[bool] = []
     with progress("Auditing") as on_progress:
         result = run_audit(
             found,
@@ -78,7 +79,7 @@ def audit(
             quick=quick,
             on_progress=on_progress,
             # What is finished survives whatever happens to the next model.
-            on_model=lambda so_far: _write_if_possible(so_far, out),
+            on_model=lambda so_far: written.append(_write_if_possible(so_far, out)),
         )
     # Printed before anything is written: a full disk loses nothing.
     if json:
@@ -86,7 +87,8 @@ def audit(
     else:
         console = Console(highlight=False)
         console.print(audit_table(result))
-    _write_numbers(result, out)
+    if not written[-1]:
+        _write_numbers(result, out)
     _write_page(result, out, picture)
     if not json:
         console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
@@ -111,10 +113,11 @@ def _check_outputs(text: Path | None, out: Path, picture: Path | None) -> None:
 
 
 def _write_page(result: "AuditResult", out: Path, picture: Path | None) -> None:
+    from highrank.report.formats import printable
     from highrank.report.page import write_html
     from highrank.studies.audit.page import audit_page, audit_picture
 
-    html = audit_page(result, shlex.join(["highrank", *sys.argv[1:]]))
+    html = audit_page(result, printable(shlex.join(["highrank", *sys.argv[1:]])))
     with _named_if_full(out):
         write_html(html, out)
     if picture is not None:
@@ -128,13 +131,15 @@ def _write_numbers(result: "AuditResult", out: Path) -> None:
         write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
 
 
-def _write_if_possible(result: "AuditResult", out: Path) -> None:
-    """A full disk is an error at the end, when the result has been printed."""
+def _write_if_possible(result: "AuditResult", out: Path) -> bool:
+    """Whether it could be: a full disk is an error at the end, when the result is printed."""
     try:
         _write_numbers(result, out)
     except OSError as error:
-        if not is_disk_full(error.__cause__ or error):
+        if not is_disk_full(error):
             raise
+        return False
+    return True
 
 
 @contextmanager

@@ -132,6 +132,28 @@ def step(
     show(result, step_table, json=json)
 
 
+def hf(
+    *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
+) -> None:
+    """Compare a training step of a GPT-2 of transformers with a softmax and with mixtures.
+
+    GPT-2 small, V = 50,257, random weights: our loss against dense logits. Ten minutes on two
+    cores, and 4 GB.
+
+    Args:
+        rounds: How often each variant's time is taken; the best counts.
+        quick: Two blocks and fewer tokens: a minute or two, rough numbers.
+        json: Print the numbers as JSON instead of a table.
+        threads: Of the matrix multiplies.
+    """
+    set_threads(threads)
+    from highrank.studies.bench.huggingface import run_huggingface_bench
+    from highrank.studies.bench.table import huggingface_table
+
+    result = _run("Measuring a GPT-2", run_huggingface_bench, rounds=rounds, quick=quick)
+    show(result, huggingface_table, json=json)
+
+
 def evaluation(
     *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
 ) -> None:
@@ -226,6 +248,7 @@ BENCHMARKS: dict[str, Callable[..., Any]] = {
     "heads": heads,
     "sharded": sharded,
     "step": step,
+    "hf": hf,
     "eval": evaluation,
     "audit": audit,
     "language": language,

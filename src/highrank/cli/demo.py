@@ -8,6 +8,7 @@ from typing import Annotated
 from rich.console import Console
 
 from highrank.cli.console import progress, unless_given
+from highrank.environment import check_threads
 from highrank.files import check_writable
 
 
@@ -35,8 +36,7 @@ def demo(
     for path in (out, picture):
         if path is not None:
             check_writable(path)
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    check_threads(threads)
     from highrank.report.page import write_html
     from highrank.studies.demo.measure import run_demo
     from highrank.studies.demo.page import demo_page, demo_picture, demo_table

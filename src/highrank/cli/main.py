@@ -19,6 +19,9 @@ COMMANDS = {
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
     "generate": "Generate text with a trained model.",
+    "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
+    "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
+    "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
@@ -61,7 +64,8 @@ def main() -> None:
         from highrank.report.formats import printable
 
         message = str(error)
-        if isinstance(error, OSError) and is_disk_full(error):
+        # With its number it is the system's own error, which nobody has explained yet.
+        if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
             message = f"The disk is full: {error.filename or 'the output'} was not written."
         print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
@@ -83,10 +87,12 @@ def _print_in_any_encoding() -> None:
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    from highrank.files import path_text
+
     assert isinstance(error, UnicodeEncodeError)
-    found = error.object[error.start]
-    escaped = found.encode("ascii", "backslashreplace").decode()
-    return ASCII.get(found, escaped), error.start + 1
+    found = path_text(error.object[error.start : error.end])
+    escaped = (c.encode("ascii", "backslashreplace").decode() for c in found)
+    return "".join(ASCII.get(c, e) for c, e in zip(found, escaped, strict=True)), error.end
 
 
 def _run(arguments: list[str]) -> None:
@@ -104,9 +110,9 @@ def _run(arguments: list[str]) -> None:
         module = import_module(f"highrank.cli.{name}")
         if name in GROUPS:
             _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
-        elif name == "train":
+        elif name in ("train", "compare"):
             # The preset decides the defaults of all options, so it is read before they are.
-            module.run_train(rest)
+            getattr(module, f"run_{name}")(rest)
         else:
             import tyro
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes
+    from highrank.heads.adaptive.pointer import AdaptivePointer
     from highrank.heads.adaptive.shared_tail import SharedTailMixtureOfSoftmaxes
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax
     from highrank.heads.base import Head, HeadOutput
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADS",
     "AdaptiveMixtureOfSoftmaxes",
+    "AdaptivePointer",
     "AdaptiveSoftmax",
     "ConstantComponents",
     "DirectOutputConnection",
@@ -70,6 +72,7 @@ HEADS: dict[str, str] = {
     "pointwise": "highrank.heads.pointwise:Pointwise",
     "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
     "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
+    "adaptive-pointer": "highrank.heads.adaptive.pointer:AdaptivePointer",
     "shared-tail-mos": "highrank.heads.adaptive.shared_tail:SharedTailMixtureOfSoftmaxes",
 }
 _BASES = {

@@ -152,7 +152,7 @@ class Head(nn.Module):
         if old is not None:
             bias = old.new_zeros(vocab_size)
             bias[:kept] = old[:kept]
-            self.bias = nn.Parameter(bias, old.requires_grad)
+            self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
         self.vocab_size = vocab_size
 
     def renew_components(self, num_components: int) -> None:

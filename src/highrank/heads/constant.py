@@ -83,10 +83,16 @@ class ConstantComponents(ExtendedMixture):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Topics start as the unigram distribution, each with noise of its own."""
+        """Everything starts as the unigram distribution, topics with noise of their own.
+
+        So do the softmaxes, by their bias. Otherwise the constants would explain every token better
+        at first and get all the gradient, and the softmaxes would never learn.
+        """
         super().reset_parameters()
         with torch.no_grad():
             self.topic.normal_().add_(self.log_count)
+            if self.bias is not None:
+                self.bias.copy_(self.log_count.log_softmax(0))
 
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:

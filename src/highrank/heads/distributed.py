@@ -35,7 +35,8 @@ def shard_head(head: MixtureHead, mesh: DeviceMesh) -> None:
         mesh: of one dimension.
     """
     kind = type(head)
-    if not isinstance(head, MixtureHead) or kind.log_prob_from is not MixtureHead.log_prob_from:
+    is_mixture = isinstance(head, MixtureHead) and head.logit_map is None
+    if not is_mixture or kind.log_prob_from is not MixtureHead.log_prob_from:
         raise ValueError(f"head must be a mixture of softmaxes of logits, got {kind.__name__}")
     group = mesh.get_group()
     for name, parameter in list(head.named_parameters()):

@@ -48,8 +48,7 @@ class ExtendedMixture(Head):
 
     def __init__(self, softmaxes: MixtureOfSoftmaxes, num_extra: int, extra_weight: float) -> None:
         super().__init__(softmaxes.hidden_size, softmaxes.vocab_size)
-        if not 0 < extra_weight < 1:
-            raise ValueError(f"the start weight must be between 0 and 1, got {extra_weight}")
+        check_start_weight(extra_weight)
         self.softmaxes, self.extra_weight = softmaxes, extra_weight
         self.num_components = softmaxes.num_components
         self.embedding_size = softmaxes.embedding_size
@@ -59,9 +58,7 @@ class ExtendedMixture(Head):
     def reset_parameters(self) -> None:
         """The softmaxes as they always start; gates that do not depend on the hidden state."""
         self.softmaxes.reset_parameters()
-        nn.init.zeros_(self.gate.weight)
-        each = self.extra_weight / self.gate.out_features
-        nn.init.constant_(self.gate.bias, math.log(each / (1 - self.extra_weight)))
+        start_gate(self.gate, self.extra_weight)
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -93,18 +90,13 @@ class ExtendedMixture(Head):
 
     def log_gate(self, features: Extended) -> Tensor:
         """log g, (..., 1 + J), normalised: the weight of all softmaxes together comes first."""
-        gate = features.gate
-        return F.pad(gate, (1, 0)).log_softmax(-1, dtype=at_least_float32(gate.dtype))
+        return log_gates(features.gate)
 
     def log_prob_from(self, features: Extended) -> Tensor:
         log_gate, (log_weight, context) = self.log_gate(features), features.mixture
         weight, bias = self.softmaxes.weight, self.softmaxes.bias
         log_p = mixture_log_prob(context, log_weight + log_gate[..., :1], weight, bias)  # (..., V)
-        extra = self.extra_log_prob(features.extra, log_gate[..., 1:])  # (..., V)
-        # Where both are −inf autograd would make NaN of the gradient: it never sees these.
-        impossible = (log_p == -torch.inf) & (extra == -torch.inf)
-        extra = extra.masked_fill(impossible, 0.0)
-        return torch.logaddexp(log_p, extra).masked_fill(impossible, -torch.inf)
+        return log_sum(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
 
     def _loss(
         self,
@@ -133,3 +125,27 @@ class ExtendedMixture(Head):
             **options,
         )
         return MeasuredOutput(0.0 - token_loss, loss, found)
+
+
+def log_gates(gate: Tensor) -> Tensor:
+    """log g, (..., 1 + J), normalised, from the logits (..., J) of g_1 … g_J; that of g_0 is 0."""
+    return F.pad(gate, (1, 0)).log_softmax(-1, dtype=at_least_float32(gate.dtype))
+
+
+def log_sum(log_p: Tensor, extra: Tensor) -> Tensor:
+    """log(p + extra) of logarithms (..., V), with gradients also where both are -inf."""
+    # Where both are −inf autograd would make NaN of the gradient: it never sees these.
+    impossible = (log_p == -torch.inf) & (extra == -torch.inf)
+    extra = extra.masked_fill(impossible, 0.0)
+    return torch.logaddexp(log_p, extra).masked_fill(impossible, -torch.inf)
+
+
+def check_start_weight(weight: float) -> None:
+    if not 0 < weight < 1:
+        raise ValueError(f"the start weight must be between 0 and 1, got {weight}")
+
+
+def start_gate(gate: nn.Linear, weight: float) -> None:
+    """Gates that do not depend on the hidden state, all J together of this weight."""
+    nn.init.zeros_(gate.weight)
+    nn.init.constant_(gate.bias, math.log(weight / gate.out_features / (1 - weight)))

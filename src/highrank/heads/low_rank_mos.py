@@ -36,6 +36,7 @@ class LowRankMixture(MixtureHead):
         bias: whether each token has a bias.
         start_noise: start with one B for all components, and with A of this standard deviation that
             sums to zero over them. None draws all of them independently, A of 0.02.
+        prior_bias: whether each component has a bias in P.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -51,6 +52,7 @@ class LowRankMixture(MixtureHead):
         dropout: float = 0.0,
         bias: bool = True,
         start_noise: float | None = None,
+        prior_bias: bool = False,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -69,7 +71,7 @@ class LowRankMixture(MixtureHead):
         )
         check_sizes(num_components=num_components, rank=rank)
         check_start_noise(start_noise)
-        self.rank, self.start_noise = rank, start_noise
+        self.rank, self.start_noise, self.prior_bias = rank, start_noise, prior_bias
         self.renew_components(num_components)
 
     def reset_parameters(self) -> None:
@@ -91,7 +93,7 @@ class LowRankMixture(MixtureHead):
         D, K, r = self.hidden_size, num_components, self.rank
         options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
         self.num_components = K
-        self.prior = nn.Linear(D, K, bias=False, **options)
+        self.prior = nn.Linear(D, K, bias=self.prior_bias, **options)
         self.down = nn.Linear(D, K * r, bias=False, **options)
         self.up = nn.Parameter(torch.empty(K, r, self.embedding_size, **options))
         self._start()

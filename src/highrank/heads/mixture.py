@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.base import Head, MeasuredOutput, check_sizes
@@ -21,7 +22,7 @@ from highrank.ops.mixture_cross_entropy.arguments import check_targets
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.numerics import at_least_float32, log_add
 from highrank.ops.sampling import draw
 from highrank.ops.sharding import as_in_first_process, is_distributed
 
@@ -42,7 +43,7 @@ class Mixture(NamedTuple):
 class MixtureHead(Head):
     """Base of the mixtures: the output embedding, and the contexts that meet it.
 
-    A subclass with a `logit_map` has softmaxes of mapped logits, and its own `log_prob_from`.
+    With a `logit_map` its softmaxes are those of mapped logits.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -99,6 +100,8 @@ class MixtureHead(Head):
     @property
     def rank_bound(self) -> int | None:
         """Of one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
+        if self.logit_map is not None:
+            return None
         return self.embedding_size + (1 if self.bias is None else 2)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
@@ -121,7 +124,17 @@ class MixtureHead(Head):
         return self.softmaxes(hidden)
 
     def log_prob_from(self, features: Mixture) -> Tensor:
-        return mixture_log_prob(features.context, features.log_weight, self.weight, self.bias)
+        log_weight, context = features
+        if self.logit_map is None:
+            return mixture_log_prob(context, log_weight, self.weight, self.bias)
+        found = None
+        for k in range(context.shape[-2]):
+            logits = F.linear(context[..., k, :], self.weight, self.bias)  # (..., V)
+            logits = self.logit_map(logits.to(at_least_float32(logits.dtype)))
+            log_p = log_weight[..., k, None] + logits.log_softmax(-1)
+            found = log_p if found is None else log_add(found, log_p)
+        assert found is not None
+        return found
 
     def _best(self, features: Mixture) -> Tensor:
         if not is_distributed(self.weight):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
+from highrank.heads.base import Head, check_sizes
 from highrank.heads.extra import Extended, ExtendedMixture
 from highrank.heads.mixture import Activation
 from highrank.heads.mos import MixtureOfSoftmaxes
@@ -40,74 +40,36 @@ class Pointed(NamedTuple):
     """(..., L), the token of each pair; -1 where there is none."""
 
 
-class Pointer(ExtendedMixture):
-    """K softmaxes and a pointer to the tokens that followed the last L states.
+class Pointing(Head):
+    """What heads with a pointer share: queries and keys, the memory, attention and the gate.
 
-    Args:
-        hidden_size: D.
-        vocab_size: V.
-        num_components: K, the softmaxes; one is a softmax over tanh(Linear(hidden)).
-        embedding_size: E.
-        num_states: L, how many states the pointer remembers.
-        key_size: S, the size of its keys and queries.
-        pointer_weight: g, the pointer's weight at the start.
-        activation: "tanh" or "identity", of the softmaxes' contexts.
-        dropout: on the contexts.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
+    A subclass has the linear layer `gate` from the hidden state to the logit of g.
     """
 
     is_stateful = True
+    gate: nn.Linear
 
-    def __init__(
+    def _make_pointer(
         self,
-        hidden_size: int,
-        vocab_size: int,
-        num_components: int,
-        embedding_size: int,
-        *,
-        num_states: int = 400,
-        key_size: int = 64,
-        pointer_weight: float = 0.1,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        start_noise: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        num_states: int,
+        key_size: int,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
     ) -> None:
-        softmaxes = MixtureOfSoftmaxes(
-            hidden_size,
-            vocab_size,
-            num_components,
-            embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            start_noise=start_noise,
-            device=device,
-            dtype=dtype,
-        )
-        super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
         check_sizes(num_states=num_states, key_size=key_size)
         self.num_states, self.key_size = num_states, key_size
-        self.query = nn.Linear(hidden_size, key_size, bias=False, device=device, dtype=dtype)
-        self.key = nn.Linear(hidden_size, key_size, bias=False, device=device, dtype=dtype)
-        self.reset_parameters()
+        size = self.hidden_size
+        self.query = nn.Linear(size, key_size, bias=False, device=device, dtype=dtype)
+        self.key = nn.Linear(size, key_size, bias=False, device=device, dtype=dtype)
 
-    def reset_parameters(self) -> None:
+    def _start_pointer(self) -> None:
         """Queries and keys start equal: attention is on what followed similar states, as a cache.
 
         A random projection of this size leaves products of states as they are, on average.
         """
-        super().reset_parameters()
         nn.init.normal_(self.key.weight, std=self.key_size**-0.5)
         with torch.no_grad():
             self.query.weight.copy_(self.key.weight)
-
-    def resize(self, vocab_size: int) -> None:
-        self.softmaxes.resize(vocab_size)
-        self.vocab_size = vocab_size
 
     def initial_state(self, batch_size: int) -> Memory:
         weight = self.key.weight
@@ -119,13 +81,6 @@ class Pointer(ExtendedMixture):
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
         key, token = self._joined(self.key(hidden), tokens, state)
         return Memory(key[-self.num_states :], token[-self.num_states :])
-
-    def features(self, hidden: Tensor, **past: Any) -> Extended:
-        found = super().features(hidden, **past)
-        # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
-        nothing = (found.extra.candidate < 0).all(-1, keepdim=True)  # (T, B, 1)
-        gate = found.gate.masked_fill(nothing, torch.finfo(found.gate.dtype).min)
-        return found._replace(gate=gate)
 
     def extra(
         self,
@@ -183,6 +138,75 @@ class Pointer(ExtendedMixture):
             n = rows.shape[1]
             table = rows @ key[:, block * L : block * L + n + L].mT  # (B, n, n + L)
             seen = torch.arange(n, device=device)[:, None] + torch.arange(L, device=device)
-            found.append(table.gather(-1, seen.expand(len(table), n, L)))  # (B, n, L)
+            found.append(table.gather(-1, seen.expand(table.shape[0], n, L)))  # (B, n, L)
         score = torch.cat(found, 1)
         return score.to(at_least_float32(score.dtype))
+
+    def _possible(self, gate: Tensor, extra: Pointed) -> Tensor:
+        """The gate's logits (T, B, 1), closed where there is nothing to point at."""
+        # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
+        nothing = (extra.candidate < 0).all(-1, keepdim=True)  # (T, B, 1)
+        return gate.masked_fill(nothing, torch.finfo(gate.dtype).min)
+
+
+class Pointer(Pointing, ExtendedMixture):
+    """K softmaxes and a pointer to the tokens that followed the last L states.
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        num_components: K, the softmaxes; one is a softmax over tanh(Linear(hidden)).
+        embedding_size: E.
+        num_states: L, how many states the pointer remembers.
+        key_size: S, the size of its keys and queries.
+        pointer_weight: g, the pointer's weight at the start.
+        activation: "tanh" or "identity", of the softmaxes' contexts.
+        dropout: on the contexts.
+        bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        *,
+        num_states: int = 400,
+        key_size: int = 64,
+        pointer_weight: float = 0.1,
+        activation: Activation = "tanh",
+        dropout: float = 0.0,
+        bias: bool = True,
+        start_noise: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        softmaxes = MixtureOfSoftmaxes(
+            hidden_size,
+            vocab_size,
+            num_components,
+            embedding_size,
+            activation=activation,
+            dropout=dropout,
+            bias=bias,
+            start_noise=start_noise,
+            device=device,
+            dtype=dtype,
+        )
+        super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
+        self._make_pointer(num_states, key_size, device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._start_pointer()
+
+    def resize(self, vocab_size: int) -> None:
+        self.softmaxes.resize(vocab_size)
+        self.vocab_size = vocab_size
+
+    def features(self, hidden: Tensor, **past: Any) -> Extended:
+        found = super().features(hidden, **past)
+        return found._replace(gate=self._possible(found.gate, found.extra))

@@ -20,7 +20,7 @@ from highrank.heads.mixture import Activation, Mixture, PriorMixture
 from highrank.ops.logit_map import LogitMap, Pieces, PiecewiseLinear, parse_logit_map
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, Targets
-from highrank.ops.numerics import at_least_float32, log_add
+from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
@@ -75,22 +75,6 @@ class Pointwise(PriorMixture):
         self.map_name, self.logit_map = logit_map, parse_logit_map(logit_map)
         if isinstance(self.logit_map, PiecewiseLinear):
             self.logit_map.to(device=device, dtype=dtype)
-
-    @property
-    def rank_bound(self) -> int | None:
-        return None
-
-    def log_prob_from(self, features: Mixture) -> Tensor:
-        log_p = None
-        for log_weight, context in zip(
-            features.log_weight.unbind(-1), features.context.unbind(-2), strict=True
-        ):
-            logits = F.linear(context, self.weight, self.bias)  # (..., V)
-            logits = self.logit_map(logits.to(at_least_float32(logits.dtype)))
-            part = log_weight[..., None] + logits.log_softmax(-1)
-            log_p = part if log_p is None else log_add(log_p, part)
-        assert log_p is not None
-        return log_p
 
     def _loss(
         self,

@@ -45,7 +45,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 def save_state(model: LanguageModel) -> dict[str, Tensor]:
     """The model's tensors, tied ones once."""
-    tied = _tied_names(model)
+    tied = tied_names(model)
     return {
         name: tensor.detach().contiguous()
         for name, tensor in model.state_dict().items()
@@ -55,11 +55,11 @@ def save_state(model: LanguageModel) -> dict[str, Tensor]:
 
 def load_state(model: LanguageModel, state: Mapping[str, Tensor]) -> None:
     """Fill a model with what `save_state` gave."""
-    tied = {name: state[first] for name, first in _tied_names(model).items()}
+    tied = {name: state[first] for name, first in tied_names(model).items()}
     model.load_state_dict({**state, **tied})
 
 
-def _tied_names(model: LanguageModel) -> dict[str, str]:
+def tied_names(model: LanguageModel) -> dict[str, str]:
     """The further names of parameters that have several, each with the first one."""
     first: dict[int, str] = {}
     tied = {}

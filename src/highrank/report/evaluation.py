@@ -25,12 +25,11 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     numbers = ("perplexity", *names, "tokens")
     title, caption = _title(results[0]), _notes(results)
     table = make_table(("method", "split"), numbers, title=title, caption=caption)
-    # Settings of several methods would make tall rows: they stand below.
-    is_short = len({result.method for result in results}) > 1
     for result in results:
+        # Settings and the names of files would make tall rows: they stand below and above.
         table.add_row(
-            result.method if is_short else method_text(result),
-            printable(result.split),
+            result.method,
+            "text" if result.split.startswith("text ") else printable(result.split),
             _perplexity(result.nats),
             *(f"{number:.4f}" for number in _numbers(result).values()),
             f"{result.num_tokens:,}",
@@ -55,7 +54,7 @@ def _unit(result: Result) -> str:
 
 
 def _notes(results: Sequence[Result]) -> str:
-    """What the columns are, and what the rows must not be compared with."""
+    """The settings, what the columns are, and what the rows must not be compared with."""
     first, methods = results[0], {result.method for result in results}
     note = f"perplexity and nats: per {_unit(first)}. tokens: how many were predicted, with <eos>."
     if first.bits_per_byte is None:
@@ -68,12 +67,19 @@ def _notes(results: Sequence[Result]) -> str:
             " bits/byte, bits/char: over the whole text; what <unk> stands for is not spelled, so "
             "they are lower bounds."
         )
-    if len(methods) > 1:
-        texts = dict.fromkeys(map(method_text, results))
-        return "\n".join([*(f"{text}." for text in texts), note])
-    if methods != {"static"} and first.split in ("valid", "test"):
+    if "static" not in methods and first.split in ("valid", "test"):
         note += f" {first.method} has one stream: compare with static --batch-size 1."
-    return note
+    return "\n".join([*_settings(results), note])
+
+
+def _settings(results: Sequence[Result]) -> list[str]:
+    """A line for each method, or for each split where its settings differ."""
+    splits: dict[str, list[str]] = {}
+    for result in results:
+        splits.setdefault(method_text(result), []).append(printable(result.split))
+    if len(splits) == len({result.method for result in results}):
+        return [f"{text}." for text in splits]
+    return [f"{', '.join(of)}: {text}." for text, of in splits.items()]
 
 
 def _title(result: Result) -> str:

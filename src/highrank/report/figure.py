@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ PANEL = (4.4, 3.5)
 FONT_SIZE = 12
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
+# More labels than these take several rows of the legend.
+MOST_LABELS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class Series:
     marker_spacing: float | None = None
     """Between the markers of a line with many points, as a fraction of the chart's diagonal; such
     a line has none if None."""
+    intervals: Sequence[tuple[float, float]] = ()
+    """A vertical line through each point of a line, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +123,7 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
             handles,
             order,
             loc="outside upper left",
-            ncols=len(order),
+            ncols=len(order) if len(order) <= MOST_LABELS else 2 * len(charts),
             borderaxespad=margin * 72 / FONT_SIZE,
         )
     return figure
@@ -179,8 +184,11 @@ def _draw_lines(axes: "Axes", chart: Lines) -> None:
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
             **_look(line.style, has_marker=not is_long or spacing is not None),
         )
+        for x, (low, high) in zip(line.x, line.intervals, strict=False):
+            ends = [_shown(y, chart.y) for y in (low, high)]
+            axes.plot([_shown(x, chart.x)] * 2, ends, color=LIGHT[line.style.color], linewidth=1.2)
     xs = [x for line in chart.series for x in line.x] + [mark.x for mark in chart.marks]
-    ys = [y for line in chart.series for y in line.y]
+    ys = [y for line in chart.series for y in (*line.y, *chain(*line.intervals))]
     _scale(axes, "x", chart.x, xs)
     # The labels of the marks stand in a strip above the data.
     _scale(axes, "y", chart.y, ys, headroom=0.14 if chart.marks else 0.0)
@@ -274,8 +282,16 @@ def _log_ticks(low: float, high: float) -> list[float]:
     if last - first >= 2:
         return decades
     digits = (1, 2, 5) if high / low > 5 else range(1, 10)
-    around = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits]
-    return [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
+    # One number alone gives no scale.
+    return _ticks_of(digits, low, high, 2) or _ticks_of([n / 2 for n in range(2, 20)], low, high)
+
+
+def _ticks_of(digits: Iterable[float], low: float, high: float, least: int = 1) -> list[float]:
+    """These digits times powers of ten, from low to high; none if there are not so many."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    around = [digit * 10.0**n for n in powers for digit in digits]
+    found = [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
+    return found if len(found) >= least else []
 
 
 def _tick_label(value: float, is_floor: bool = False) -> str:

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from highrank.environment import Environment
+from highrank.files import path_text
 
 SPACE, NEWLINE = "␣", "⏎"
 # How byte-level and SentencePiece vocabularies write a space, a newline and a tab.
@@ -51,7 +52,7 @@ def printable(text: str) -> str:
     kept = "\n\t"
     return "".join(
         _escaped(character) if _is_invisible(character) and character not in kept else character
-        for character in text
+        for character in path_text(text)
     )
 
 
@@ -118,7 +119,8 @@ def environment_text(environment: Environment) -> str:
     commit = "" if environment.commit is None else f" ({environment.commit})"
     return (
         f"highrank {environment.highrank}{commit}, torch {environment.torch}, Python "
-        f"{environment.python}, {environment.threads} threads, {environment.cpu}, "
+        f"{environment.python}, {environment.threads} "
+        f"thread{'' if environment.threads == 1 else 's'}, {environment.cpu}, "
         f"{environment.platform}, {environment.date} UTC"
     )
 

@@ -80,5 +80,5 @@ def write_html(html: str, path: Path) -> None:
 
 def _glued(text: str) -> str:
     """Keep "d = 16", "1 %" and "I(a; b)" on one line, by no-break spaces."""
-    spaces = r"(?<=\S)\s(?=[=+−≤%])|(?<=[=+−≤])\s(?=\S)|(?<=;)\s(?=\w+\))"
+    spaces = r"(?<=\S)\s(?=[=+−≤≥%])|(?<=[=+−≤≥])\s(?=\S)|(?<=;)\s(?=\w+\))"
     return re.sub(spaces, "\u00a0", text)

@@ -1,7 +1,12 @@
-"""Averaged SGD that starts when validation stops improving: NT-ASGD, Merity et al. (2018).
+"""Averages of a run's weights, and when they start.
 
-The average is the plain mean of all iterates since it started. torch.optim.ASGD, which the original
-code uses, leaves out the first iterate and applies each step's learning rate one step late.
+NT-ASGD, Merity et al. (2018), starts when validation stops improving; its average is the plain mean
+of all iterates since. torch.optim.ASGD, which the original code uses, leaves out the first iterate
+and applies each step's learning rate one step late.
+
+Polynomial-decay averaging, Shamir and Zhang (2013), arXiv 1212.1824, weights the iterates by a
+power of their step: whenever a run at a constant rate is stopped, its average is of the last steps,
+as many as are a fixed fraction of the run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +21,22 @@ def is_non_monotonic(history: Sequence[float], value: float, n: int) -> bool:
 
 
 class Average:
-    """The mean of a model's parameters over the updates since it was made."""
+    """The mean of a model's parameters over the updates since it was made.
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    Args:
+        power: γ. Update t has about the weight t^γ, so that the mean is of the last 1 / (γ + 1) of
+            all updates; 0 is the plain mean.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], power: float = 0.0) -> None:
         self.values = [p.detach().clone() for p in parameters]
-        self.count = 0
+        self.count, self.power = 0, power
 
     @torch.no_grad()
     def update(self, parameters: Iterable[nn.Parameter]) -> None:
         self.count += 1
         for value, p in zip(self.values, parameters, strict=True):
-            value.lerp_(p, 1 / self.count)
+            value.lerp_(p, (1 + self.power) / (self.count + self.power))
 
     def state_dict(self) -> dict[str, list[Tensor] | int]:
         return {"values": self.values, "count": self.count}

@@ -30,6 +30,8 @@ class Clock:
     def __init__(self, budget: float | None, num_valid: int) -> None:
         self.budget, self.num_valid = budget, num_valid
         self.seconds, self.validation_seconds = 0.0, 0.0
+        # Of the windows alone: what training takes of the processor, whatever else it does.
+        self.window_seconds, self.cpu_seconds = 0.0, 0.0
         self.validated_components = 0
         self.ended_budget: float | None = None
         self.is_warm = False
@@ -44,8 +46,10 @@ class Clock:
         # A coarse clock may not have moved.
         return sum(tokens for tokens, _ in self.windows) / elapsed if elapsed > 0 else None
 
-    def add_window(self, tokens: int, seconds: float) -> None:
+    def add_window(self, tokens: int, seconds: float, cpu_seconds: float = 0.0) -> None:
         self.seconds += seconds
+        self.window_seconds += seconds
+        self.cpu_seconds += cpu_seconds
         # The first of a session takes longer than any other.
         if self.is_warm:
             self.windows.append((tokens, seconds))
@@ -98,7 +102,8 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         names = ("seconds", "validation_seconds", "validated_components", "budget", "ended_budget")
-        return {name: getattr(self, name) for name in (*names, "furthest")}
+        more = ("furthest", "window_seconds", "cpu_seconds")
+        return {name: getattr(self, name) for name in (*names, *more)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume; the old budget holds unless a new one was given."""

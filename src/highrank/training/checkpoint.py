@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from highrank.files import write_atomically
+from highrank.files import is_disk_full, write_atomically
 from highrank.models.tensors import content_sha256, write_tensors
+from highrank.run import CHECKPOINT_FILE
 
 FORMAT = 4
 # Keys of the checkpoint by the format that they were last used in.
@@ -20,7 +21,13 @@ RENAMED_KEYS: dict[int, dict[str, str]] = {2: {"text_sha256": "corpus_sha256"}, 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     content = {"format": FORMAT, "sha256": content_sha256(state), **state}
     with _explaining_failures(path):
-        write_atomically(path, lambda temporary: torch.save(content, temporary))
+        write_atomically(path, lambda temporary: _save(content, temporary))
+
+
+def _save(content: dict[str, Any], path: Path) -> None:
+    # To a file that Python has opened: torch's own hides why it could not be written.
+    with path.open("wb") as file:
+        torch.save(content, file)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -65,12 +72,15 @@ def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
 
 @contextmanager
 def _explaining_failures(path: Path) -> Iterator[None]:
-    """When the disk is full: torch and safetensors have errors of their own for it."""
+    """What is lost and what is not; torch and safetensors have errors of their own."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise OSError(
-            f"{path} could not be written: {reason}. The last checkpoint is whole: when "
-            "the disk has space again, the same command with --resume continues from it"
-        ) from None
+        text = f"{path} could not be written: {reason}."
+        if is_disk_full(error):
+            text = f"The disk is full: {path} was not written."
+        hope = "The run has not begun: the same command begins it once there is space."
+        if path.with_name(CHECKPOINT_FILE).exists():
+            hope = "The last checkpoint is whole: --resume continues from it once there is space."
+        raise OSError(f"{text} {hope}") from None

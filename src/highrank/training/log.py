@@ -36,12 +36,12 @@ class MetricsLog:
         weakref.finalize(self, os.close, self.handle)
         if not lock_file(self.handle):
             raise ValueError(f"the run must not be in training elsewhere, got {path.parent}")
-        self.text = ""
-        """All lines."""
+        self.path, self.text = path, ""
+        """The file, and all of its lines."""
 
     def write(self, **values: Any) -> None:
         line = json.dumps(values) + "\n"
-        _write(self.handle, line.encode())
+        self._append(line.encode())
         self.text += line
 
     def restore(self, text: str) -> None:
@@ -51,7 +51,7 @@ class MetricsLog:
             os.ftruncate(self.handle, len(content))
         else:
             os.ftruncate(self.handle, 0)
-            _write(self.handle, content)
+            self._append(content)
         self.text = text
 
     def whole_lines(self, length: int) -> str:
@@ -69,6 +69,14 @@ class MetricsLog:
 
     def read(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.text.splitlines()]
+
+    def _append(self, content: bytes) -> None:
+        try:
+            _write(self.handle, content)
+        except OSError as error:
+            # The system knows the handle only.
+            error.filename = str(self.path)
+            raise
 
     def _head(self, length: int) -> bytes:
         with os.fdopen(os.dup(self.handle), "rb") as file:

@@ -38,7 +38,14 @@ SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Enough of a log to find out whether the run had begun.
 FIRST_BYTES = 10_000
 # What a run counts, besides its trainer and its clock.
-COUNTERS = ("num_tokens", "validated_step", "valid_loss", "step_loss", "step_tokens")
+COUNTERS = (
+    "num_tokens",
+    "validated_step",
+    "validated_tokens",
+    "valid_loss",
+    "step_loss",
+    "step_tokens",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,7 @@ class Outcome:
     """How a run ended."""
 
     reason: str
-    """"finished", "out of time" or "interrupted"."""
+    """"finished", "out of time", "interrupted" or "paused"."""
     best_valid_loss: float
     num_tokens: int
     """Trained on, over all epochs."""
@@ -103,7 +110,7 @@ class Run:
         self.corpus_sha256 = {name: split_sha256(corpus, name) for name in ("train", "valid")}
         state = self._read_checkpoint(config)
         self.trainer = make_trainer(config, len(corpus.vocabulary), train, device, folder)
-        self.num_tokens, self.validated_step = 0, -1
+        self.num_tokens, self.validated_step, self.validated_tokens = 0, -1, 0
         self.valid_loss: float | None = None
         # Of the steps since the last line of the log.
         self.step_loss, self.step_tokens = 0.0, 0
@@ -128,10 +135,19 @@ class Run:
         """K, at the moment."""
         return self.trainer.num_components
 
-    def go(self) -> Outcome:
-        """Train until the end. Raises `Diverged` with the step and the last good checkpoint."""
+    def go(
+        self,
+        pause_when: Callable[[], bool] = lambda: False,
+        validate_when: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Train until the end. Raises `Diverged` with the step and the last good checkpoint.
+
+        Args:
+            pause_when: is asked before each window; the run may then be continued, or resumed.
+            validate_when: is asked before each window whether to validate also within an epoch.
+        """
         with listening(self._note_signal):
-            reason = self._train()
+            reason = self._train(pause_when, validate_when)
         self.save()
         trainer = self.trainer
         return Outcome(
@@ -167,7 +183,7 @@ class Run:
             return None
         state = load_checkpoint(path)
         if "config" in state:
-            check_same_config(self.folder, config_from_json(state["config"]), config)
+            check_same_config(self.folder, _config_of(state["config"], path), config)
         for name, digest in state.get("corpus_sha256", {}).items():
             if digest != self.corpus_sha256.get(name):
                 raise ValueError(
@@ -192,7 +208,7 @@ class Run:
         if self.valid_loss is not None:
             save_model(self.folder / MODEL_FILE, self.trainer.best_state)
 
-    def _train(self) -> str:
+    def _train(self, pause_when: Callable[[], bool], validate_when: Callable[[], bool]) -> str:
         trainer, saved = self.trainer, time.monotonic()
         if trainer.step == 0:
             self.save()
@@ -208,13 +224,16 @@ class Run:
                 is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
-            if is_out_of_time or trainer.is_epoch_over:
-                if not self._validate(is_out_of_time):
+            is_due = self._is_validation_due or validate_when()
+            if is_out_of_time or trainer.is_epoch_over or is_due:
+                if not self.validate(is_out_of_time):
                     return "interrupted"
                 saved = time.monotonic()
                 if is_out_of_time:
                     return "out of time"
                 continue
+            if pause_when():
+                return "paused"
             self._train_window()
             if self.stop_signal is not None:
                 return "interrupted"
@@ -222,15 +241,21 @@ class Run:
                 self.save()
                 saved = time.monotonic()
 
+    @property
+    def _is_validation_due(self) -> bool:
+        every = self.trainer.config.validate_every
+        return every is not None and self.num_tokens - self.validated_tokens >= every
+
     def _train_window(self) -> None:
-        start, trainer, num_components = time.monotonic(), self.trainer, self.num_components
+        trainer, num_components = self.trainer, self.num_components
+        start, cpu_start = time.monotonic(), time.process_time()
         try:
             tokens = trainer.train_window(self.progress)
         except Diverged as error:
             raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
         if self.num_components == num_components:
-            self.clock.add_window(tokens, elapsed)
+            self.clock.add_window(tokens, elapsed, time.process_time() - cpu_start)
         else:
             self.clock.add_growth(elapsed)
             position = {"step": trainer.step - 1, "tokens": self.num_tokens}
@@ -256,6 +281,7 @@ class Run:
             num_components=self.num_components,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
+            cpu_seconds=round(self.clock.cpu_seconds, 3),
         )
         self.step_loss, self.step_tokens = 0.0, 0
 
@@ -272,7 +298,7 @@ class Run:
             f"--{stage}.lr {trainer.stage.lr / 3:.2g}",
         )
 
-    def _validate(self, is_out_of_time: bool) -> bool:
+    def validate(self, is_out_of_time: bool = False) -> bool:
         """Validate, take note, save. Returns False if a signal came in between."""
         start, trainer = time.monotonic(), self.trainer
         try:
@@ -281,8 +307,10 @@ class Run:
             return False
         if not math.isfinite(valid.nats):
             raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
+        use = trainer.mixture_use(self.valid)
         self.clock.add_validation(time.monotonic() - start, self.num_components)
         self.valid_loss, self.validated_step = valid.nats, trainer.step
+        self.validated_tokens = self.num_tokens
         if is_out_of_time:
             self.clock.end()
         self.note(
@@ -295,9 +323,11 @@ class Run:
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
             num_components=self.num_components,
+            **use,
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
+            cpu_seconds=round(self.clock.cpu_seconds, 3),
         )
         # Before the next epoch begins with a training loss of its own.
         self._show()
@@ -330,6 +360,14 @@ class Run:
                 valid_loss=self.valid_loss,
             )
         )
+
+
+def _config_of(values: Any, path: Path) -> RunConfig:
+    """The configuration in a checkpoint."""
+    try:
+        return config_from_json(values)
+    except ValueError as error:
+        raise ValueError(f"{path} must have a run's configuration: {error}") from None
 
 
 def make_trainer(

@@ -6,7 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.analysis.components import ComponentReport, model_components
+from highrank.analysis.components import (
+    ComponentReport,
+    MixtureUse,
+    mixture_use,
+    model_components,
+)
 from highrank.evaluation.static import Evaluation, ProgressBar, evaluate, no_progress
 from highrank.run import load
 from highrank.training.loop import Outcome, Run
@@ -18,7 +23,9 @@ class TrainingResult:
     outcome: Outcome
     num_parameters: int
     mixture: ComponentReport | None
-    """At the start of valid; None without a mixture of softmaxes."""
+    """At the start of valid; None without a mixture of softmaxes over one output embedding."""
+    use: MixtureUse | None
+    """The same in two numbers, also of adaptive mixtures."""
     valid: Evaluation
     """As it was when the best model was saved."""
     test: Evaluation | None
@@ -30,7 +37,8 @@ class TrainingResult:
             "run": self.run,
             **asdict(self.outcome),
             "num_parameters": self.num_parameters,
-            "specialisation": None if self.mixture is None else self.mixture.specialisation,
+            "specialisation": self.use and self.use.specialisation,
+            "effective_components": self.use and self.use.effective_components,
             "mixture_state": None if self.mixture is None else self.mixture.state,
             "valid": {"perplexity": self.valid.perplexity, **self.valid._asdict()},
             "test": self.test and {"perplexity": self.test.perplexity, **self.test._asdict()},
@@ -68,6 +76,7 @@ def finish(
         outcome=outcome,
         num_parameters=sum(p.numel() for p in run.trainer.model.parameters()),
         mixture=model_components(model, run.valid),
+        use=mixture_use(model, run.valid),
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,

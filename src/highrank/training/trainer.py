@@ -6,6 +6,7 @@ T time, B streams, D hidden size.
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from highrank.analysis.components import mixture_use
 from highrank.config import RunConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.evaluation.static import Evaluation, evaluate
@@ -141,6 +143,13 @@ class Trainer:
         with self._averaged():
             return evaluate(self.model, valid, self.config.valid_batch_size, **options)
 
+    def mixture_use(self, valid: NDArray[np.integer]) -> dict[str, float]:
+        """What the components do at the start of a split; empty without a mixture."""
+        self.model.eval()
+        with self._averaged():
+            use = mixture_use(self.model, valid)
+        return {} if use is None else asdict(use)
+
     def note_validation(self, valid_loss: float) -> bool:
         """Keep the weights if they are the best so far; returns whether they are."""
         if valid_loss >= self.best:
@@ -163,7 +172,7 @@ class Trainer:
             if stage.switch_epoch is not None:
                 is_triggered = self.epoch == stage.switch_epoch
             if is_triggered:
-                self.average = Average(self.model.parameters())
+                self.average = self._make_average()
         if not was_averaging or stop is not None:
             self.history.append(valid_loss)
         self.epoch += 1
@@ -213,7 +222,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.average = None
         if state["average"] is not None:
-            self.average = Average(self.model.parameters())
+            self.average = self._make_average()
             self.average.load_state_dict(state["average"])
         shapes = [tensor.shape for tensor in tensors_of(self.hidden_state)]
         if (found := [tensor.shape for tensor in tensors_of(state["hidden_state"])]) != shapes:
@@ -239,11 +248,14 @@ class Trainer:
     def _averaged(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else replaced(self.model, self.average.values)
 
+    def _make_average(self) -> Average:
+        return Average(self.model.parameters(), self.stage.average_power or 0.0)
+
     def _start_stage(self) -> None:
         self.is_stage_over = False
         self.optimizer = self._make_optimizer()
-        asgd = self.stage.optimizer == "asgd"
-        self.average = Average(self.model.parameters()) if asgd else None
+        is_averaging = self.stage.optimizer == "asgd" or self.stage.average_power is not None
+        self.average = self._make_average() if is_averaging else None
         self._start_epoch()
 
     def _start_epoch(self) -> None:
@@ -321,7 +333,7 @@ class Trainer:
             if p in state:
                 self.optimizer.state[p] = state[p]
         if self.average is not None:
-            self.average = Average(self.model.parameters())
+            self.average = self._make_average()
         # The best model is to be a mixture: what was best before it grew no longer counts.
         self.best = math.inf
 

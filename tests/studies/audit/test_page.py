@@ -37,12 +37,21 @@ def table_of(page, title):
     return [tuple(map(plain, re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.S))) for row in rows]
 
 
-def test_the_page_opens_with_the_answer_in_one_sentence(page, make):
-    lead = plain(re.search(r'<p class="lead">(.*?)</p>', page, flags=re.S)[1])
+def lead_of(page):
+    return plain(re.search(r'<p class="lead">(.*?)</p>', page, flags=re.S)[1])
+
+
+def test_the_page_opens_with_the_question_and_the_answer_in_one_sentence(page, make):
     question = "Does the bound of one softmax limit these models?"
-    assert lead == f"{question} Yes for softmax-0; no for mos-0."
-    one = audit_page(make.result(make.softmax()))
-    assert '<p class="lead">Yes: rank 17 of at most 17 is used up;' in one
+    assert lead_of(page) == f"{question} Yes for softmax-0; no for mos-0."
+    question = "Does the bound of one softmax limit this model?"
+    answer = "Yes: rank 17 of at most 17 is used up;"
+    assert lead_of(audit_page(make.result(make.softmax()))).startswith(f"{question} {answer}")
+
+
+def test_six_models_stand_in_a_dense_table(make):
+    assert 'class="labels dense"' in audit_page(make.result(*[make.softmax()] * 6))
+    assert 'class="labels dense"' not in audit_page(make.result(*[make.softmax()] * 5))
 
 
 def test_the_answer_of_each_model_stands_first_with_the_rule_and_what_it_does_not_mean(page):
@@ -169,3 +178,11 @@ def test_the_name_in_the_title_is_whole_and_smaller_where_it_is_long(make):
     page = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
     title = re.search(r"<h1>(.*?)</h1>", page, flags=re.S)[1]
     assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o</span>' in title
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("runs/caf\udcc3\udca9", "café"), ("runs/caf\udce9", r"caf\udce9")]
+)
+def test_names_beyond_ascii_are_written_under_any_locale(name, shown, make):
+    page = audit_page(make.result(replace(make.softmax(), name=name)))
+    assert shown in page.encode().decode()

@@ -70,9 +70,14 @@ def test_every_measure_of_rank_has_a_row(make):
 
 def test_answers_stand_before_the_table(make):
     softmax, mos = make.softmax(), make.mos()
-    assert printed(make.result(softmax)).startswith("Yes: rank 17 of at most 17 is used up")
+    question, first, *_ = printed(make.result(softmax)).splitlines()
+    assert question == "Does the bound of one softmax limit this model?"
+    assert first.startswith("Yes: rank 17 of at most 17 is used up")
     both = " ".join(printed(make.result(softmax, mos)).split())
-    assert both.startswith("softmax-0: Yes: ") and "mos-0: No: the 4 components have" in both
+    assert (
+        "limit these models? softmax-0: Yes: " in both
+        and "mos-0: No: the 4 components have" in both
+    )
     assert both.index("mos-0: No") < both.index("perplexity, sampled")
 
 

@@ -10,7 +10,7 @@ N tokens, D hidden size, K components, E embedding size, V vocabulary, R frequen
 band 0 has the frequent tokens, band i tail i. `...` is any leading dimensions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,6 +35,9 @@ from highrank.ops.numerics import at_least_float32
 from highrank.ops.row_blocks import inverse, row_blocks
 from highrank.ops.sampling import draw
 from highrank.ops.tracing import is_traced
+
+Bands = tuple[Sequence[Tensor], Sequence[Tensor | None]]
+"""The output embedding and the bias of each."""
 
 
 class Features(NamedTuple):
@@ -223,6 +226,8 @@ class AdaptiveHead(Head):
         )
         token_loss = part.new_zeros(len(ids)).index_copy(0, used, part)
         token_loss[kept[impossible]] = torch.inf
+        # What no bias forbids may be impossible in a subclass.
+        impossible = token_loss[kept] == torch.inf
         token_loss = token_loss.reshape(target.shape)
         if reduction == "none":
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
@@ -239,23 +244,33 @@ class AdaptiveHead(Head):
         """
         rows, biases = self._rows(), self._biases()
         context, weight, bias = self._first(features, rows, biases)
-        band = torch.bucketize(rank, rank.new_tensor(self.cutoffs), right=True)  # (N,)
-        target = torch.where(band == 0, rank, self.num_frequent + band - 1)
+        log_weight, (_, target) = features.log_weight, self._places(rank)
         settings: dict[str, Any] = {"reduction": reduction, "chunk_bytes": chunk_bytes}
         token_loss, total, _ = mixture_loss(
-            context, features.log_weight, weight, target, bias=bias, **settings
+            context, log_weight, weight, target, bias=bias, **settings
         )
+        for inside, part, more, _ in self._tail_losses(features, rank, (rows, biases), settings):
+            token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
+        return token_loss, total
+
+    def _places(self, rank: Tensor) -> tuple[Tensor, Tensor]:
+        """The band (N,) of each target, and its column (N,) in the first softmaxes."""
+        band = torch.bucketize(rank, rank.new_tensor(self.cutoffs), right=True)
+        return band, torch.where(band == 0, rank, self.num_frequent + band - 1)
+
+    def _tail_losses(
+        self, features: Features, rank: Tensor, bands: Bands, settings: dict[str, Any]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]]:
+        """Of each tail: which targets are in it, and their `mixture_loss`, -log q_i of each."""
+        (rows, biases), (band, _) = bands, self._places(rank)
         for tail in range(1, len(self.sizes)):
             # Also of no tokens: every parameter then has a gradient, as data parallelism wants.
             inside = (band == tail).nonzero().squeeze(1)
             chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
             log_weight, context = self._tail_mixture(tail, chosen)
             target = rank[inside] - self.cutoffs[tail - 1]
-            part, more, _ = mixture_loss(
-                context, log_weight, rows[tail], target, bias=biases[tail], **settings
-            )
-            token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
-        return token_loss, total
+            weight, bias = rows[tail], biases[tail]
+            yield inside, *mixture_loss(context, log_weight, weight, target, bias=bias, **settings)
 
     def _draw(self, features: Features, generator: torch.Generator | None) -> Tensor:
         """Band and component first, then the token: tails only where they were drawn."""

@@ -29,7 +29,6 @@ from highrank.analysis.components import COLLAPSED, ComponentReport
 from highrank.analysis.rank import rank_bound
 from highrank.studies.audit.result import Answer, HeadFacts, RankFacts, TextFacts
 
-QUESTION = "Does the bound of one softmax limit these models?"
 # As they are printed.
 VERDICTS = {"yes": "yes", "no": "no", "unknown": "cannot tell"}
 # The effective ranks of the rule: of what matters most, and of nearly all.
@@ -89,7 +88,13 @@ def joint_answer(names: Sequence[str], answers: Sequence[Answer]) -> str:
         return answers[0].sentence
     found = by_verdict(names, answers).items()
     parts = "; ".join(f"{verdict} for {', '.join(of)}" for verdict, of in found)
-    return f"{QUESTION} {parts[0].upper()}{parts[1:]}."
+    return f"{question(len(answers))} {parts[0].upper()}{parts[1:]}."
+
+
+def question(num_models: int) -> str:
+    """What is answered."""
+    which = "this model" if num_models == 1 else "these models"
+    return f"Does the bound of one softmax limit {which}?"
 
 
 def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, list[str]]:

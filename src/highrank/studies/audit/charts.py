@@ -263,4 +263,6 @@ def _mark_bounds(axes: Any, models: Sequence[ModelAudit]) -> None:
             verticalalignment="top",
             color=LIGHT["muted"],
             fontsize=NOTE_SIZE,
+            # The lines of other bounds do not cross it out.
+            bbox={"facecolor": LIGHT["surface"], "edgecolor": "none", "pad": 0.5},
         )

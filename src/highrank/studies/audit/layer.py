@@ -29,7 +29,9 @@ from highrank.analysis.svd import (
 )
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
-from highrank.integrations.huggingface import OutputLayer
+from highrank.integrations.output_layer import OutputLayer
+from highrank.integrations.pretrained.output import HeadOutputLayer
+from highrank.ops.logit_map import Softcap
 from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 
 OnProgress = Callable[[float, str], None]
@@ -82,6 +84,17 @@ class Plan:
     reason: str
 
 
+def upgraded_layer(output: HeadOutputLayer, *, is_tied: bool, dtype: torch.dtype) -> Layer:
+    """The head of an upgraded Hugging Face model, for hidden states that are scaled already.
+
+    Args:
+        dtype: in which its output embedding is stored.
+    """
+    layer = head_layer(copy.deepcopy(output.head).cpu(), is_tied=is_tied, hidden_bound=None)
+    facts = replace(layer.facts, scale=output.scale, dtype=_name(dtype))
+    return replace(layer, facts=facts)
+
+
 def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Layer:
     """Any head of ours; of one that is no mixture only its log-probabilities are known.
 
@@ -103,7 +116,7 @@ def head_layer(head: Head, *, is_tied: bool, hidden_bound: float | None) -> Laye
             context_size=head.embedding_size,
             num_components=head.num_components,
             has_bias=has_bias,
-            softcap=None,
+            softcap=head.logit_map.cap if isinstance(head.logit_map, Softcap) else None,
             scale=1.0,
             dtype=_name(head.weight.dtype),
             is_tied=is_tied,

@@ -30,6 +30,7 @@ from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256
 from highrank.heads import Head
 from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
+from highrank.integrations.huggingface import LoadedModel as HuggingFaceReader
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun, load_run
 from highrank.studies.audit.layer import (
@@ -37,6 +38,7 @@ from highrank.studies.audit.layer import (
     OnProgress,
     head_layer,
     hugging_face_layer,
+    upgraded_layer,
     with_random_weights,
 )
 from highrank.studies.audit.stateful import FromVectors, vectors_of
@@ -199,7 +201,7 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         return LoadedModel(
             architecture=reader.architecture,
             num_parameters=reader.num_parameters,
-            layer=hugging_face_layer(reader.layer),
+            layer=_layer_of(reader),
             hidden_states=reader.states,
         )
 
@@ -213,6 +215,14 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
         token=model.token,
         load=load,
     )
+
+
+def _layer_of(reader: HuggingFaceReader) -> Layer:
+    """The linear layer of most models, or the head of an upgraded one."""
+    if reader.output is None:
+        assert reader.layer is not None
+        return hugging_face_layer(reader.layer)
+    return upgraded_layer(reader.output, is_tied=reader.is_tied, dtype=reader.stored)
 
 
 def choose_windows(

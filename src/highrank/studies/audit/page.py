@@ -17,7 +17,7 @@ from highrank.report.formats import (
     power,
 )
 from highrank.report.page import Column, render
-from highrank.studies.audit.answer import EFFECTIVE, QUESTION, by_verdict, joint_answer
+from highrank.studies.audit.answer import EFFECTIVE, by_verdict, joint_answer, question
 from highrank.studies.audit.charts import (
     draw_differences,
     draw_growth,
@@ -102,7 +102,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
         "studies/audit/page.html.j2",
         title=f"The output layer of {names[0]}" if is_single else f"{len(names)} output layers",
         answer=joint_answer(names, [model.answer for model in models]),
-        question=QUESTION,
+        question=question(len(names)),
         verdicts=by_verdict(names, [model.answer for model in models]),
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
         f"{duration(result.elapsed)}",

@@ -15,7 +15,7 @@ class HeadFacts:
     """The output layer, as the model's files give it."""
 
     kind: str
-    """"softmax", "moc" or "mos"; a Hugging Face model's head is a "softmax"."""
+    """A key of `highrank.heads.HEADS`; "softmax" for a Hugging Face model as it comes."""
     vocab_size: int
     """V."""
     context_size: int

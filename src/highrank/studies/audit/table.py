@@ -12,9 +12,10 @@ from rich.text import Text
 
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
+from highrank.files import path_text
 from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
-from highrank.studies.audit.answer import EFFECTIVE, FINE
+from highrank.studies.audit.answer import EFFECTIVE, FINE, question
 from highrank.studies.audit.result import AuditResult, ModelAudit
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
@@ -29,11 +30,12 @@ Cells = dict[str, Callable[[ModelAudit], str]]
 
 
 def audit_table(result: AuditResult) -> Group:
-    """The answers, then the key numbers of every model, 80 columns wide at most."""
+    """The question, the answers, then the key numbers of every model, 80 columns wide at most."""
     names = short_names(result.models)
     rows = [*key_rows(result.models), *_health_rows(result.models)]
     number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
-    shown: list[RenderableType] = [Text(line) for line in answers(names, result.models)]
+    lines = [question(len(names)), *answers(names, result.models)]
+    shown: list[RenderableType] = [Text(line) for line in lines]
     for start in range(0, len(names), number):
         part = slice(start, start + number)
         cells = [(label, *cells[part]) for label, *cells in rows]
@@ -116,7 +118,7 @@ def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
 
 def legible_name(name: str) -> str:
     """A path or an address: a space in it is one, unlike that of a token."""
-    return legible(name, "run", 200).replace("␣", " ")
+    return legible(path_text(name), "run", 200).replace("␣", " ")
 
 
 def unargmaxable_verdict(model: ModelAudit) -> str:

@@ -23,6 +23,8 @@ from highrank.studies.bench import harness
 CONTROL = "softmax, E"
 # A power of two, which Mixtape asks for.
 NUM_COMPONENTS = 4
+# Heads that are meant to stand beside one softmax.
+SINGLE = ("constant", "pointer", "pointwise")
 SEED, LENGTH, BATCH_SIZE = 0, 70, 10
 SIZES = ((64, 10_000), (256, 10_000), (64, 50_000), (256, 50_000))
 
@@ -94,7 +96,7 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
     """A function that does a forward and a backward pass, and returns the loss."""
     config = presets.get("ptb-small-mos")
     kind = "mos" if name == CONTROL else name
-    has_components = "num_components" in head_arguments(kind) and name != CONTROL
+    is_mixture = "num_components" in head_arguments(kind) and name not in (CONTROL, *SINGLE)
     config = replace(
         config,
         # The plain softmax has no context of its own: its hidden states have the size E.
@@ -103,9 +105,7 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
             embedding_size=embedding_size,
             hidden_sizes=(320, embedding_size if kind == "softmax" else 256),
         ),
-        head=HeadConfig(
-            kind=kind, num_components=NUM_COMPONENTS if has_components else 1, dropout=0.0
-        ),
+        head=HeadConfig(kind=kind, num_components=NUM_COMPONENTS if is_mixture else 1, dropout=0.0),
     )
     torch.manual_seed(SEED)
     # As frequent as in Zipf's law: what an adaptive head is made for.

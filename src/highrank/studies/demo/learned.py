@@ -8,15 +8,13 @@ language's own on the same test tokens: what is left is the model's excess, and 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from highrank.analysis.components import specialisation
+from highrank.analysis.components import mixture_use
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
-from highrank.data.vocabulary import Vocabulary
+from highrank.data.sampled import SampledCorpus, sample_corpus
 from highrank.evaluation.static import evaluate
 from highrank.run import load
 from highrank.studies.demo.fit import fit_head
@@ -35,18 +33,6 @@ VARIANTS = {
     "mos": replace(SOFTMAX, num_components=NUM_COMPONENTS),
     "mos, grown": replace(SOFTMAX, num_components=NUM_COMPONENTS, grow_at=0.4),
 }
-
-
-class SampledCorpus(NamedTuple):
-    """What training needs of a corpus, sampled from a language."""
-
-    vocabulary: Vocabulary
-    tokens: dict[str, NDArray[np.integer]]
-    floor: float
-    """Loss of the language itself on the test tokens, in nats per token."""
-
-    def split(self, name: str) -> NDArray[np.integer]:
-        return self.tokens[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +127,7 @@ def _learned_head(
     name: str, language: Language, corpus: SampledCorpus, run: Path, outcome: Outcome, seed: int
 ) -> LearnedHead:
     model, _ = load(run)
-    variant = VARIANTS[name]
+    variant, use = VARIANTS[name], mixture_use(model, corpus.split("valid"))
     optimum = fit_head(language, "mos", CONTEXT_SIZE, variant.num_components, seed)
     found = evaluate(model, corpus.split("test"), batch_size=1)
     return LearnedHead(
@@ -152,25 +138,10 @@ def _learned_head(
         perplexity=found.perplexity,
         excess=found.nats - corpus.floor,
         optimum=language.excess(optimum.log_prob.numpy()),
-        specialisation=specialisation(model, corpus.split("valid")),
+        specialisation=None if use is None else use.specialisation,
         num_tokens=outcome.num_tokens,
         seconds=outcome.seconds,
     )
-
-
-def sample_corpus(language: Language, sizes: dict[str, int]) -> SampledCorpus:
-    """Train, valid and test tokens, one chain each."""
-    streams = {
-        name: language.sample(size, seed, num_chains=1)
-        for seed, (name, size) in enumerate(sizes.items())
-    }
-    test = streams["test"]
-    # The first token is an input only.
-    losses = -language.log_prob[test.contexts[0, 1:], test.tokens[0, 1:]]
-    tokens = {name: stream.tokens[0].astype(np.uint16) for name, stream in streams.items()}
-    # Training needs a token that ends a line; the language does not.
-    names = ("<eos>", *(f"w{index}" for index in range(1, language.vocab_size)))
-    return SampledCorpus(Vocabulary(names), tokens, float(losses.mean()))
 
 
 def run_config(head: HeadConfig, epochs: int, seed: int) -> RunConfig:

@@ -1,0 +1,266 @@
+"""Configurations and classes of upgraded models, made for each architecture when it is first used.
+
+`HighRankLlamaForCausalLM` is a `LlamaForCausalLM` whose output layer is a head of ours: the body,
+generation and caches are those of transformers. A saved folder has the model type "highrank", so
+that `AutoModelForCausalLM` finds the class here. A plain class would load the body and drop the
+head; the folder's configuration names no file of weights that it could load, so that it raises.
+"""
+
+from functools import cache, wraps
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto import configuration_auto, modeling_auto
+
+from highrank.heads import Head, MixtureHead
+from highrank.integrations.pretrained.output import (
+    HeadOutputLayer,
+    head_from,
+    share,
+    shifted_loss,
+    weight_owner,
+)
+from highrank.integrations.pretrained.transplant import output_path
+
+CONFIGS: Any = configuration_auto
+MODELS: Any = modeling_auto
+MODEL_TYPE, PREFIX = "highrank", "HighRank"
+# The field names the file of weights, and a class that does not know better prints it in its error.
+GUARD = "transformers_weights"
+REFUSAL = (
+    "this model has a mixture of softmaxes; call highrank.register() and load it with "
+    "AutoModelForCausalLM.from_pretrained"
+)
+
+# What a trainer gives to the loss, if anything.
+LOSS_OPTIONS = ("shift_labels", "num_items_in_batch", "ignore_index")
+
+
+class HighRankConfig(PreTrainedConfig):
+    """What all configurations of upgraded models have besides the fields of their architecture."""
+
+    model_type = MODEL_TYPE
+    base_model_type: str = ""
+    """Of the architecture, such as "llama"."""
+    output_head: dict[str, Any] | None = None
+    """"kind", "options", "softcap" and "scale"."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        kwargs.pop(GUARD, None)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        if cls is HighRankConfig:
+            return config_class(config_dict["base_model_type"]).from_dict(config_dict, **kwargs)
+        return super().from_dict(config_dict, **kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        return {**super().to_diff_dict(), GUARD: REFUSAL}
+
+
+class HighRankForCausalLM:
+    """What all upgraded models have in common; stands before the architecture's class."""
+
+    _passes_hidden = False
+
+    def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
+        super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
+        self.loss_type = "ForCausalLM"
+        layer = self.get_output_embeddings()
+        vocab_size, hidden_size = layer.weight.shape
+        head = head_from(config.output_head, hidden_size, vocab_size)
+        # From scratch, the output embedding starts as that of the architecture does.
+        share(head, layer.weight, layer.bias)
+        self.place(head)
+        if not layer.weight.is_meta:
+            for module in self.get_output_embeddings().modules():
+                module._is_hf_initialized = True
+        self.post_init()
+
+    def place(self: Any, head: Head) -> None:
+        """Put the head where the output layer is."""
+        path = output_path(self)
+        self.set_submodule(path, HeadOutputLayer(head, self.config.output_head["scale"]))
+        self._output_path = path
+        owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
+        keys = type(self)._tied_weights_keys or {}
+        self._tied_weights_keys = {
+            owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
+            for key, source in keys.items()
+        }
+
+    def post_init(self: Any) -> None:
+        super().post_init()  # type: ignore[misc]
+        self._no_split_modules.add(HeadOutputLayer.__name__)
+        if path := getattr(self, "_output_path", None):
+            # For a vocabulary in parts a head has a form of its own: highrank.heads.distributed.
+            self._tp_plan.pop(path, None)
+            self._pp_plan.pop(path, None)
+            if strategy := self._fsdp_plan.pop(path, None):
+                self._fsdp_plan[f"{path}.head"] = strategy
+
+    @classmethod
+    def is_custom_code(cls: Any) -> bool:
+        """Not as code of the hub: that of buffers without a file would not be initialised."""
+        return bool(cls.is_remote_code())
+
+    def _init_weights(self: Any, module: nn.Module) -> None:
+        """Of modules of which a weight was not loaded: a head must not start at random again."""
+        output = self.get_output_embeddings()
+        if not isinstance(output, HeadOutputLayer) or module not in output.modules():
+            super()._init_weights(module)  # type: ignore[misc]
+            return
+        for name, parameter in output.named_parameters():
+            if not (parameter.is_meta or getattr(parameter, "_is_hf_initialized", False)):
+                raise ValueError(f"the weights must have {self._output_path}.{name}, got none")
+
+    @property
+    def loss_function(self: Any) -> Any:
+        if self._passes_hidden:
+            return self._loss_from_hidden
+        return super().loss_function  # type: ignore[misc]
+
+    @loss_function.setter
+    def loss_function(self, value: Any) -> None:
+        self._loss_function = value
+
+    def _pass_hidden(self: Any, passes_hidden: bool) -> None:
+        """Whether the output layer returns hidden states, of which the loss is made."""
+        self._passes_hidden = passes_hidden
+        # An adapter may have put its own copies there.
+        for module in self.get_output_embeddings().modules():
+            if isinstance(module, HeadOutputLayer):
+                module.passes_hidden = passes_hidden
+
+    def _loss_from_hidden(self: Any, *inputs: Any, **kwargs: Any) -> Tensor:
+        """What the architecture's `forward` calls with what it takes for logits."""
+        names = ("logits", "labels", "vocab_size")
+        given = {**dict(zip(names, inputs, strict=False)), **kwargs}
+        output = self.get_output_embeddings()
+        # Some architectures convert logits to float32.
+        hidden = given["logits"].to(output.weight.dtype)
+        options = {name: given[name] for name in LOSS_OPTIONS if name in given}
+        return shifted_loss(output, hidden, given["labels"], **options)
+
+    def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
+        if not isinstance(new_embeddings, HeadOutputLayer):
+            found = type(new_embeddings).__name__
+            raise ValueError(f"the output layer must be one with a head, got {found}")
+        super().set_output_embeddings(new_embeddings)  # type: ignore[misc]
+
+    def resize_token_embeddings(self: Any, *arguments: Any, **options: Any) -> Any:
+        head = self.get_output_embeddings().head
+        if not isinstance(head, MixtureHead):
+            raise ValueError(f"a head must be a mixture to be resized, got {type(head).__name__}")
+        wanted = {name: p.requires_grad for name, p in head.named_parameters()}
+        found = super().resize_token_embeddings(*arguments, **options)  # type: ignore[misc]
+        for name, parameter in head.named_parameters():
+            parameter.requires_grad_(wanted[name])
+        return found
+
+    def _get_resized_lm_head(
+        self: Any, old_lm_head: HeadOutputLayer, new_num_tokens: int | None = None, **options: Any
+    ) -> HeadOutputLayer:
+        """New tokens start as transformers lets them start in a linear layer."""
+        head: Any = old_lm_head.head
+        vocab_size, hidden_size = head.weight.shape
+        layer = nn.Linear(hidden_size, vocab_size, bias=head.bias is not None, device="meta")
+        layer.weight, layer.bias = head.weight, head.bias
+        layer = super()._get_resized_lm_head(layer, new_num_tokens, **options)  # type: ignore[misc]
+        head.resize(len(layer.weight))
+        head.weight, head.bias = layer.weight, layer.bias
+        return old_lm_head
+
+
+def _forward_of(base: type[Any]) -> Any:
+    """The architecture's `forward`, with a loss that needs no logits."""
+    plain = base.forward
+    place = list(signature(plain).parameters).index("labels")
+
+    # Trainers and `generate` read its signature.
+    @wraps(plain)
+    def forward(self: Any, *inputs: Any, return_logits: bool | None = None, **kwargs: Any) -> Any:
+        """Without labels, or with `return_logits`, as always.
+
+        Args:
+            return_logits: with labels, whether log-probabilities of all tokens are made, too; None
+                makes them in evaluation only.
+        """
+        labels = inputs[place - 1] if len(inputs) >= place else kwargs.get("labels")
+        makes_logits = not self.training if return_logits is None else return_logits
+        if labels is None or makes_logits or hasattr(self, "_loss_function"):
+            return plain(self, *inputs, **kwargs)
+        self._pass_hidden(True)
+        try:
+            found = plain(self, *inputs, **kwargs)
+        finally:
+            self._pass_hidden(False)
+        if isinstance(found, tuple):
+            return (found[0], *found[2:])
+        return type(found)(**{name: part for name, part in found.items() if name != "logits"})
+
+    return forward
+
+
+def config_class(model_type: str) -> type[Any]:
+    """The configuration of upgraded models of an architecture, such as "llama"."""
+    if model_type not in CONFIGS.CONFIG_MAPPING or model_type == MODEL_TYPE:
+        raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[0]
+
+
+def model_class(model_type: str) -> type[Any]:
+    """The class of upgraded models of an architecture."""
+    config_class(model_type)
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[1]
+
+
+def plain_class(config: type[Any]) -> type[Any] | None:
+    """What `AutoModelForCausalLM` makes from a class of configurations; None if it knows none."""
+    if config not in MODELS.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return None
+    found: type[Any] = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING[config]
+    return found
+
+
+def base_class(model: Any) -> type[Any]:
+    """The plain class of an upgraded model."""
+    found = plain_class(CONFIGS.CONFIG_MAPPING[model.config.base_model_type])
+    assert found is not None
+    return found
+
+
+@cache
+def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
+    """Of configurations and of models, both registered."""
+    base = plain_class(base_config)
+    if base is None or "labels" not in signature(base.forward).parameters:
+        raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
+    config = type(
+        PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
+    )
+    options = {"__module__": __name__, "config_class": config, "forward": _forward_of(base)}
+    model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
+    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    return config, model
+
+
+def register() -> None:
+    """Let `AutoConfig` and `AutoModelForCausalLM` load upgraded models."""
+    AutoConfig.register(MODEL_TYPE, HighRankConfig, exist_ok=True)
+
+
+def __getattr__(name: str) -> Any:
+    """The classes by name, which is how they are pickled."""
+    plain = name.removeprefix(PREFIX)
+    if plain != name:
+        for names, find in (
+            (CONFIGS.CONFIG_MAPPING_NAMES, config_class),
+            (MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_class),
+        ):
+            if found := [kind for kind, known in names.items() if known == plain]:
+                return find(found[0])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

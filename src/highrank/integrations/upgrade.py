@@ -1,0 +1,215 @@
+"""Give a pretrained causal language model a mixture, without changing a prediction.
+
+    model = AutoModelForCausalLM.from_pretrained("gpt2")
+    model = highrank.upgrade(model, num_components=4)
+
+The result is a model of transformers: it trains, generates, saves and loads as before.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank.integrations.library import check_installed, quiet_transformers
+from highrank.integrations.output_layer import (
+    OutputLayer,
+    check_output_layer,
+    probe,
+    read_output_layer,
+    run,
+    without_map,
+)
+from highrank.integrations.pretrained.output import HeadOutputLayer, share
+from highrank.integrations.pretrained.starts import NOISE, Started, start_head
+from highrank.integrations.pretrained.transplant import transplanted
+
+PURPOSE = "upgrade a Hugging Face model"
+# How much a log-probability may change, besides rounding.
+TOLERANCE = 1e-5
+
+
+def register() -> None:
+    """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
+
+    It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
+    `highrank.upgrade` and `highrank.load_huggingface` do it by themselves.
+    """
+    check_installed("load a Hugging Face model")
+    from highrank.integrations.export.model import register as register_runs
+    from highrank.integrations.pretrained.classes import register as register_classes
+
+    register_classes()
+    register_runs()
+
+
+def load_huggingface(name: str, **options: Any) -> Any:
+    """`AutoModelForCausalLM.from_pretrained(name, **options)`, for upgraded models, too."""
+    register()
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(name, **options)
+
+
+def upgrade(
+    model: Any,
+    head: str = "mos",
+    num_components: int = 4,
+    start: str | None = None,
+    *,
+    noise: float = NOISE,
+    seed: int = 0,
+    **options: Any,
+) -> Any:
+    """The model with a mixture that starts as its output layer: no log-probability changes.
+
+    Its body and its weights are those of `model`, which should no longer be used. Everything else
+    is as transformers has it: bias, tied weights, a scale and a softcap of logits are kept.
+
+    Args:
+        model: what `AutoModelForCausalLM` makes.
+        head: "mos", "constant" or "softmax" (the model as it is, with our loss); with the start
+            "random" any key of `highrank.heads.HEADS` that needs the last hidden state only.
+        num_components: K.
+        start: "residual" (the default of mos), "identity", "new" or "random"; see
+            `highrank.integrations.pretrained.starts`.
+        noise: what breaks the symmetry of the components, at most; 0 for none.
+        seed: of the noise. The generator of the caller is not touched.
+        options: of the head's constructor, as rank=32 of residuals, or dropout.
+    """
+    check_installed(PURPOSE)
+    from highrank.integrations.pretrained.classes import model_class
+
+    register()
+    name = type(model).__name__
+    _check_model(model, name)
+    layer, was_training = read_output_layer(model, name), model.training
+    with _evaluating(model):
+        check_output_layer(model, layer, name)
+        _check_loss(model, name)
+        hidden, before = _probed(model, name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = start_head(
+                layer,
+                hidden[0].float(),
+                kind=head,
+                num_components=num_components,
+                start=start,
+                noise=noise,
+                options=options,
+            )
+        share(found.head, *_parameters(model, layer.scale))
+        new = transplanted(
+            model,
+            model_class(model.config.model_type),
+            _fields(model, layer, found),
+            HeadOutputLayer(found.head, layer.scale),
+        )
+        if found.added_weight is not None:
+            _check_unchanged(new, before, found.added_weight, name)
+    return new.train(was_training)
+
+
+def _check_model(model: Any, name: str) -> None:
+    """Refuse what `AutoModelForCausalLM` would not make, and what hides its weights."""
+    from transformers import PreTrainedModel
+
+    from highrank.integrations.pretrained.classes import HighRankForCausalLM, plain_class
+
+    if isinstance(model, HighRankForCausalLM):
+        raise ValueError("model must have a linear output layer, got an upgraded one")
+    known = plain_class(type(model.config)) if isinstance(model, PreTrainedModel) else None
+    if type(model) is not known:
+        want = "a model of AutoModelForCausalLM" if known is None else known.__name__
+        raise ValueError(f"model must be {want}, got {name}: adapters and wrappers come later")
+    if model.device.type == "meta":
+        raise ValueError(f"model must have weights, got {name} on the meta device")
+    if model.config.get_text_config() is not model.config:
+        raise ValueError(f"model must read text only, got {name}")
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise ValueError(f"model must not be quantised, got {name} that is: quantise it later")
+    if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+        raise ValueError(f"model must be on one device, got {model.hf_device_map}")
+    if "_loss_function" in vars(model):
+        raise ValueError(f"model must have its own loss, got {name} with another loss_function")
+
+
+@torch.no_grad()
+def _check_loss(model: Any, name: str) -> None:
+    """Refuse an architecture that makes its loss by itself: ours would never be called."""
+    seen: list[bool] = []
+
+    def loss_function(*_: Any, **__: Any) -> Tensor:
+        seen.append(True)
+        return torch.zeros(())
+
+    model.loss_function, tokens = loss_function, probe(model).to(model.device)
+    try:
+        with quiet_transformers(PURPOSE):
+            model(input_ids=tokens, labels=tokens, use_cache=False)
+    finally:
+        del model._loss_function
+    if not seen:
+        raise ValueError(f"model must give its logits to loss_function, got {name}")
+
+
+def _parameters(model: Any, scale: float) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """The layer's own weight, and its bias, which the scale of logits multiplies."""
+    layer = model.get_output_embeddings()
+    if layer.bias is None or scale == 1:
+        return layer.weight, layer.bias
+    return layer.weight, nn.Parameter(layer.bias.detach() * scale)
+
+
+def _fields(model: Any, layer: OutputLayer, found: Started) -> dict[str, Any]:
+    """What the new configuration has that the old one has not, or has otherwise."""
+    plain = without_map(model.config)
+    replaced = {name: getattr(model.config, name) for name in plain}
+    return {
+        **plain,
+        "base_model_type": model.config.model_type,
+        "output_head": {**found.spec, "replaced": replaced},
+        "tie_word_embeddings": layer.is_tied,
+    }
+
+
+@torch.no_grad()
+def _probed(model: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Hidden states (1, n, D) of a few tokens, and log-probabilities (1, n, V) of the next ones."""
+    kept: list[Tensor] = []
+
+    def keep(hidden: Tensor) -> Tensor:
+        kept.append(hidden)
+        return hidden
+
+    logits = run(model, probe(model), keep, name)
+    return kept[0], logits.float().log_softmax(-1)
+
+
+@torch.no_grad()
+def _check_unchanged(model: Any, before: Tensor, added_weight: float, name: str) -> None:
+    """Our mistake, or an architecture with more than its output layer after the hidden states."""
+    hidden, after = _probed(model, name)
+    allowed = TOLERANCE + 32 * torch.finfo(hidden.dtype).eps * before.abs().max().item()
+    if added_weight:
+        worst = (after.exp() - before.exp()).abs().sum(-1).max().item() / 2
+    else:
+        worst = (after - before).abs().max().item()
+    if not worst <= allowed + added_weight:
+        raise ValueError(
+            f"an upgrade must change no prediction, got {name} with changes of {worst:.3g}: this "
+            "architecture cannot be upgraded"
+        )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,185 @@
+"""What a comparison says, in sentences: the answer, and which head to take."""
+
+import math
+from collections.abc import Sequence
+
+from highrank.studies.compare.cell import Cell
+from highrank.studies.compare.plan import Plan
+from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
+from highrank.studies.compare.source import LANGUAGES
+from highrank.studies.compare.statistics import Contrast
+
+SEARCHED = (
+    "The search chose among heads by these runs, so the winner's number is optimistic: compare it "
+    "again, with other seeds, before relying on it."
+)
+TITLES = {"tokens": "equal tokens", "time": "equal time"}
+
+
+def percent(nats: float) -> str:
+    """A difference of losses as one of perplexities: "12.3 %"."""
+    return f"{abs(math.expm1(nats)) * 100:.1f} %"
+
+
+def amount_text(regime: Regime) -> str:
+    if regime.name == "tokens":
+        return f"{regime.amount:,.0f} tokens"
+    return f"{regime.amount:,.0f} CPU seconds"
+
+
+def interval_text(contrast: Contrast) -> str:
+    """Of the perplexity, relative to the control's: "-3.1 % to +0.4 %"."""
+    low, high = (math.expm1(value) * 100 for value in (contrast.low, contrast.high))
+    return f"{low:+.1f} % to {high:+.1f} %"
+
+
+def main_regime(regimes: Sequence[Regime]) -> Regime | None:
+    """Equal time where it was measured."""
+    found = {regime.name: regime for regime in regimes}
+    return found.get("time", found.get("tokens"))
+
+
+def answer(plan: Plan, regimes: Sequence[Regime], is_complete: bool, corpus: str) -> str:
+    """The finding in a sentence or two."""
+    regime = main_regime(regimes)
+    if regime is None:
+        return f"Nothing has been measured on {corpus} yet."
+    partial = "" if is_complete else "So far: "
+    if len(regime.seeds) < 2:
+        best = _row(regime, regime.best)
+        return (
+            f"{partial}One seed decides nothing: on {corpus}, {best.label} (d = "
+            f"{best.embedding_size}) has the lowest loss at {TITLES[regime.name]}, but seeds "
+            "differ, too. Take --seeds 3 or more."
+        )
+    text = f"{partial}{_finding(regime, corpus)} {_bottleneck(plan, regimes)}"
+    return f"{text} {SEARCHED}" if plan.is_search else text
+
+
+def _finding(regime: Regime, corpus: str) -> str:
+    where = f"on {corpus} at {TITLES[regime.name]} ({amount_text(regime)})"
+    winner = _winner(regime)
+    if winner is not None and winner.valid is not None:
+        test = "" if winner.test is None else f"; on test {percent(winner.test.difference)}"
+        return (
+            f"{winner.label} (d = {winner.embedding_size}) beats the control {where}: its "
+            f"perplexity on valid is {percent(winner.valid.difference)} lower (95 % interval "
+            f"{interval_text(winner.valid)}{test})."
+        )
+    assert regime.detectable is not None
+    if regime.contrast is not None and regime.contrast.verdict == "worse":
+        control = _row(regime, regime.best_control)
+        return (
+            f"One softmax with d = {control.embedding_size} wins {where}: every other head has a "
+            f"higher loss, the best of them by {percent(regime.contrast.difference)} of the "
+            f"perplexity ({interval_text(regime.contrast)})."
+        )
+    return (
+        f"No difference seen {where}: no head is better than the control with one component. A "
+        f"difference of {percent(regime.detectable)} in perplexity would have been found with a "
+        "probability of 80 %."
+    )
+
+
+def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
+    """Whether mixtures, which have no bound of rank, win for each token."""
+    regime = next((one for one in regimes if one.name == "tokens"), None)
+    mixtures = {c.name for c in plan.cells if c.num_components > 1 and c.config.head.kind != "moc"}
+    rows = [row for row in regime.rows if row.name in mixtures] if regime is not None else []
+    if not rows or regime is None:
+        return ""
+    better = [row for row in rows if row.valid is not None and row.valid.verdict == "better"]
+    if not better:
+        return (
+            "At equal tokens no mixture is seen to be better than one softmax: the bottleneck is "
+            "not what limits this model on this text."
+        )
+    best = min(better, key=lambda row: row.valid_loss)
+    if regime.contrast is not None and regime.contrast.verdict == "worse":
+        control = _row(regime, regime.best_control)
+        return (
+            f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "
+            f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
+        )
+    assert best.valid is not None
+    return (
+        f"The bottleneck matters here: at equal tokens {best.label} (d = {best.embedding_size}) "
+        f"is {percent(best.valid.difference)} better than one softmax of that d."
+    )
+
+
+def _winner(regime: Regime) -> Row | None:
+    """The best row, if it is better than its control and not worse than the best control."""
+    better = [r for r in regime.rows if r.valid is not None and r.valid.verdict == "better"]
+    if not better:
+        return None
+    best, control = min(better, key=lambda row: row.valid_loss), _row(regime, regime.best_control)
+    return best if best.valid_loss < control.valid_loss else None
+
+
+def _row(regime: Regime, name: str) -> Row:
+    return next(row for row in regime.rows if row.name == name)
+
+
+def recommend(
+    plan: Plan, regimes: Sequence[Regime], costs: Sequence[Cost]
+) -> Recommendation | None:
+    """The head, K and d to take, by the validation loss; None from one seed."""
+    regime = main_regime(regimes)
+    if regime is None or len(regime.seeds) < 2:
+        return None
+    winner, control = _winner(regime), _row(regime, regime.best_control)
+    chosen = winner or control
+    name = chosen.name.removesuffix("+cache")
+    cell = next(cell for cell in plan.cells if cell.name == name)
+    if winner is None:
+        reason = (
+            f"no head was seen to be better than the control at {TITLES[regime.name]}, so the "
+            "simplest is taken"
+        )
+    else:
+        assert winner.valid is not None
+        reason = (
+            f"at {TITLES[regime.name]} its loss on valid is {-winner.valid.difference:.4f} nats "
+            f"below the control's ({interval_text(winner.valid)} in perplexity, "
+            f"{len(regime.seeds)} seeds)"
+        )
+    others = _indistinguishable(regime, chosen)
+    if others:
+        reason += f"; as good, as far as one can tell: {', '.join(others)}"
+    cost = next((cost for cost in costs if cost.name == name), None)
+    if cost is not None:
+        reason += f"; a token costs {cost.ratio:.2f} times the control's CPU time"
+    number = "" if "K = " in chosen.label else f", K = {cell.num_components}"
+    return Recommendation(
+        cell=name,
+        text=f"{chosen.label}{number}, d = {cell.embedding_size}",
+        command="" if plan.corpus in LANGUAGES else command(plan, cell),
+        evidence=reason,
+    )
+
+
+def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:
+    """Rows within the noise of the chosen one."""
+    if regime.detectable is None:
+        return []
+    return [
+        f"{row.label} (d = {row.embedding_size})"
+        for row in regime.rows
+        if row.name != chosen.name
+        and abs(row.valid_loss - chosen.valid_loss) < regime.detectable / 2
+    ]
+
+
+def command(plan: Plan, cell: Cell) -> str:
+    """What trains this head with this network."""
+    model, head = cell.config.model, cell.config.head
+    sizes = " ".join(map(str, model.hidden_sizes))
+    text = (
+        f"highrank train small --corpus {plan.corpus} --head.kind {head.kind} --head.grow-at None"
+    )
+    if "components" in cell.name or cell.num_components > 1:
+        text += f" --head.num-components {cell.num_components}"
+    for name, value in head.options.items():
+        text += f" --head.{name.replace('_', '-')} {value}"
+    return f"{text} --model.embedding-size {cell.embedding_size} --model.hidden-sizes {sizes}"

@@ -1,0 +1,206 @@
+"""The pictures of a comparison: learning curves, loss against K and d, rank, cost."""
+
+import math
+from collections.abc import Sequence
+
+from highrank.report.figure import Axis, Lines, Mark, Series
+from highrank.report.theme import Style
+from highrank.studies.compare.curve import break_even, mean_loss_at
+from highrank.studies.compare.result import CellResult, CompareResult, Regime, Row
+
+COLORS = [f"series-{n}" for n in range(1, 7)]
+MARKERS = "sD^vPXo"
+CONTROL = Style("truth", marker="o", width=4.0, marker_size=8.0)
+# Of learning curves, as of the validations of a run.
+FACTOR, NUM_POINTS = 2**0.5, 14
+TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+
+
+def styles(result: CompareResult) -> dict[str, Style]:
+    """How each cell is drawn, the same in every picture: controls broad and grey."""
+    found, count = {}, 0
+    for cell in result.cells:
+        if cell.role == "control":
+            found[cell.name] = CONTROL
+            continue
+        color, marker = COLORS[count % len(COLORS)], MARKERS[count % len(MARKERS)]
+        found[cell.name] = Style(color, marker=marker, is_dashed=count >= len(COLORS))
+        count += 1
+    return found
+
+
+def label(cell: CellResult, result: CompareResult) -> str:
+    """With d where cells differ in it."""
+    has_sizes = len({one.embedding_size for one in result.cells}) > 1
+    return f"{cell.label}, d = {cell.embedding_size}" if has_sizes else cell.label
+
+
+def perplexity_of(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+def _perplexities(values: Sequence[float], title: str = "perplexity, valid") -> Axis:
+    """A logarithmic axis with the round numbers around the data."""
+    low, high = min(values), max(values)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    ticks = [tick * 10.0**power for power in powers for tick in TICKS]
+    inside = tuple(tick for tick in ticks if low * 0.98 <= tick <= high * 1.02)
+    ticks_shown = inside[:: max(1, len(inside) // 7)]
+    return Axis(label=title, is_log=True, ticks=ticks_shown if len(ticks_shown) > 1 else None)
+
+
+def learning_chart(result: CompareResult, by: str) -> Lines | None:
+    """The best loss on valid against million tokens, or against CPU seconds; means over seeds."""
+    series = []
+    for cell in result.cells:
+        curves = [run.curve for run in result.runs if run.cell == cell.name and run.curve]
+        if not curves:
+            continue
+        last = min(curve[-1].tokens for curve in curves)
+        first = max(curve[0].tokens for curve in curves)
+        grid = [last * FACTOR**-n for n in reversed(range(NUM_POINTS))]
+        grid = [tokens for tokens in grid if tokens >= first * 0.999]
+        price = 1e-6 if by == "tokens" else cell.cpu_per_token or 0.0
+        series.append(
+            Series(
+                label=label(cell, result),
+                x=[tokens * price for tokens in grid],
+                y=[perplexity_of(mean_loss_at(curves, tokens)) for tokens in grid],
+                style=styles(result)[cell.name],
+            )
+        )
+    if not series:
+        return None
+    title = "million tokens read" if by == "tokens" else "CPU seconds of training"
+    return Lines(
+        series=tuple(series),
+        x=Axis(label=title, is_log=True),
+        y=_perplexities([y for line in series for y in line.y]),
+    )
+
+
+def sweep_chart(result: CompareResult, regime: Regime, by: str) -> Lines | None:
+    """Loss on valid against K, or against d, with the intervals of the difference to the control.
+
+    Args:
+        by: "components" or "size". None where nothing varies.
+    """
+    rows = {row.name: row for row in regime.rows}
+    cells = [cell for cell in result.cells if cell.name in rows and cell.role != "other context"]
+    groups: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        groups.setdefault(_group(cell, by), []).append(cell)
+    if by == "components":
+        controls = {cell.embedding_size: cell for cell in cells if cell.role == "control"}
+        groups = {
+            name: [controls[some[0].embedding_size], *some]
+            for name, some in groups.items()
+            if some[0].role != "control" and some[0].embedding_size in controls
+        }
+    value = _components if by == "components" else _size
+    groups = {name: some for name, some in groups.items() if len({*map(value, some)}) > 1}
+    wanted = 3 if by == "components" else 2
+    if not groups or max(map(len, groups.values())) < wanted:
+        return None
+    series = []
+    for count, (name, some) in enumerate(groups.items()):
+        some = sorted(some, key=value)
+        found = [rows[cell.name] for cell in some]
+        series.append(
+            Series(
+                label=name,
+                x=[value(cell) for cell in some],
+                y=[perplexity_of(row.valid_loss) for row in found],
+                style=Style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)]),
+                intervals=[_interval(row) for row in found],
+            )
+        )
+    ticks = tuple(sorted({x for line in series for x in line.x}))
+    title = "components, K" if by == "components" else "d"
+    ends = [end for line in series for pair in line.intervals for end in pair]
+    return Lines(
+        series=tuple(series),
+        x=Axis(label=title, is_log=True, ticks=ticks),
+        y=_perplexities([*ends, *(y for line in series for y in line.y)]),
+    )
+
+
+def _group(cell: CellResult, by: str) -> str:
+    """Cells that differ in K, or in d, alone."""
+    name = cell.label.replace(f", K = {cell.num_components}", "") if by == "components" else ""
+    if by == "components":
+        return f"{name}, d = {cell.embedding_size}"
+    return cell.label
+
+
+def _components(cell: CellResult) -> int:
+    return cell.num_components
+
+
+def _size(cell: CellResult) -> int:
+    return cell.embedding_size
+
+
+def _interval(row: Row) -> tuple[float, float]:
+    """Of the perplexity, around its own value; a control has none."""
+    if row.valid is None:
+        here = perplexity_of(row.valid_loss)
+        return here, here
+    control = row.valid_loss - row.valid.difference
+    return perplexity_of(control + row.valid.low), perplexity_of(control + row.valid.high)
+
+
+def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
+    """Loss on valid against ε-effective rank, a point for each cell."""
+    rows = {row.name: row for row in regime.rows}
+    look = styles(result)
+    series = tuple(
+        Series(
+            label=label(cell, result),
+            x=[rank],
+            y=[perplexity_of(rows[cell.name].valid_loss)],
+            style=look[cell.name],
+        )
+        for cell in result.cells
+        if cell.name in rows and (rank := cell.analysis.get("effective_rank_1e-3"))
+    )
+    if len(series) < 2:
+        return None
+    return Lines(
+        series=series,
+        x=Axis(label="effective rank, ε = 10⁻³", is_log=True),
+        y=_perplexities([line.y[0] for line in series]),
+    )
+
+
+def cost_chart(result: CompareResult) -> Lines | None:
+    """What each head wins at equal tokens against its time, and what would pay for that time."""
+    regime = next((one for one in result.regimes if one.name == "tokens"), None)
+    control = next((cell for cell in result.cells if cell.role == "control"), None)
+    if regime is None or control is None or not result.costs:
+        return None
+    curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    ratios = [cost.ratio for cost in result.costs]
+    low, high = min(0.7, *ratios), max(1.5, *ratios)
+    grid = [low * (high / low) ** (n / 20) for n in range(21)]
+    look = styles(result)
+    line = Series(
+        label="break-even",
+        x=grid,
+        y=[_percent(break_even(curves, regime.amount, ratio)) for ratio in grid],
+        style=Style("truth", width=3.0, is_dashed=True),
+    )
+    points = (
+        Series(label=cost.label, x=[cost.ratio], y=[_percent(cost.gain)], style=look[cost.name])
+        for cost in result.costs
+    )
+    return Lines(
+        series=(line, *points),
+        x=Axis(label="CPU time of a token ÷ the control's", is_log=True),
+        y=Axis(label="perplexity won at equal tokens, %"),
+        marks=(Mark(x=1.0, label="the control"),),
+    )
+
+
+def _percent(nats: float) -> float:
+    return -math.expm1(-nats) * 100

@@ -1,0 +1,133 @@
+"""The comparison itself: its runs are trained in turns, and what they show is summarised."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from highrank.build import build_head
+from highrank.data.corpus import CorpusLike
+from highrank.environment import environment
+from highrank.studies.compare import answer as sentences
+from highrank.studies.compare.cell import Cell
+from highrank.studies.compare.plan import Plan, plan_to_json
+from highrank.studies.compare.pool import NextSlice, Workers, run_here
+from highrank.studies.compare.record import RunRecord, read_runs
+from highrank.studies.compare.result import CellResult, CompareResult
+from highrank.studies.compare.run import SliceOutcome
+from highrank.studies.compare.schedule import Schedule
+from highrank.studies.compare.search import active_at, with_dropped
+from highrank.studies.compare.source import floor_of, open_source
+from highrank.studies.compare.summary import summarise_costs, summarise_regime
+from highrank.training.signals import listening
+
+OnProgress = Callable[[float, str], None]
+
+
+def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> int | None:
+    """Train what is left of a comparison; returns the signal that stopped it, or None."""
+    for until in (*plan.rungs, 1.0):
+        runs = read_runs(plan, folder)
+        schedule = Schedule(plan, runs, active_at(plan, runs, until), until)
+        stopped = _train(plan, folder, schedule, on_progress)
+        if stopped is not None:
+            return stopped
+    return None
+
+
+def _train(
+    plan: Plan, folder: Path, schedule: Schedule, on_progress: OnProgress | None
+) -> int | None:
+    stopped: list[int] = []
+    for outcome in _outcomes(plan, folder, schedule.next, stopped):
+        schedule.note(outcome)
+        if on_progress is not None:
+            cell = plan.cells[outcome.index]
+            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {outcome.state}"
+            on_progress(schedule.fraction * schedule.until, text)
+        if outcome.state == "interrupted" and not stopped:
+            stopped.append(signal.SIGINT)
+    return stopped[0] if stopped else None
+
+
+def _outcomes(
+    plan: Plan, folder: Path, next_slice: NextSlice, stopped: list[int]
+) -> Iterator[SliceOutcome]:
+    if plan.jobs == 1:
+        yield from run_here(folder, plan, next_slice)
+        return
+    with closing(Workers(folder, plan.jobs)) as workers:
+
+        def stop(number: int) -> None:
+            stopped.append(number)
+            workers.stop()
+
+        with listening(stop):
+            yield from workers.run(next_slice)
+
+
+def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
+    """Everything that the runs in a comparison's folder show, finished or not."""
+    corpus = open_source(plan.corpus, plan.max_tokens)
+    runs = with_dropped(plan, read_runs(plan, folder))
+    found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
+    regimes = tuple(regime for regime in found if regime is not None)
+    costs = summarise_costs(plan, runs, found[0])
+    is_complete = all(run.state in ("finished", "diverged", "dropped") for run in runs)
+    name = Path(plan.corpus).name
+    return CompareResult(
+        corpus=name,
+        vocab_size=len(corpus.vocabulary),
+        num_train=len(corpus.split("train")),
+        floor=floor_of(corpus),
+        folder=str(folder),
+        answer=sentences.answer(plan, regimes, is_complete, name),
+        recommendation=sentences.recommend(plan, regimes, costs),
+        is_complete=is_complete,
+        equal=plan.equal,
+        cells=tuple(_cell_result(cell, corpus, runs) for cell in plan.cells),
+        regimes=regimes,
+        costs=costs,
+        runs=runs,
+        plan=json.loads(json.dumps(plan_to_json(plan))),
+        elapsed=elapsed,
+        environment=environment(),
+    )
+
+
+def _cell_result(cell: Cell, corpus: CorpusLike, runs: Sequence[RunRecord]) -> CellResult:
+    own = [run for run in runs if run.cell == cell.name]
+    begun = [run for run in own if run.tokens]
+    keys = sorted({key for run in own for key in run.analysis})
+    return CellResult(
+        name=cell.name,
+        label=cell.label,
+        spec=cell.spec,
+        role=cell.role,
+        embedding_size=cell.embedding_size,
+        context_size=cell.context_size,
+        num_components=cell.num_components,
+        hidden_sizes=cell.config.model.hidden_sizes,
+        num_parameters=cell.num_parameters,
+        cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
+        if begun
+        else None,
+        num_disturbed=sum(run.is_disturbed for run in own),
+        num_diverged=sum(run.state == "diverged" for run in own),
+        num_finished=sum(run.state == "finished" for run in own),
+        rank_bound=_rank_bound(cell, len(corpus.vocabulary)),
+        analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _rank_bound(cell: Cell, vocab_size: int) -> int | None:
+    with torch.device("meta"):
+        return build_head(cell.config, vocab_size).rank_bound

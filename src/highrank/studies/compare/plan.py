@@ -1,0 +1,188 @@
+"""A comparison before it runs: its cells, how long each trains, and `plan.json`."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from highrank.files import from_json, read_json, write_atomically
+from highrank.run import config_from_json, config_to_json
+from highrank.studies.compare.cell import Cell
+from highrank.studies.compare.speed import Speed
+
+PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 1
+REGIMES = ("parameters", "context", "time", "tokens")
+# Of a run's validations: each has √2 times the tokens of the one before it.
+NUM_POINTS = 10
+# What is left for starting, saving and a machine that is slower than it was.
+RESERVE = 0.12
+# The slowest cell reaches equal tokens before equal time is over.
+MARGIN = 0.9
+# With fewer steps nothing has been learned.
+FEWEST_STEPS = 150
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that decides a comparison's numbers, and how long it was thought to take."""
+
+    corpus: str
+    """As `highrank.studies.compare.source.open_source` takes it."""
+    max_tokens: int | None
+    cells: tuple[Cell, ...]
+    speeds: tuple[Speed, ...]
+    """Of each cell."""
+    seeds: tuple[int, ...]
+    equal: tuple[str, ...]
+    num_tokens: int
+    """Equal tokens are compared here."""
+    cpu_seconds: float | None
+    """Equal time is compared here; None if it is not."""
+    cache: bool
+    """Whether the control is also evaluated with a cache."""
+    test_batch_size: int
+    jobs: int
+    threads: int
+    """Of each job."""
+    device: str = "cpu"
+    is_search: bool = False
+    """Whether cells are dropped on the way."""
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """Where each run is measured: after equal tokens, after equal time."""
+        return ("tokens",) if self.cpu_seconds is None else ("tokens", "time")
+
+    @property
+    def controls(self) -> dict[int, int]:
+        """The control's index for each d."""
+        return {c.embedding_size: i for i, c in enumerate(self.cells) if c.is_control}
+
+    @property
+    def rungs(self) -> list[float]:
+        """Fractions of a run after which a search drops half of the heads; else none."""
+        num_heads = sum(not cell.is_control for cell in self.cells)
+        if not self.is_search or num_heads < 2:
+            return []
+        return [2.0**-n for n in reversed(range(1, min(3, int(math.log2(num_heads))) + 1))]
+
+    @property
+    def share(self) -> float:
+        """What a search trains, as a fraction of a comparison without one."""
+        total, before, active = 0.0, 0.0, len(self.cells)
+        num_controls = sum(cell.is_control for cell in self.cells)
+        for fraction in (*self.rungs, 1.0):
+            total += active * (fraction - before)
+            active, before = num_controls + math.ceil((active - num_controls) / 2), fraction
+        return total / len(self.cells)
+
+    def run_folder(self, folder: Path, index: int, seed: int) -> Path:
+        return folder / f"{self.cells[index].name}-seed{seed}"
+
+    def cpu_of(self, index: int) -> float:
+        """CPU seconds that a run of this cell trains for, as far as one knows."""
+        tokens = self.num_tokens * self.speeds[index].cpu
+        return max(tokens, self.cpu_seconds or 0.0)
+
+    def seconds_of(self, index: int) -> float:
+        """Seconds of a run of this cell, with its validations and tests."""
+        speed = self.speeds[index]
+        train = self.cpu_of(index) * speed.wall / speed.cpu
+        return train + speed.fixed(len(self.regimes), NUM_POINTS)
+
+    @property
+    def seconds(self) -> float:
+        """About how long the comparison takes."""
+        each = sum(self.seconds_of(index) for index in range(len(self.cells)))
+        return each * self.share * len(self.seeds) / self.jobs / (1 - RESERVE)
+
+
+def divided(plan: Plan, budget: float, fewest_tokens: int) -> Plan:
+    """The plan with as many tokens, and as much time, as the budget allows.
+
+    Args:
+        budget: seconds.
+        fewest_tokens: below this, nothing can be learned.
+    """
+    found = _filled(plan, budget)
+    if found is not None and found.num_tokens >= fewest_tokens:
+        return found
+    raise ValueError(_too_small(plan, budget, fewest_tokens))
+
+
+def _filled(plan: Plan, budget: float) -> Plan | None:
+    """None if evaluation alone takes the budget."""
+    num_regimes = 2 if "time" in plan.equal else 1
+    fixed = sum(speed.fixed(num_regimes, NUM_POINTS) for speed in plan.speeds)
+    left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) / plan.share - fixed
+    if left <= 0:
+        return None
+    if "time" not in plan.equal:
+        per_token = sum(speed.wall for speed in plan.speeds)
+        return replace(plan, num_tokens=int(left / per_token), cpu_seconds=None)
+    wall_per_cpu = sum(speed.wall / speed.cpu for speed in plan.speeds)
+    cpu = left / wall_per_cpu
+    slowest = max(speed.cpu for speed in plan.speeds)
+    return replace(plan, cpu_seconds=cpu, num_tokens=int(MARGIN * cpu / slowest))
+
+
+def _too_small(plan: Plan, budget: float, fewest_tokens: int) -> str:
+    """Which cells to drop, or what budget there must be."""
+    order = sorted(range(len(plan.cells)), key=lambda i: plan.speeds[i].wall)
+    needed = budget
+    while (found := _filled(plan, needed)) is None or found.num_tokens < fewest_tokens:
+        needed *= 1.1
+    text = (
+        f"the budget must be at least {needed / 60:.1f}m for {len(plan.cells)} cells of "
+        f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m"
+    )
+    kept = [i for i in order if not plan.cells[i].is_control]
+    dropped: list[str] = []
+    while kept:
+        dropped.append(plan.cells[kept.pop()].label)
+        some = _only(plan, [i for i, c in enumerate(plan.cells) if c.is_control or i in kept])
+        found = _filled(some, budget)
+        if kept and found is not None and found.num_tokens >= fewest_tokens:
+            return f"{text}: or drop {'; '.join(dropped)}; or take fewer --seeds"
+    return f"{text}: or take fewer --seeds, or smaller --hidden-sizes"
+
+
+def _only(plan: Plan, indices: Sequence[int]) -> Plan:
+    return replace(
+        plan,
+        cells=tuple(plan.cells[i] for i in indices),
+        speeds=tuple(plan.speeds[i] for i in indices),
+    )
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    content = {"format": FORMAT, "version": VERSION} | plan_to_json(plan)
+    text = json.dumps(content, indent=2) + "\n"
+    write_atomically(folder / PLAN_FILE, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    cells = [asdict(c) | {"config": config_to_json(c.config)} for c in plan.cells]
+    return asdict(plan) | {"cells": cells}
+
+
+def read_plan(folder: Path) -> Plan:
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        raise ValueError(
+            f"a comparison must be a folder that `highrank compare` made, got {folder}"
+        )
+    content = read_json(path)
+    try:
+        if content.pop("format") != FORMAT or content.pop("version") != VERSION:
+            raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
+        cells = [
+            Cell(**{**cell, "config": config_from_json(cell["config"])})
+            for cell in content.pop("cells")
+        ]
+        # What is left is plain.
+        return replace(from_json(Plan, content | {"cells": []}), cells=tuple(cells))
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} must be the plan of a comparison: {error}") from None

@@ -1,0 +1,182 @@
+"""What `highrank compare` prints: the plan before, tables after."""
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from highrank.report.formats import duration, make_table
+from highrank.studies.compare.answer import TITLES, amount_text, percent
+from highrank.studies.compare.plan import Plan
+from highrank.studies.compare.result import CompareResult, Regime
+from highrank.studies.compare.statistics import Contrast
+
+VERDICTS = {"better": "better", "worse": "worse", "no difference seen": "none seen"}
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """The cells, how fast they are, and how long everything takes."""
+    titles = ("D", "layers", "parameters", "tokens/CPU s", "CPU s", "minutes")
+    table = make_table(("cell", "d"), titles, title="The plan")
+    for index, (cell, speed) in enumerate(zip(plan.cells, plan.speeds, strict=True)):
+        table.add_row(
+            cell.label,
+            str(cell.embedding_size),
+            str(cell.context_size),
+            "-".join(map(str, cell.config.model.hidden_sizes)),
+            f"{cell.num_parameters:,}",
+            f"{1 / speed.cpu:,.0f}",
+            f"{plan.cpu_of(index):,.0f}",
+            f"{plan.seconds_of(index) / 60:.1f}",
+        )
+    tokens = f"{plan.num_tokens:,} tokens"
+    time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
+    text = (
+        f"{len(plan.cells)} cells × {len(plan.seeds)} seeds, measured at {tokens}{time} of "
+        f"training each; {plan.jobs} at a time: about {duration(plan.seconds)}."
+    )
+    return Group(table, text)
+
+
+def compare_table(result: CompareResult) -> RenderableType:
+    """The answer, a table for each regime, costs, the recommendation."""
+    return Group(result.answer, "", *_parts(result))
+
+
+def _parts(result: CompareResult) -> Iterator[RenderableType]:
+    for regime in result.regimes:
+        yield _regime_table(regime)
+        yield regime_note(regime)
+        yield ""
+    if result.regimes:
+        yield _cell_table(result)
+    if result.costs:
+        yield _cost_table(result)
+    yield from notes(result)
+    if result.recommendation is not None:
+        found = result.recommendation
+        yield f"Recommended: {found.text}, because {found.evidence}."
+        if found.command:
+            yield f"Train it: {found.command}"
+
+
+def _regime_table(regime: Regime) -> Table:
+    title = f"{TITLES[regime.name].capitalize()}, {amount_text(regime)}: perplexities"
+    numbers = ("valid", "test", "valid, % of control's", "test, %")
+    table = make_table(("head", "d", "on valid"), numbers, title=title)
+    for row in regime.rows:
+        table.add_row(
+            row.label,
+            str(row.embedding_size),
+            "–" if row.valid is None else VERDICTS[row.valid.verdict],
+            perplexity(row.valid_loss, row.valid_deviation),
+            perplexity(row.test_loss, row.test_deviation),
+            relative(row.valid),
+            "–" if row.test is None else f"{math.expm1(row.test.difference) * 100:+.1f}",
+        )
+    return table
+
+
+def _cell_table(result: CompareResult) -> Table:
+    titles = ("layers", "parameters", "tokens", "CPU s", "gap", "rank ε=10⁻³", "I(k; token)")
+    table = make_table(("head", "d"), titles, title=f"Cells at {TITLES[result.regimes[-1].name]}")
+    for row in cell_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def cell_rows(result: CompareResult) -> list[tuple[str, ...]]:
+    """Sizes, and what was measured besides the loss, in the last regime."""
+    rows, found = {row.name: row for row in result.regimes[-1].rows}, []
+    for cell in result.cells:
+        row, rank = rows.get(cell.name), cell.analysis.get("effective_rank_1e-3")
+        information = cell.analysis.get("specialisation")
+        measured = ("–", "–", "–")
+        if row is not None:
+            measured = (f"{row.tokens:,.0f}", f"{row.cpu_seconds:,.0f}", f"{row.gap:.2f}")
+        found.append(
+            (
+                cell.label,
+                str(cell.embedding_size),
+                "-".join(map(str, cell.hidden_sizes)),
+                f"{cell.num_parameters:,}",
+                *measured,
+                "–" if rank is None else f"{rank:.0f}",
+                "–" if information is None else f"{information:.2f}",
+            )
+        )
+    return found
+
+
+def perplexity(loss: float, deviation: float | None) -> str:
+    """ "142.1 ± 1.3": the mean of losses as perplexity, and their standard deviation."""
+    value = math.exp(min(loss, 700.0))
+    return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {value * deviation:.2f}"
+
+
+def relative(contrast: Contrast | None) -> str:
+    """Perplexity relative to the control's, with its interval, in percent."""
+    if contrast is None:
+        return "–"
+    values = (contrast.difference, contrast.low, contrast.high)
+    found = [f"{math.expm1(value) * 100:+.1f}" for value in values]
+    return f"{found[0]} ({found[1]} … {found[2]})"
+
+
+def regime_note(regime: Regime) -> str:
+    """What the intervals are, and what they could have found."""
+    if regime.error is None or regime.detectable is None:
+        return "One seed: no interval, and no winner."
+    correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of cells differ"
+    return (
+        f"Mean ± standard deviation over {len(regime.seeds)} seeds. Intervals: 95 %, paired by "
+        f"seed, {regime.degrees} degrees of freedom, corrected for the number of heads "
+        f"({correction}). Noise of one run: {percent(regime.error)} of its perplexity. The "
+        f"smallest difference that would be found in 80 % of comparisons: "
+        f"{percent(regime.detectable)}."
+    )
+
+
+def _cost_table(result: CompareResult) -> Table:
+    table = make_table(
+        ("head", "verdict"),
+        ("CPU time ÷ control", "wins, nats", "must win, nats"),
+        title="Does it pay for its time? By the control's own learning curve, at equal tokens",
+    )
+    for row in cost_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def cost_rows(result: CompareResult) -> list[tuple[str, ...]]:
+    return [
+        (
+            cost.label,
+            cost.verdict,
+            f"{cost.ratio:.2f}",
+            f"{cost.gain:+.4f}",
+            f"{cost.needed:+.4f}",
+        )
+        for cost in result.costs
+    ]
+
+
+def notes(result: CompareResult) -> list[str]:
+    """What a reader must know of single runs."""
+    found = []
+    for cell in result.cells:
+        where = f"{cell.label} (d = {cell.embedding_size})"
+        if cell.num_diverged:
+            found.append(f"Diverged: {cell.num_diverged} runs of {where}; it is left out.")
+        if cell.num_disturbed:
+            found.append(
+                f"Disturbed: {cell.num_disturbed} runs of {where} waited for the processor, or "
+                "changed their speed, more than the others: do not trust their time."
+            )
+    dropped = {run.cell: run.note for run in result.runs if run.state == "dropped"}
+    labels = {cell.name: f"{cell.label} (d = {cell.embedding_size})" for cell in result.cells}
+    found += [f"The search: {labels[name]} was {note}." for name, note in dropped.items()]
+    if not result.is_complete:
+        found.append(f"Unfinished. Resume with: highrank compare --resume {result.folder}")
+    return found

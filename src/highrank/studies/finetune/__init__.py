@@ -1,0 +1,1 @@
+"""`highrank finetune`: a pretrained model, upgraded and trained on, beside itself as a softmax."""

@@ -1,0 +1,99 @@
+"""`highrank compare`: what may be asked, the plan, a report in files, two jobs, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from highrank.studies.compare import question, speed
+
+SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens --threads 1"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A comparison of a second."""
+    monkeypatch.setattr(question, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    monkeypatch.setattr(speed, "ANALYSIS_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_path):
+    command = f"compare tale.txt {SMALL} --seeds 2 --budget 3s --runs {tmp_path} --json"
+    code, out, errors = highrank(*command.split())
+    assert code == 0, errors
+    assert "The plan" in errors and "2 cells × 2 seeds" in errors
+    folder = tmp_path / "compare-tale-1"
+    assert {"plan.json", "report.html", "report.json", "report.csv"} <= {
+        path.name for path in folder.iterdir()
+    }
+    result = json.loads(out)
+    assert result == json.loads((folder / "report.json").read_text())
+    assert result["is_complete"] and len(result["runs"]) == 4
+    code, out, errors = highrank("compare", "--resume", folder)
+    assert code == 0 and "Equal tokens" in out and "The page with pictures: file://" in out
+    assert len(list(folder.glob("*-seed*"))) == 4
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
+    command = f"compare tale {SMALL} --budget 3s --plan --runs {tmp_path}"
+    code, out, errors = highrank(*command.split())
+    assert code == 0 and "MoS, K = 2" in errors and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("compare sense", "got 'sense': did you mean senses?"),
+        ("compare nowhere.txt", "the first argument must be the path of a text"),
+        ("compare tale --heads mso", "heads must be among softmax"),
+        ("compare tale --equal context", "equal must have time or tokens, got context"),
+        ("compare tale --seeds 0", "num-seeds must be at least 1"),
+        ("compare tale --budget soon", "a duration must be like 90s, 20m or 1.5h"),
+        ("compare tale --resume runs", "--resume must come without a corpus, got tale"),
+        ("compare --resume runs", "must be a folder that `highrank compare` made, got runs"),
+        ("compare tale --equal tokens time --device meta", "must be measured on the cpu"),
+    ],
+)
+def test_mistakes_are_named(highrank, arguments, message):
+    code, _, errors = highrank(*arguments.split())
+    assert code == 2 and message in errors
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_budget_that_is_too_small_ends_before_anything_is_made(highrank, monkeypatch, tmp_path):
+    monkeypatch.setattr(question, "FEWEST_STEPS", 10**6)
+    code, _, errors = highrank(*f"compare tale {SMALL} --budget 5s --runs {tmp_path}".split())
+    assert code == 2 and "the budget must be at least" in errors and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_two_jobs_stop_at_a_signal_and_resume(trained, tmp_path, number):
+    environment = os.environ | {"HIGHRANK_CACHE": str(trained / "cache")}
+    start = [sys.executable, "-m", "highrank", "compare"]
+    sizes = SMALL.removesuffix("--threads 1")
+    command = f"tale {sizes} --seeds 2 --budget 90s --jobs 2 --runs {tmp_path}"
+    log = tmp_path / "errors"
+    with log.open("w") as errors:
+        process = subprocess.Popen([*start, *command.split()], env=environment, stderr=errors)
+    deadline = time.monotonic() + 200
+    while len(list(tmp_path.glob("*/*/model.safetensors"))) < 2:
+        assert time.monotonic() < deadline and process.poll() is None, log.read_text()
+        time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(100) == 128 + number
+    folder = tmp_path / "compare-tale-1"
+    partial = json.loads((folder / "report.json").read_text())
+    assert not partial["is_complete"]
+    done = subprocess.run(
+        [*start, "--resume", folder, "--json"], env=environment, capture_output=True, check=True
+    )
+    result = json.loads(done.stdout)
+    assert result["is_complete"] and {run["state"] for run in result["runs"]} == {"finished"}

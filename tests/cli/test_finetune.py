@@ -1,0 +1,66 @@
+"""`highrank finetune`: table, page, JSON, and what happens at a signal."""
+
+import json
+
+import pytest
+
+pytest.importorskip("transformers")
+from highrank.studies.finetune import measure
+from highrank.training.signals import Stopped
+
+OPTIONS = ["--block-length", 16, "--batch-size", 4, "--steps", 2, "--threads", 1]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A folder with a model of characters."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("base")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe = Tokenizer(models.BPE({sign: i for i, sign in enumerate(letters)}, []))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=bpe).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 64}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 256}
+    LlamaForCausalLM(LlamaConfig(**sizes, **layers)).save_pretrained(folder)
+    return folder
+
+
+def test_a_table_a_page_and_numbers(highrank, base, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS, "--out", out)
+    assert code == 0 and "nats, equal tokens" in text
+    numbers = json.loads((out / "finetune.json").read_text())
+    assert [arm["variant"] for arm in numbers["arms"]] == ["softmax", "residual"]
+    assert "highrank finetune" in (out / "finetune.html").read_text()
+    code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS, "--out", out, "--json")
+    assert json.loads(text)["equal_time"] == numbers["equal_time"]
+
+
+def test_a_signal_prints_how_to_resume(highrank, base, trained, monkeypatch):
+    def stopped(*_):
+        raise Stopped(15)
+
+    monkeypatch.setattr(measure, "run_arm", stopped)
+    code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS)
+    assert code == 143
+    assert "Saved. Resume with: highrank finetune" in text and "--out runs/finetune-1" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seeds", 0], "seeds must be at least 1, got 0"),
+        (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h"),
+        (["--lr", -1], "lr must be a positive number"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(options, message, highrank, base, trained):
+    before = sorted((trained / "runs").iterdir()) if (trained / "runs").exists() else []
+    code, _, error = highrank("finetune", base, "tale.txt", *options)
+    assert code == 2 and message in error
+    assert before == (sorted((trained / "runs").iterdir()) if before else [])

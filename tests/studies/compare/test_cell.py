@@ -1,0 +1,127 @@
+"""Cells: what --heads may say, equal parameters, equal contexts, the control."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from highrank.build import build_model
+from highrank.config import ModelConfig
+from highrank.heads import HEADS
+from highrank.studies.compare.cell import TOLERANCE, make_cells, parse_spec
+
+COUNTS = [2_000 - token for token in range(2_000)]
+
+
+@pytest.fixture
+def large(base):
+    """Sizes as in practice: V = 2,000."""
+
+    def make(*specs, components=(3,), sizes=(32,), is_equal=True):
+        return make_cells(base, specs, components, sizes, 2_000, COUNTS, is_equal=is_equal)
+
+    return make
+
+
+def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(large):
+    heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "pointer", "adaptive-pointer")
+    found = large(*heads, "tied-softmax", "repeat", components=(2, 8))
+    wanted = found[0].num_parameters
+    for cell in found:
+        with torch.device("meta"):
+            model = build_model(cell.config, 2_000, token_counts=COUNTS)
+        assert cell.num_parameters == sum(p.numel() for p in model.parameters())
+        assert abs(cell.num_parameters - wanted) <= TOLERANCE * wanted
+        assert model.backbone.embedding.weight.shape == (2_000, 32)
+        assert cell.embedding_size == cell.config.model.embedding_size == 32
+        is_tied = cell.spec == "tied-softmax"
+        assert cell.context_size == (32 if is_tied else 16)
+        assert (cell.role == "other context") == is_tied
+    assert len({cell.config.model.hidden_sizes[0] for cell in found}) > 3
+
+
+def test_the_control_is_the_mixture_with_one_component(cells):
+    control, mos = cells("mos", "softmax", "moc:1", components=(1, 3), is_equal=False)
+    assert control.is_control and control.config.head.options == {"embedding_size": 4}
+    with torch.random.fork_rng():
+        model = build_model(control.config, 20)
+    assert model.head.num_components == 1 and model.head.latent is not None
+    assert mos.num_components == 3 and mos.label == "MoS, K = 3"
+
+
+def test_every_d_has_its_control_and_all_have_equal_parameters(large):
+    found = large("mos", sizes=(16, 32))
+    assert [(c.embedding_size, c.is_control) for c in found] == [
+        (16, True),
+        (16, False),
+        (32, True),
+        (32, False),
+    ]
+    sizes = [cell.num_parameters for cell in found]
+    assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
+    assert found[0].config.model.hidden_sizes[0] > found[2].config.model.hidden_sizes[0] == 24
+
+
+def test_without_equal_parameters_the_layers_stay(cells):
+    found = cells("mos", is_equal=False)
+    assert {cell.config.model.hidden_sizes for cell in found} == {(24, 16)}
+    assert found[1].num_parameters > found[0].num_parameters
+
+
+def test_a_head_that_is_too_large_is_named(cells, base):
+    with pytest.raises(ValueError, match="mos must fit into .* parameters within 1 %, got"):
+        cells("mos", components=(500,))
+    one = replace(base, model=ModelConfig(hidden_sizes=(8,)))
+    with pytest.raises(ValueError, match="hidden-sizes must be at least two for equal parameters"):
+        make_cells(one, ("mos",), (2,), (4,), 20, [1] * 20, is_equal=True)
+
+
+def test_heads_are_read_with_components_and_options():
+    spec = parse_spec("adaptive-mos:8,start-noise=0.2,frequent=auto")
+    assert (spec.kind, spec.num_components) == ("adaptive-mos", 8)
+    assert spec.options == {"start_noise": 0.2, "frequent": "auto"}
+    assert parse_spec("pointer").num_components is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sofmax", "heads must be among softmax, moc, .*, tied-softmax, repeat, got 'sofmax'"),
+        ("mos:many", "heads must be KIND or KIND:K with a whole number K, got 'mos:many'"),
+        ("mos:0", "KIND:K"),
+        ("partition:3", "partition must come without a number of components"),
+        ("mos,noise", "options of heads must be name=value, got 'noise'"),
+        ("mos,noise=1", "head.options must be arguments of mos"),
+        ("mos,start_noise=large", "head.options.start_noise must be a number, got 'large'"),
+        ("repeat,bias=1", "repeat must come without options"),
+    ],
+)
+def test_what_is_no_head_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_spec(text)
+
+
+def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(cells):
+    heads = ("mos", "pointer", "pointer:2", "adaptive-softmax")
+    found = cells(*heads, components=(2, 3), is_equal=False)
+    assert [c.label for c in found] == [
+        "control, K = 1",
+        "MoS, K = 2",
+        "MoS, K = 3",
+        "Pointer",
+        "Pointer, K = 2",
+        "Adaptive softmax",
+    ]
+    assert len({cell.name for cell in found}) == len(found)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_head_of_the_list_can_be_compared(kind, cells):
+    found = cells(kind, components=(8,) if kind == "doc" else (2,), is_equal=False)
+    assert found[-1].config.head.kind == kind
+
+
+def test_a_repeated_control_has_other_seeds(cells):
+    control, again = cells("repeat")
+    assert control.config == again.config
+    assert control.run_config(1).seed == 1 and again.run_config(1).seed == 1_001

@@ -1,0 +1,101 @@
+"""A whole comparison: trained, stopped, resumed, summarised, shown."""
+
+import csv
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from highrank.studies.compare import run as run_module
+from highrank.studies.compare.measure import summarise, train
+from highrank.studies.compare.page import compare_csv, compare_page, compare_picture
+from highrank.studies.compare.table import compare_table, plan_table
+
+
+def printed(renderable):
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Which slices were trained."""
+    found, advance = [], run_module.CellRun.advance
+
+    def note(self, cpu_seconds, until):
+        found.append((self.index, self.seed))
+        return advance(self, cpu_seconds, until)
+
+    monkeypatch.setattr(run_module.CellRun, "advance", note)
+    return found
+
+
+def test_a_comparison_is_trained_in_turns_and_never_twice(written, folder, trained):
+    plan = written("mos", "pointer")
+    shown = []
+    assert train(plan, folder, lambda fraction, text: shown.append(fraction)) is None
+    assert set(trained) == {(index, seed) for index in range(3) for seed in (0, 1)}
+    assert [seed for _, seed in trained] == sorted(seed for _, seed in trained)
+    assert shown == sorted(shown) and shown[-1] == pytest.approx(1.0)
+    trained.clear()
+    train(plan, folder)
+    assert trained == []
+
+
+def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, monkeypatch):
+    plan, step = written("mos"), run_module.Run._train_window
+    count = []
+
+    def press(self):
+        step(self)
+        count.append(1)
+        if len(count) == 50:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(run_module.Run, "_train_window", press)
+    assert train(plan, folder) == signal.SIGINT
+    partial = summarise(plan, folder)
+    assert not partial.is_complete and "finished" in {run.state for run in partial.runs}
+    assert "highrank compare --resume" in printed(compare_table(partial))
+    assert "So far: One seed decides nothing" in partial.answer
+    assert "<h1>" in compare_page(partial)
+    finished = {(run.cell, run.seed) for run in partial.runs if run.state == "finished"}
+    trained.clear()
+    assert train(plan, folder) is None
+    names = {(plan.cells[index].name, seed) for index, seed in trained}
+    assert not names & finished
+    assert summarise(plan, folder).is_complete
+
+
+def test_the_report_has_every_cell(written, folder):
+    plan = written("mos", "moc", "mos:2", cpu_seconds=0.05, cache=True)
+    train(plan, folder)
+    result = summarise(plan, folder, elapsed=3.0)
+    assert result.is_complete and [regime.name for regime in result.regimes] == ["tokens", "time"]
+    assert [cell.rank_bound for cell in result.cells] == [6, None, 6, None]
+    assert result.floor is not None and result.recommendation is not None
+    text = printed(compare_table(result))
+    for words in ("Equal tokens", "Equal time", "control + cache", "MoS, K = 3", "Recommended"):
+        assert words in text
+    page = compare_page(result, "highrank compare tiny")
+    assert result.answer.split(":")[0] in page and page.count("<svg") == 5
+    assert "highrank compare tiny" in page and "http-equiv" in page
+    rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
+    # Two regimes, two seeds; the control has two more with the cache.
+    assert len(rows) == 4 * 4 + 4
+    assert {row["state"] for row in rows} == {"finished"}
+    picture = folder / "curves.png"
+    compare_picture(result, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plan_is_printed_before_it_runs(make_plan):
+    text = printed(plan_table(make_plan("mos", cpu_seconds=0.5)))
+    assert "2 cells × 2 seeds, measured at 1,200 tokens, and at 0 CPU seconds" in text.replace(
+        "\n", " "
+    )
+    assert "control, K = 1" in text and "24-16" in text
