@@ -137,8 +137,9 @@ def hf(
 ) -> None:
     """Compare a training step of a GPT-2 of transformers with a softmax and with mixtures.
 
-    GPT-2 small, V = 50,257, random weights: our loss against dense logits. Ten minutes on two
-    cores, and 4 GB.
+    GPT-2 small, V = 50,257, random weights: our loss against dense logits.
+
+    It takes some ten minutes on two free cores, and 8 GB of memory.
 
     Args:
         rounds: How often each variant's time is taken; the best counts.
