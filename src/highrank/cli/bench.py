@@ -135,7 +135,7 @@ def step(
 def hf(
     *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
 ) -> None:
-    """Compare a training step of a GPT-2 of transformers with a softmax and with mixtures.
+    """Compare training steps of a GPT-2: dense logits, and mixtures by our loss.
 
     GPT-2 small, V = 50,257, random weights: our loss against dense logits.
 
