@@ -55,6 +55,8 @@ def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
         ("compare tale --heads mso", "heads must be among softmax"),
         ("compare tale --equal context", "equal must have time or tokens, got context"),
         ("compare tale --seeds 0", "num-seeds must be at least 1"),
+        ("compare tale --jobs 2 --threads 2", "threads must be left out with several jobs, got 2"),
+        ("compare tale --jobs 0", "jobs must be at least 1"),
         ("compare tale --budget soon", "a duration must be like 90s, 20m or 1.5h"),
         ("compare tale --resume runs", "--resume must come without a corpus, got tale"),
         ("compare --resume runs", "must be a folder that `highrank compare` made, got runs"),

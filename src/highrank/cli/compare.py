@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Of tables where there is no terminal.
 WIDTH = 120
+# More runs at the same time wait for memory rather than for cores.
+MOST_JOBS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,10 @@ class Options:
     """Learning rate, constant."""
     max_tokens: Annotated[int | None, unless_given("all", "INT")] = None
     """Train on the beginning of the corpus only."""
-    jobs: int = 1
+    jobs: Annotated[int | None, unless_given("one for each core, at most 4", "INT")] = None
     """Runs that are trained at the same time, each by one thread on a core of its own."""
     threads: Threads = None
-    """Threads of the matrix multiplies, with one job."""
+    """Train one run at a time, with so many threads of the matrix multiplies."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps. Equal time needs cpu."""
     test_batch_size: int = 10
@@ -160,7 +162,8 @@ def _question(comparison: "Comparison", options: Options) -> "Question":
     from highrank.training.budget import parse_duration
 
     check_device(options.device)
-    set_threads(1 if options.jobs > 1 else options.threads)
+    jobs = _num_jobs(options)
+    set_threads(1 if jobs > 1 else options.threads)
     name = _prepared(comparison.corpus)
     comparison = replace(comparison, corpus=name, hidden_sizes=options.hidden_sizes)
     corpus = open_source(name, options.max_tokens)
@@ -180,7 +183,7 @@ def _question(comparison: "Comparison", options: Options) -> "Question":
         max_tokens=options.max_tokens,
         cache=has_baselines,
         test_batch_size=options.test_batch_size,
-        jobs=options.jobs,
+        jobs=jobs,
         threads=_num_threads(),
         device=options.device,
         is_search=options.search,
@@ -235,6 +238,19 @@ def wide_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
     return console
+
+
+def _num_jobs(options: Options) -> int:
+    """One for each core, unless a run is to have several, or a device of its own."""
+    from highrank.studies.compare.pool import available_cores
+
+    if options.jobs is not None and options.threads is not None and options.jobs > 1:
+        raise ValueError(f"threads must be left out with several jobs, got {options.threads}")
+    if options.jobs is not None:
+        return options.jobs
+    if options.threads is not None or options.device != "cpu":
+        return 1
+    return min(MOST_JOBS, max(1, len(available_cores())))
 
 
 def _num_threads() -> int:

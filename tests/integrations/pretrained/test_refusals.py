@@ -30,6 +30,8 @@ from highrank.integrations.pretrained import classes
         ({"ranks": 3}, "an option of low-rank-mos must be one of num_components, .* got 'ranks'"),
         ({"num_components": 0}, "num_components must be at least 1, got 0"),
         ({"num_components": 1, "start": "new"}, "num_components must be at least 2 .* got 1"),
+        ({"bias": True}, "bias must be left out, got one: the model or the start decides it"),
+        ({"start": "identity", "activation": "tanh"}, "activation must be left out"),
         ({"noise": -1.0}, "noise must be finite and at least 0, got -1"),
     ],
 )

@@ -71,6 +71,23 @@ def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, mo
     assert summarise(plan, folder).is_complete
 
 
+def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeypatch):
+    plan, measure = written("mos"), run_module.CellRun._analyse
+
+    def press(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        measure(self)
+
+    monkeypatch.setattr(run_module.CellRun, "_analyse", press)
+    assert train(plan, folder) == signal.SIGTERM
+    monkeypatch.undo()
+    before = summarise(plan, folder).runs[0]
+    assert before.state == "unfinished" and before.marks
+    train(plan, folder)
+    after = summarise(plan, folder).runs[0]
+    assert after.state == "finished" and after.marks == before.marks
+
+
 def test_the_report_has_every_cell(written, folder):
     plan = written("mos", "moc", "mos:2", cpu_seconds=0.05, cache=True)
     train(plan, folder)

@@ -53,7 +53,9 @@ def learning_chart(result: CompareResult, by: str) -> Lines | None:
     """The best loss on valid against million tokens, or against CPU seconds; means over seeds."""
     series = []
     for cell in result.cells:
-        curves = [run.curve for run in result.runs if run.cell == cell.name and run.curve]
+        own = [run for run in result.runs if run.cell == cell.name and run.curve]
+        # A run that has just begun would cut the others short.
+        curves = [run.curve for run in own if run.marks] or [run.curve for run in own]
         if not curves:
             continue
         last = min(curve[-1].tokens for curve in curves)

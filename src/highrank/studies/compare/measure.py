@@ -49,7 +49,7 @@ def _train(
             text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {outcome.state}"
             on_progress(schedule.fraction * schedule.until, text)
         if outcome.state == "interrupted" and not stopped:
-            stopped.append(signal.SIGINT)
+            stopped.append(outcome.signal or signal.SIGINT)
     return stopped[0] if stopped else None
 
 

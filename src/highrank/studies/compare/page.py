@@ -145,8 +145,9 @@ def compare_csv(result: CompareResult) -> str:
             *(cell.context_size, cell.num_parameters, run.seed, run.state, run.is_disturbed),
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]
-        cached = {f"{regime} with cache": mark for regime, mark in run.cache.items()}
-        for regime, mark in ({**run.marks, **cached} or {"": None}).items():
+        marks: dict[str, Mark | None] = {**run.marks}
+        marks |= {f"{regime} with cache": mark for regime, mark in run.cache.items()}
+        for regime, mark in (marks or {"": None}).items():
             values = [None if mark is None else getattr(mark, name) for name in MARK_FIELDS]
             writer.writerow((*first, regime, *values, *last))
     return text.getvalue()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from highrank.studies.compare.plan import Plan, read_plan
 from highrank.studies.compare.run import CellRun, SliceOutcome
+from highrank.training.signals import listening, stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,25 @@ NextSlice = Callable[[set[tuple[int, int]]], Slice | None]
 def run_here(folder: Path, plan: Plan, next_slice: NextSlice) -> Iterator[SliceOutcome]:
     """One slice after the other."""
     while (task := next_slice(set())) is not None:
-        outcome = CellRun(plan, folder, task.index, task.seed).advance(task.cpu_seconds, task.until)
+        try:
+            # A run in training has its own way to stop; what it measures may be cut short.
+            with listening(stop):
+                run = CellRun(plan, folder, task.index, task.seed)
+                outcome = run.advance(task.cpu_seconds, task.until)
+        except KeyboardInterrupt as error:
+            number = (error.args or (signal.SIGINT,))[0]
+            outcome = _interrupted(task.index, task.seed, number)
+        # It holds the folder.
+        run = None
         yield outcome
         if outcome.state == "interrupted":
             return
+
+
+def _interrupted(index: int, seed: int, number: int | None = None) -> SliceOutcome:
+    return SliceOutcome(
+        index=index, seed=seed, state="interrupted", tokens=0, cpu_seconds=0.0, signal=number
+    )
 
 
 class Workers:
@@ -109,9 +125,7 @@ class Workers:
                 raise OSError(
                     "A process that trained ended unexpectedly, perhaps for lack of memory."
                 ) from None
-            yield SliceOutcome(
-                index=task[0], seed=task[1], state="interrupted", tokens=0, cpu_seconds=0.0
-            )
+            yield _interrupted(*task)
             return
         self.pipes[pipe] = None
         if isinstance(found, Exception):

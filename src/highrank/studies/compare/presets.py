@@ -15,7 +15,7 @@ from highrank.studies.compare.source import LANGUAGES
 AVERAGE_POWER = 8.0
 CONSTANT = StageConfig(
     optimizer="adamw",
-    lr=2e-3,
+    lr=4e-3,
     weight_decay=0.01,
     clip=1.0,
     epochs=1_000_000,
@@ -28,7 +28,7 @@ class Comparison:
     """What is compared on what, as the command's defaults."""
 
     corpus: str
-    heads: tuple[str, ...] = ("tied-softmax", "mos")
+    heads: tuple[str, ...] = ("tied-softmax", "mos", "pointer")
     components: tuple[int, ...] = (4,)
     embedding: tuple[int, ...] = (64,)
     hidden_sizes: tuple[int, ...] = (256, 192)

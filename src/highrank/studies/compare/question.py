@@ -44,8 +44,8 @@ class Question:
         if "time" in self.equal and self.device != "cpu":
             raise ValueError(f"equal time must be measured on the cpu, got {self.device}")
         for name in ("num_seeds", "jobs", "threads", "test_batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got 0 or less")
+            if (found := getattr(self, name)) < 1:
+                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {found}")
         for name in ("components", "embedding_sizes"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise ValueError(

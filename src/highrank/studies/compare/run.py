@@ -40,7 +40,10 @@ class SliceOutcome:
     state: str
     """"paused", "finished", "waiting" for a search to go on, "diverged" or "interrupted"."""
     tokens: int
+    """Of the run so far."""
     cpu_seconds: float
+    signal: int | None = None
+    """That interrupted it."""
 
 
 class CellRun:
@@ -80,38 +83,40 @@ class CellRun:
         clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
         before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
         self.until = until
-        state = self._advance(limit)
+        try:
+            state = self._advance(limit)
+        except Diverged as error:
+            state = self._note_divergence(error)
         tokens, cpu, wall = self.run.num_tokens, clock.cpu_seconds, clock.window_seconds
         if tokens > before[0]:
             spent = {"cpu_seconds": cpu - before[1], "seconds": wall - before[2]}
             self.run.note(event="slice", tokens=tokens - before[0], **spent)
             self.run.save()
         return SliceOutcome(
-            index=self.index, seed=self.seed, state=state, tokens=tokens, cpu_seconds=cpu
+            index=self.index,
+            seed=self.seed,
+            state=state,
+            tokens=tokens,
+            cpu_seconds=cpu,
+            signal=self.run.stop_signal,
         )
 
     def _advance(self, limit: float) -> str:
         if "diverged" in self.events:
             return "diverged"
-        while (due := self._due()) is None and self._is_training():
-            if self._is_at_rung():
+        while self._is_training():
+            if (due := self._due()) is not None:
+                self._mark(due)
+            elif self._is_at_rung():
                 return self._wait()
-            if self.run.clock.cpu_seconds >= limit:
+            elif self.run.clock.cpu_seconds >= limit:
                 return "paused"
-            try:
+            else:
                 reason = self.run.go(
                     pause_when=lambda: self._must_pause(limit), validate_when=self._is_point_due
                 ).reason
-            except Diverged as error:
-                return self._note_divergence(error)
-            if reason != "paused":
-                return reason
-        if due is not None:
-            try:
-                self._mark(due)
-            except Diverged as error:
-                return self._note_divergence(error)
-            return self._advance(limit)
+                if reason != "paused":
+                    return reason
         if "analysis" not in self.events:
             self._analyse()
         return "finished"

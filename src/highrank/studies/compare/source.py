@@ -12,12 +12,13 @@ from highrank.data.corpus import CorpusLike
 from highrank.data.sampled import sample_corpus
 from highrank.data.vocabulary import Vocabulary
 
-# Exact languages by name. Three softmaxes of size 8 represent `senses`; one softmax of size 31
-# represents `factorised`, and one of size 3 `low-rank`.
+# Exact languages by name; the group of the last token is all that matters. Mixtures of three
+# softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of
+# size 3 `low-rank`.
 LANGUAGES = {
-    "senses": lambda: senses(vocab_size=200, num_contexts=100, seed=0),
-    "factorised": lambda: factorised(vocab_size=200, num_contexts=100, rank=32, seed=0),
-    "low-rank": lambda: factorised(vocab_size=200, num_contexts=100, rank=4, seed=0),
+    "senses": lambda: senses(num_contexts=100, order=1),
+    "factorised": lambda: factorised(num_contexts=100, order=1, rank=32),
+    "low-rank": lambda: factorised(num_contexts=100, order=1, rank=4),
 }
 SIZES = {"train": 400_000, "valid": 20_000, "test": 40_000}
 NUM_CHAINS = 40

@@ -88,7 +88,8 @@ def _cell_table(result: CompareResult) -> Table:
 
 def cell_rows(result: CompareResult) -> list[tuple[str, ...]]:
     """Sizes, and what was measured besides the loss, in the last regime."""
-    rows, found = {row.name: row for row in result.regimes[-1].rows}, []
+    rows = {row.name: row for row in result.regimes[-1].rows}
+    found: list[tuple[str, ...]] = []
     for cell in result.cells:
         row, rank = rows.get(cell.name), cell.analysis.get("effective_rank_1e-3")
         information = cell.analysis.get("specialisation")
