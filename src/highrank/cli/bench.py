@@ -46,7 +46,8 @@ def loss(
     check_outputs(out, picture)
     set_threads(threads)
     from highrank.studies.bench.loss import run_loss_bench
-    from highrank.studies.bench.page import loss_page, loss_picture, loss_table
+    from highrank.studies.bench.page import loss_page, loss_picture
+    from highrank.studies.bench.table import loss_table
 
     options = {"rounds": rounds, "quick": quick, "chunk_bytes": chunk_bytes}
     result = _run("Measuring the mixture's loss", run_loss_bench, shapes, **options)
@@ -74,8 +75,8 @@ def sharded(
         threads: Of all processes together.
     """
     set_threads(threads)
-    from highrank.studies.bench.page import sharded_table
     from highrank.studies.bench.sharded import run_sharded_bench
+    from highrank.studies.bench.table import sharded_table
 
     options = {"rounds": rounds, "quick": quick}
     result = _run("Measuring a sharded vocabulary", run_sharded_bench, shape, **options)
@@ -105,7 +106,8 @@ def heads(
     """
     set_threads(threads)
     from highrank.studies.bench.heads import run_head_bench
-    from highrank.studies.bench.page import head_picture, head_table
+    from highrank.studies.bench.page import head_picture
+    from highrank.studies.bench.table import head_table
 
     result = _run("Measuring heads", run_head_bench, kinds, rounds=rounds, quick=quick)
     show(result, head_table, json=json)
@@ -125,8 +127,8 @@ def step(
         threads: Of the matrix multiplies.
     """
     set_threads(threads)
-    from highrank.studies.bench.page import step_table
     from highrank.studies.bench.step import run_step_bench
+    from highrank.studies.bench.table import step_table
 
     result = _run("Measuring a training step", run_step_bench, rounds=rounds, quick=quick)
     show(result, step_table, json=json)
@@ -168,7 +170,7 @@ def evaluation(
     """
     set_threads(threads)
     from highrank.studies.bench.evaluation import run_evaluation_bench
-    from highrank.studies.bench.page import evaluation_table
+    from highrank.studies.bench.table import evaluation_table
 
     result = _run("Measuring evaluation", run_evaluation_bench, rounds=rounds, quick=quick)
     show(result, evaluation_table, json=json)
@@ -188,8 +190,8 @@ def audit(
         threads: Of the matrix multiplies.
     """
     set_threads(threads)
-    from highrank.studies.bench.page import audit_table
     from highrank.studies.bench.spectrum import run_audit_bench
+    from highrank.studies.bench.table import audit_table
 
     result = _run("Measuring an audit", run_audit_bench, rounds=rounds, quick=quick)
     show(result, audit_table, json=json)

@@ -5,7 +5,8 @@ import pytest
 from highrank.heads import HEADS
 from highrank.studies.bench import heads
 from highrank.studies.bench.heads import CONTROL, count_flops, pass_of, run_head_bench
-from highrank.studies.bench.page import head_table
+from highrank.studies.bench.page import head_picture
+from highrank.studies.bench.table import head_table
 
 
 @pytest.mark.parametrize("kind", [CONTROL, *HEADS])
@@ -18,13 +19,15 @@ def test_what_is_multiplied_grows_with_the_components():
     assert four / one == pytest.approx(4, rel=0.05)
 
 
-def test_a_run_has_a_row_for_each_head_and_size(monkeypatch):
+def test_a_run_has_a_row_for_each_head_and_size(monkeypatch, tmp_path):
     monkeypatch.setattr(heads, "SIZES", ((8, 100),))
     result = run_head_bench(("mos", "pointer"), rounds=1, quick=True)
     (size,) = result.sizes
     assert [m.name for m in size.measurements] == [CONTROL, "mos", "pointer"]
     assert size.flop_ratios[CONTROL] == 1
     assert head_table(result).row_count == 3
+    head_picture(result, tmp_path / "heads.png")
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_unknown_head_is_refused():

@@ -15,14 +15,13 @@ from highrank.studies.bench.baselines import GROWTH, SHAPES
 from highrank.studies.bench.harness import Peak, Variant, summarise
 from highrank.studies.bench.loss import LossBenchResult, MemoryGrowth, ShapeResult
 from highrank.studies.bench.page import (
-    audit_table,
     loss_page,
     loss_picture,
-    loss_table,
     memory_chart,
     time_chart,
 )
 from highrank.studies.bench.spectrum import FULL, METHODS, AuditBenchResult, SpectrumError
+from highrank.studies.bench.table import audit_table, loss_table
 
 MIB = 2**20
 TIMES = {

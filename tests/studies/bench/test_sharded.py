@@ -6,8 +6,8 @@ import pytest
 
 from highrank.studies.bench import loss
 from highrank.studies.bench.baselines import TINY
-from highrank.studies.bench.page import sharded_table
 from highrank.studies.bench.sharded import ONE, SHARDED, check_values, run_sharded_bench
+from highrank.studies.bench.table import sharded_table
 
 
 def test_the_variants_agree_and_bytes_a_token_are_counted(monkeypatch):

@@ -5,6 +5,7 @@ components, V vocabulary, R frequent tokens.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,14 @@ def frequency_order(counts: Sequence[int] | None, vocab_size: int) -> NDArray[np
     if len(counts) != vocab_size:
         raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(counts)}")
     return np.argsort(-np.asarray(counts, dtype=np.int64), kind="stable")
+
+
+def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
+    """Raise ValueError unless they cut the vocabulary into bands of at least one token."""
+    if any(a >= b for a, b in pairwise((0, *cutoffs, vocab_size))):
+        raise ValueError(
+            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(cutoffs)}"
+        )
 
 
 def costs(

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from highrank.heads.adaptive.frequency import frequency_order
+from highrank.heads.adaptive.frequency import check_cutoffs, frequency_order
 from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
 from highrank.heads.mixture import ACTIVATIONS, Activation
 from highrank.ops.mixture_cross_entropy import mixture_loss
@@ -83,7 +83,8 @@ class AdaptiveHead(Head):
         super().__init__(hidden_size, vocab_size)
         size = hidden_size if embedding_size is None else embedding_size
         check_sizes(embedding_size=size, num_components=components[0])
-        _check(cutoffs, vocab_size, div_value, activation, dropout)
+        check_cutoffs(cutoffs, vocab_size)
+        _check(div_value, activation, dropout)
         self.components, self.num_components = tuple(components), components[0]
         self.embedding_size, self.div_value = size, div_value
         self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
@@ -385,14 +386,7 @@ def _shape(weight: Any) -> tuple[int, ...]:
     return tuple(weight.shape)
 
 
-def _check(
-    cutoffs: Sequence[int], vocab_size: int, div_value: float, activation: str, dropout: float
-) -> None:
-    edges = (0, *cutoffs, vocab_size)
-    if any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(
-            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(cutoffs)}"
-        )
+def _check(div_value: float, activation: str, dropout: float) -> None:
     if not div_value >= 1:
         raise ValueError(f"div_value must be at least 1, got {div_value}")
     if activation not in ACTIVATIONS:
