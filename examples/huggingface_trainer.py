@@ -4,6 +4,7 @@ python examples/huggingface_trainer.py
 """
 
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
@@ -45,9 +46,9 @@ def main(folder: str) -> None:
             print(f"step {entry['step']}: loss {entry['loss']}")
     trainer.save_model(folder)
 
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    found = model.generate(texts[:1, :8], max_new_tokens=12, num_beams=3, do_sample=False)
-    print(type(model).__name__, "continues", texts[0, :8].tolist(), "with", found[0, 8:].tolist())
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder)
+    found = loaded.generate(texts[:1, :8], max_new_tokens=12, num_beams=3, do_sample=False)
+    print(type(loaded).__name__, "continues", texts[0, :8].tolist(), "with", found[0, 8:].tolist())
 
 
 if __name__ == "__main__":

@@ -57,6 +57,36 @@ class Watch(TorchDispatchMode):
         return results
 
 
+class Syncs(TorchDispatchMode):
+    """Lists the operations inside `with Syncs()` that make the host wait for an accelerator."""
+
+    WAITING = {
+        "aten::_local_scalar_dense",
+        "aten::nonzero",
+        "aten::is_nonzero",
+        "aten::equal",
+        "aten::masked_select",
+    }
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        masks = name == "aten::index" and any(
+            i is not None and i.dtype == torch.bool for i in args[1]
+        )
+        if name in self.WAITING or masks:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="session")
+def syncs():
+    return Syncs
+
+
 def _memory(tensor):
     return tensor.untyped_storage().data_ptr()
 

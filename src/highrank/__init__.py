@@ -61,7 +61,7 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-if "transformers" in sys.modules:
+if sys.modules.get("transformers") is not None:
     # Only one that is older than the extra's, or half imported, cannot be told.
     with suppress(ImportError, ValueError):
         __getattr__("register")()

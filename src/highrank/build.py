@@ -11,8 +11,9 @@ import torch
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.environment import memory_bytes, prepare_bfloat16
 from highrank.files import checked
-from highrank.heads import Head, head_arguments, head_class
+from highrank.heads import HEADS, Head, head_arguments, head_class
 from highrank.heads.adaptive.head import AdaptiveHead
+from highrank.heads.growth import can_grow
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 
@@ -92,7 +93,17 @@ def build_head(
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = config.model.embedding_size
     values |= checked_options(head)
+    if num_components not in (None, head.num_components) and "frequent" in arguments:
+        values["frequent"] = _num_frequent(config, vocab_size, token_counts)
     return head_class(head.kind)(sum(sizes), vocab_size, **values)
+
+
+def _num_frequent(config: RunConfig, vocab_size: int, token_counts: Sequence[int] | None) -> int:
+    """R of the head with all its components: one that is to grow has it from the start."""
+    with torch.device("meta"):
+        grown = build_head(config, vocab_size, token_counts=token_counts)
+    assert isinstance(grown, AdaptiveHead)
+    return grown.num_frequent
 
 
 def _layer_sizes(config: RunConfig) -> tuple[int, ...]:
@@ -217,10 +228,11 @@ def _check_growth(config: RunConfig) -> None:
     at = config.head.grow_at
     if at is None:
         return
-    if config.head.kind != "mos":
+    if not can_grow(head_class(config.head.kind)):
+        known = ", ".join(kind for kind in HEADS if can_grow(head_class(kind)))
         raise ValueError(
-            f"head.kind must be mos for head.grow-at, got {config.head.kind}: add "
-            "--head.grow-at None"
+            f"head.kind must be a mixture that can start with one component ({known}) for "
+            f"head.grow-at, got {config.head.kind}: add --head.grow-at None"
         )
     if not (0 <= at < 1 or (at >= 1 and float(at).is_integer())):
         raise ValueError(f"head.grow-at must be a fraction below 1 or a whole epoch, got {at}")

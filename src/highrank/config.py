@@ -43,7 +43,7 @@ class HeadConfig:
     """What follows the linear layer of each context."""
     grow_at: float | None = None
     """Train with one component first, and turn it into K: below 1 at this fraction of the run,
-    from 1 on when that epoch begins (mos only)."""
+    from 1 on when that epoch begins."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the head's constructor."""
 

@@ -276,6 +276,17 @@ def check_writable(path: Path) -> None:
         ) from None
 
 
+def path_text(path: str) -> str:
+    """A name of a file as text, whatever the locale; bytes that are no UTF-8 stay as they are.
+
+    Under LC_ALL=C Python has each byte beyond ASCII as a surrogate.
+    """
+    try:
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return path
+
+
 def clear_temporaries(paths: Iterable[Path]) -> None:
     """Remove what a process left that was killed while it wrote one of these files."""
     for path in paths:

@@ -257,9 +257,11 @@ def num_components_of(config: RunConfig, shapes: Mapping[str, Sequence[int]]) ->
     """K of saved weights if the head was to grow, since it may not have grown yet; else None."""
     if config.head.grow_at is None:
         return None
-    if not shapes.get("head.prior.weight"):
+    # The softmaxes may be one part of the head: head.softmaxes.prior.weight.
+    names = [n for n in shapes if n.startswith("head.") and n.endswith("prior.weight")]
+    if len(names) != 1 or not shapes[names[0]]:
         raise TypeError("no head.prior.weight")
-    return shapes["head.prior.weight"][0]
+    return shapes[names[0]][0]
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:

@@ -93,6 +93,18 @@ def test_a_path_that_is_no_text_is_escaped(tmp_path):
     assert done.returncode == 2 and b"got caf\\udce9" in done.stderr
 
 
+def test_a_path_beyond_ascii_is_shown_as_its_characters(tmp_path):
+    arguments = ["evaluate", "café"]
+    done = subprocess.run(
+        [sys.executable, "-m", "highrank", *arguments],
+        env=os.environ | PLAIN_ASCII,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and b"got caf\\xe9" in done.stderr
+
+
 def test_help_of_the_demo_explains_every_option(monkeypatch, capsys):
     code, printed = run(monkeypatch, capsys, "demo", "--help")
     assert code == 0

@@ -1,14 +1,19 @@
 """Options of `forward`, compilers, export, resizing: heads in other people's training code."""
 
+import inspect
+import re
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.export import Dim, export
 
-from highrank.heads import Head, MixtureOfSoftmaxes
+from highrank.heads import HEADS, Head, MixtureOfSoftmaxes, head_class
+from highrank.heads.base import ForwardOptions
 from highrank.ops.logit_map import Softcap
-from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
+from highrank.ops.mixture_cross_entropy.options import LossOptions
 
 D, V = 6, 11
 
@@ -147,7 +152,26 @@ def test_a_resized_head_keeps_its_first_tokens(head, hidden, vocab_size):
     assert head.vocab_size == vocab_size and isinstance(head.weight, nn.Parameter)
 
 
-def test_every_argument_is_named_in_help():
-    text = MixtureOfSoftmaxes.forward.__doc__
-    options = ("label_smoothing", "class_weight", "token_weight", "shift", "z_loss", "also")
-    assert all(name in text for name in (*options, "logit_scale", "logit_map", "chunk_bytes"))
+def named(function, *options):
+    """The arguments of a function, and those that its docstring explains."""
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    given = inspect.signature(function).parameters.values()
+    names = {p.name for p in given if p.kind not in kinds} | {n for t in options for n in t}
+    lines = re.findall(r"^ +((?:\w+, )*\w+): ", inspect.getdoc(function) or "", re.MULTILINE)
+    found = {name for line in lines for name in line.split(", ")}
+    return names - {"self", "device", "dtype"}, found
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_help_explains_every_argument_of_a_head(kind):
+    names, found = named(head_class(kind))
+    assert names <= found
+
+
+def test_help_explains_every_argument_of_the_loss():
+    for function in (mixture_cross_entropy, MixtureOfSoftmaxes.forward):
+        options = LossOptions if function is mixture_cross_entropy else ForwardOptions
+        names, found = named(function, options.__annotations__)
+        assert names <= found
+    names, found = named(MixtureOfSoftmaxes.sample)
+    assert names <= found

@@ -20,7 +20,6 @@ from highrank.heads import (
 from highrank.ops.mixture_cross_entropy import stream
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
-streamed_module = importlib.import_module("highrank.ops.streamed_cross_entropy")
 D, E = 6, 4
 EVERY = {
     "mixtape": lambda V, **options: Mixtape(D, V, 4, E, frequent_fraction=0.3, **options),
@@ -57,7 +56,7 @@ def head(make, generic):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """A few tokens a chunk."""
-    for module in (log_prob_module, streamed_module, stream):
+    for module in (log_prob_module, stream):
         monkeypatch.setattr(module, "CHUNK_BYTES", 4 * 11 * 8)
 
 
@@ -137,8 +136,7 @@ def test_an_impossible_token_has_infinite_loss_and_no_gradient(head, hidden, tar
 
 def test_training_makes_no_table_for_all_tokens(watch, make, monkeypatch):
     V, N = 500, 240
-    for module in (streamed_module, stream):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 4 * 4 * 10 * V)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 4 * 10 * V)
     head = make(V)
     with watch() as seen:
         head(torch.randn(N, D), torch.randint(V, (N,))).loss.backward()

@@ -64,3 +64,12 @@ def test_a_component_costs_few_parameters():
 def test_a_wrong_rank_is_named():
     with pytest.raises(ValueError, match="^rank must be at least 1, got 0$"):
         LowRankMixture(D, V, 3, E, rank=0)
+
+
+def test_a_bias_of_the_prior_decides_the_weights_where_its_matrix_is_zero(hidden):
+    head = LowRankMixture(D, V, 3, E, prior_bias=True).double()
+    with torch.no_grad():
+        head.prior.weight.zero_()
+        head.prior.bias.copy_(torch.tensor([0.7, 0.2, 0.1]).log())
+    weight = head.mixture(hidden).log_weight.exp()
+    torch.testing.assert_close(weight, torch.tensor([0.7, 0.2, 0.1]).double().expand(7, 3))

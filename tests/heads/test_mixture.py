@@ -1,11 +1,12 @@
-"""Responsibilities: the posterior over components, by its definition."""
+"""Responsibilities by their definition, and maps of logits of any mixture."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import LowRankMixture, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.heads.mixture import log_responsibility
+from highrank.ops.logit_map import Softcap
 
 
 def test_it_is_bayes_rule():
@@ -45,3 +46,25 @@ def test_of_a_word_that_cannot_be_said_nothing_is_learned():
         head.bias[2] = -torch.inf
         want = head.mixture(hidden).log_weight
     torch.testing.assert_close(log_responsibility(head, hidden, torch.tensor([2])), want)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Softmax(6, 11),
+        lambda: MixtureOfSoftmaxes(6, 11, 3, 4),
+        lambda: LowRankMixture(6, 11, 3, None, rank=2),
+    ],
+)
+def test_every_mixture_takes_a_map_of_its_logits(build, generic, hidden, target):
+    """The formula by brute force, for log-probabilities, the loss and all gradients."""
+    head = generic(build())
+    head.logit_map = Softcap(1.5)
+    log_weight, context = head.softmaxes(hidden)
+    capped = 1.5 * (F.linear(context, head.weight, head.bias) / 1.5).tanh()  # (N, K, V)
+    want = (log_weight[..., None] + capped.log_softmax(-1)).logsumexp(-2)  # (N, V)
+    torch.testing.assert_close(head.log_prob(hidden), want)
+    assert head.rank_bound is None
+    losses = head(hidden, target).loss, F.nll_loss(want, target)
+    got, want = (torch.autograd.grad(loss, list(head.parameters())) for loss in losses)
+    torch.testing.assert_close(got, want)

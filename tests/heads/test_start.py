@@ -3,10 +3,30 @@
 import pytest
 import torch
 
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import (
+    HEADS,
+    DirectOutputConnection,
+    LowRankMixture,
+    Mixtape,
+    MixtureOfContexts,
+    MixtureOfSoftmaxes,
+    MultiFacetSoftmax,
+    Pointwise,
+    Softmax,
+    SparseMixtureOfSoftmaxes,
+    head_arguments,
+)
 from highrank.heads.start import PRIOR_SCALE
 
-KINDS = pytest.mark.parametrize("kind", [MixtureOfContexts, MixtureOfSoftmaxes])
+KINDS = pytest.mark.parametrize(
+    "kind", [MixtureOfContexts, MixtureOfSoftmaxes, SparseMixtureOfSoftmaxes, Pointwise, Mixtape]
+)
+
+
+def test_it_is_an_option_of_every_mixture():
+    mixtures = [kind for kind in HEADS if "num_components" in head_arguments(kind)]
+    assert len(mixtures) == 12
+    assert all("start_noise" in head_arguments(kind) for kind in mixtures)
 
 
 def contexts_of(head):
@@ -20,25 +40,26 @@ def loss_of(head, hidden, target):
 
 @KINDS
 def test_without_noise_a_mixture_starts_as_one_softmax(kind, hidden, target):
-    head = kind(6, 11, 3, 4, start_noise=0.0).double()
+    options = {"logit_map": "gss:0,1"} if kind is Pointwise else {}
+    head = kind(6, 11, 4, 4, start_noise=0.0, **options).double()
     softmax = Softmax(6, 11, 4).double()
     with torch.no_grad():
         softmax.weight.copy_(head.weight)
         softmax.latent.weight.copy_(contexts_of(head)[0])
         softmax.latent.bias.copy_(head.latent.bias[:4])
-    torch.testing.assert_close(head.log_prob(hidden), softmax.log_prob(hidden))
+    torch.testing.assert_close(head.log_prob(hidden), softmax.log_prob(hidden), rtol=0, atol=1e-10)
 
 
 @KINDS
 def test_the_noise_sums_to_zero_and_has_the_fraction_that_was_asked_for(kind):
-    head = kind(64, 11, 5, 32, start_noise=0.2, dtype=torch.float64)
+    head = kind(64, 11, 4, 32, start_noise=0.2, dtype=torch.float64)
     weight = contexts_of(head)
     common = weight.mean(0)
-    size = (weight - common).std().item() / (1 - 1 / 5) ** 0.5
+    size = (weight - common).std().item() / (1 - 1 / 4) ** 0.5
     assert size == pytest.approx(0.2 * common.std().item(), rel=0.03)
     # nn.Linear's own initial values are what the contexts have in common.
     assert 0.99 * 64**-0.5 < common.abs().max() <= 64**-0.5
-    bias = head.latent.bias.detach().unflatten(0, (5, -1))
+    bias = head.latent.bias.detach().unflatten(0, (4, -1))
     assert (bias == bias[0]).all() and bias.any()
 
 
@@ -58,23 +79,57 @@ def test_the_change_is_of_second_order(hidden, target):
 @KINDS
 def test_the_prior_starts_a_tenth_as_wide(kind):
     torch.manual_seed(1)
-    usual = kind(6, 11, 3, 4)
+    usual = kind(6, 11, 4, 4)
     torch.manual_seed(1)
-    near = kind(6, 11, 3, 4, start_noise=0.2)
-    torch.testing.assert_close(near.prior.weight, PRIOR_SCALE * usual.prior.weight)
+    near = kind(6, 11, 4, 4, start_noise=0.2)
+    name = "shared_gate.weight" if kind is Mixtape else "prior.weight"
+    before, after = (head.get_parameter(name) for head in (usual, near))
+    torch.testing.assert_close(after, PRIOR_SCALE * before)
     assert torch.equal(near.weight, usual.weight)
 
 
 @KINDS
 def test_resetting_starts_nearly_equal_again(kind):
-    head = kind(6, 11, 3, 4, start_noise=0.0)
+    head = kind(6, 11, 4, 4, start_noise=0.0)
     torch.nn.init.normal_(head.latent.weight)
     head.reset_parameters()
     weight = contexts_of(head)
-    assert (weight == weight[0]).all() and head.prior.weight.abs().max() <= PRIOR_SCALE * 6**-0.5
+    prior = head.shared_gate if kind is Mixtape else head.prior
+    assert (weight == weight[0]).all() and prior.weight.abs().max() <= PRIOR_SCALE * 6**-0.5
+
+
+def test_the_contexts_of_each_layer_start_nearly_equal():
+    head = DirectOutputConnection(6, 11, 5, 4, layer_sizes=(2, 4), start_noise=0.0)
+    assert [len(layer.weight) for layer in (*head.lower, head.latent)] == [4, 16]
+    contexts = head.latent.weight.unflatten(0, (4, -1))
+    assert (contexts == contexts[0]).all() and head.prior.weight.abs().max() <= PRIOR_SCALE / 2
+    context = head.mixture(torch.randn(7, 6)).context
+    torch.testing.assert_close(context[:, 1], context[:, 4])
+    assert not torch.equal(context[:, 0], context[:, 1])
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_the_facets_start_nearly_equal_around_the_identity_where_sizes_allow_it(size):
+    head = MultiFacetSoftmax(6, 11, 3, size, start_noise=0.1)
+    facets = head.latent.weight.detach().unflatten(0, (6, -1))  # (P + K - 1, E, 2 · D)
+    assert 0 < (facets - facets.mean(0)).std() < 0.2 * facets.mean(0).std()
+    if size == 6:
+        torch.testing.assert_close(facets.mean(0)[:, :6], torch.eye(6), rtol=0, atol=1e-4)
+
+
+def test_residuals_start_with_noise_that_sums_to_zero(hidden):
+    head = LowRankMixture(6, 11, 3, 4, rank=50, start_noise=0.3).double()
+    down = head.down.weight.unflatten(0, (3, -1))
+    assert (down == down[0]).all()
+    torch.testing.assert_close(head.up.sum(0), torch.zeros(50, 4).double(), rtol=0, atol=1e-6)
+    assert head.up.std().item() == pytest.approx(0.3 * (2 / 3) ** 0.5, rel=0.1)
+    # The mean context is the common one.
+    want = head.latent(hidden).tanh()
+    torch.testing.assert_close(head.mixture(hidden).context.mean(-2), want, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("noise", [-0.1, float("inf"), float("nan")])
-def test_a_wrong_noise_is_named(noise):
+@pytest.mark.parametrize("kind", [MixtureOfSoftmaxes, LowRankMixture, Mixtape, MultiFacetSoftmax])
+def test_a_wrong_noise_is_named(kind, noise):
     with pytest.raises(ValueError, match="start_noise must be finite and at least 0, got"):
-        MixtureOfSoftmaxes(6, 11, 3, 4, start_noise=noise)
+        kind(6, 11, 4, 4, start_noise=noise)

@@ -227,10 +227,26 @@ def test_a_tokenizer_of_another_shape_says_what_is_missing(saved):
     assert refusal(saved).startswith(f"The tokenizer of {saved} cannot be loaded: 'added_tokens'")
 
 
-def test_a_model_without_a_tokenizer_is_refused(saved):
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_model_without_a_tokenizer_is_refused(name, saved):
+    make(name).save_pretrained(saved)
     for file in saved.glob("tokenizer*"):
         file.unlink()
     assert refusal(saved).startswith(f"{saved} has no tokenizer: a model's folder has config.json")
+
+
+def test_a_made_up_tokenizer_is_none(saved):
+    for file in saved.glob("tokenizer*"):
+        file.unlink()
+    (saved / "vocab.txt").touch()
+    assert "tokenizer" in refusal(saved)
+
+
+def test_a_value_of_another_type_is_named(saved):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"n_embd": "wide"}))
+    message = refusal(saved)
+    assert "n_embd" in message and "str" in message and "\n" not in message
 
 
 def test_weights_that_are_no_numbers_are_named(saved):

@@ -129,6 +129,16 @@ def test_unknown_tokens_are_counted_and_logged(model, caplog):
     assert "1 of 3 tokens are outside the vocabulary" in caplog.text
 
 
+def test_an_exported_run_scores_as_the_run(run, model, tmp_path):
+    from highrank.integrations.export.folder import export_run
+
+    exported = harness_model(str(export_run(run, tmp_path / "export").folder))
+    assert (exported.vocabulary, exported.recipe.tokenizer) == (run.vocabulary, "words")
+    pairs = [request("the old cat", " saw a dog"), request("", "it slept\n")]
+    want = model.loglikelihood(pairs, disable_tqdm=True)
+    assert exported.loglikelihood(pairs, disable_tqdm=True) == want
+
+
 def test_an_upgraded_model_scores_as_before(tmp_path):
     """Through the harness' own class; its logits are log-probabilities."""
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -52,6 +52,34 @@ def test_any_leading_dimensions_are_tokens(tensors, reduction):
     torch.testing.assert_close(shaped.flatten(), flat.flatten())
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_an_impossible_target_has_no_gradient_whatever_the_size(tensors, reduction):
+    input, weight, bias = tensors
+    target = torch.arange(N) % V
+    with torch.no_grad():
+        bias[target[2]] = -torch.inf
+    loss = linear_cross_entropy(input, weight, target, linear_bias=bias, reduction=reduction)
+    assert loss.isinf().any()
+    gradient = torch.autograd.grad(loss.sum(), input)[0]
+    impossible = target == target[2]
+    assert not gradient[impossible].any() and gradient[~impossible].any(-1).all()
+
+
+def test_any_integers_are_targets_and_wrong_ones_are_named(tensors):
+    input, weight, _ = tensors
+    target = torch.arange(N) % V
+    want = linear_cross_entropy(input, weight, target)
+    torch.testing.assert_close(linear_cross_entropy(input, weight, target.int()), want)
+    with pytest.raises(ValueError, match=r"target must be in 0 … 6 \(V = 7\), got 7"):
+        linear_cross_entropy(input, weight, target + 1)
+    with pytest.raises(ValueError, match="reduction must be one of"):
+        linear_cross_entropy(input, weight, target, reduction="total")
+    with pytest.raises(ValueError, match=r"target must be \(9,\), got \(8,\)"):
+        linear_cross_entropy(input, weight, target[:8])
+    with pytest.raises(ValueError, match="class_weight must not require a gradient"):
+        linear_cross_entropy(input, weight, target, weight=torch.ones(V).double().requires_grad_())
+
+
 def test_further_options_are_those_of_the_mixture_loss(tensors):
     input, weight, _ = tensors
     target = torch.arange(N) % V

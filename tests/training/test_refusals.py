@@ -1,4 +1,4 @@
-"""What a run refuses, and what it leaves when it cannot go on."""
+"""What a run refuses, and what it leaves when it cannot continue."""
 
 import errno
 import json
@@ -131,7 +131,7 @@ def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(config, corpu
         Run(config, corpus, tmp_path / "run")
 
 
-def test_what_a_killed_save_left_is_gone_when_the_run_goes_on(config, corpus, tmp_path):
+def test_what_a_killed_save_left_is_gone_when_the_run_is_resumed(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
     Run(config, corpus, tmp_path / "run").go()
     for name in ("trainer.pt", "model.safetensors", "corpus.json"):

@@ -121,6 +121,6 @@ def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(config, corpu
 
 
 def test_a_head_that_cannot_grow_is_refused(config):
-    head = replace(config.head, kind="moc", grow_at=0.5)
-    with pytest.raises(ValueError, match=r"head.kind must be mos for head.grow-at, got moc"):
+    head = replace(config.head, kind="doc", grow_at=0.5)
+    with pytest.raises(ValueError, match=r"head.kind must be .*mos.* for head.grow-at, got doc"):
         check_config(replace(config, head=head), 1000, 1000)

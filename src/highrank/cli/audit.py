@@ -113,10 +113,11 @@ def _check_outputs(text: Path | None, out: Path, picture: Path | None) -> None:
 
 
 def _write_page(result: "AuditResult", out: Path, picture: Path | None) -> None:
+    from highrank.report.formats import printable
     from highrank.report.page import write_html
     from highrank.studies.audit.page import audit_page, audit_picture
 
-    html = audit_page(result, shlex.join(["highrank", *sys.argv[1:]]))
+    html = audit_page(result, printable(shlex.join(["highrank", *sys.argv[1:]])))
     with _named_if_full(out):
         write_html(html, out)
     if picture is not None:

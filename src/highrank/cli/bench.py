@@ -135,10 +135,11 @@ def step(
 def hf(
     *, rounds: int = 5, quick: bool = False, json: bool = False, threads: Threads = None
 ) -> None:
-    """Compare a training step of a GPT-2 of transformers with a softmax and with mixtures.
+    """Compare training steps of a GPT-2: dense logits, and mixtures by our loss.
 
-    GPT-2 small, V = 50,257, random weights: our loss against dense logits. Ten minutes on two
-    cores, and 4 GB.
+    GPT-2 small, V = 50,257, random weights: our loss against dense logits.
+
+    It takes some ten minutes on two free cores, and 8 GB of memory.
 
     Args:
         rounds: How often each variant's time is taken; the best counts.

@@ -87,10 +87,12 @@ def _print_in_any_encoding() -> None:
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    from highrank.files import path_text
+
     assert isinstance(error, UnicodeEncodeError)
-    found = error.object[error.start]
-    escaped = found.encode("ascii", "backslashreplace").decode()
-    return ASCII.get(found, escaped), error.start + 1
+    found = path_text(error.object[error.start : error.end])
+    escaped = (c.encode("ascii", "backslashreplace").decode() for c in found)
+    return "".join(ASCII.get(c, e) for c, e in zip(found, escaped, strict=True)), error.end
 
 
 def _run(arguments: list[str]) -> None:

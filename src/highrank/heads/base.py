@@ -34,7 +34,7 @@ from highrank.ops.mixture_cross_entropy.targets import (
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
-from highrank.ops.tracing import is_static
+from highrank.ops.tracing import in_torch_func, is_traced
 
 # What a stateful head is given besides the hidden states.
 PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
@@ -134,8 +134,33 @@ class Head(nn.Module):
         self.weight = weight
 
     def resize(self, vocab_size: int) -> None:
-        """Change the number of tokens, keeping the first ones."""
+        """Change the number of tokens, keeping the first ones; new ones start as all tokens did.
+
+        A tied embedding is replaced here only: resize it, too, and tie again.
+        """
         raise ValueError(f"{type(self).__name__} cannot be resized.")
+
+    @torch.no_grad()
+    def _resize_embedding(self, vocab_size: int) -> None:
+        """`resize` of an output embedding, a bias, and nothing else."""
+        check_sizes(vocab_size=vocab_size)
+        kept = min(vocab_size, self.vocab_size)
+        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
+        weight[:kept] = self.weight[:kept]
+        self.weight = nn.Parameter(weight, self.weight.requires_grad)
+        old = self._parameters.get("bias")
+        if old is not None:
+            bias = old.new_zeros(vocab_size)
+            bias[:kept] = old[:kept]
+            self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
+        self.vocab_size = vocab_size
+
+    def renew_components(self, num_components: int) -> None:
+        """Replace what each component has of its own by fresh values for so many components.
+
+        A mixture that writes this can grow: start with one component, and become K.
+        """
+        raise ValueError(f"{type(self).__name__} cannot change its number of components.")
 
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
@@ -157,6 +182,7 @@ class Head(nn.Module):
             target: (...), token ids, or `ignore_index`. For distillation two tensors (..., M): ids,
                 and the probabilities that a teacher gives them.
             reduction: "mean" over the targets that are not ignored, "sum" or "none".
+            ignore_index: a target that counts for nothing.
             also: by-products that mixtures yield in the same pass, of "lse", "prediction",
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             class_weight: (V,), the weight of each token of the vocabulary as a target.
@@ -222,7 +248,16 @@ class Head(nn.Module):
         generator: torch.Generator | None = None,
         **past: Any,
     ) -> Tensor:
-        """A token (...) for each hidden state; `temperature` and cuts act on the probabilities."""
+        """A token (...) for each hidden state; `temperature` and cuts act on the probabilities.
+
+        Args:
+            hidden: (..., D).
+            temperature: 0 takes the likeliest token.
+            top_k: how many of the likeliest tokens are kept.
+            top_p: the probability that the likeliest tokens which are kept must reach.
+            generator: draws on the device of the head; torch's own if None.
+            past: `tokens` and `state`, of a stateful head.
+        """
         check_sampling(temperature, top_k, top_p)
         is_plain = temperature == 1 and top_k is None and top_p is None
 
@@ -267,8 +302,9 @@ class Head(nn.Module):
         targets, kept = without_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
-        token_loss = self._streamed(leaves, tree, targets, options.get("chunk_bytes"))
-        loss = reduce(token_loss, targets.mass, reduction)
+        token_loss, loss = self._scored(
+            tree_unflatten(leaves, tree), targets, reduction, options.get("chunk_bytes")
+        )
         if kept is not None:
             token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
         token_loss = token_loss.reshape(shape)
@@ -276,10 +312,11 @@ class Head(nn.Module):
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
         return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
-    def _streamed(
-        self, leaves: list[Tensor], tree: Any, targets: Targets, chunk_bytes: int | None
-    ) -> Tensor:
-        """The loss of each token (N,)."""
+    def _scored(
+        self, features: Any, targets: Targets, reduction: Reduction, chunk_bytes: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each token (N,), and the reduced loss, from features (N, …)."""
+        leaves, tree = tree_flatten(features)
 
         def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
             log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
@@ -289,14 +326,20 @@ class Head(nn.Module):
             return loss
 
         ids, amount = targets.target, targets.amount
-        if is_static(leaves[0]):
-            return weighted(chunk_loss(ids, amount, *leaves), targets.token_weight)
-        found = [leaves[0].new_empty(0, dtype=at_least_float32(leaves[0].dtype))]
-        for rows in token_slices(len(ids), self.vocab_size, found[0].itemsize, chunk_bytes):
-            parts = (ids[rows], of(amount, rows), *(leaf[rows] for leaf in leaves))
-            loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
-            found.append(loss)
-        return weighted(torch.cat(found), targets.token_weight)
+        # torch.func knows no checkpoints.
+        if is_traced(leaves[0]) or in_torch_func():
+            found = [chunk_loss(ids, amount, *leaves)]
+        else:
+            found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
+            # Also of no tokens: every parameter then has a gradient.
+            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
+                parts = (ids[rows], of(amount, rows), *(leaf[rows] for leaf in leaves))
+                loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
+                found.append(loss)
+        token_loss = weighted(torch.cat(found), targets.token_weight)
+        # An impossible target has no gradient.
+        token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
+        return token_loss, reduce(token_loss, targets.mass, reduction)
 
     def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         """Options that this head has no meaning for are errors, not ignored."""

@@ -94,6 +94,17 @@ class ConstantComponents(ExtendedMixture):
             if self.bias is not None:
                 self.bias.copy_(self.log_count.log_softmax(0))
 
+    @torch.no_grad()
+    def resize(self, vocab_size: int) -> None:
+        """New tokens have a count of 0."""
+        self.softmaxes.resize(vocab_size)
+        kept = min(vocab_size, self.vocab_size)
+        count = self.log_count.new_zeros(vocab_size)
+        topic = self.topic.new_empty(len(self.topic), vocab_size).normal_()
+        count[:kept], topic[:, :kept] = self.log_count[:kept], self.topic[:, :kept]
+        self.log_count, self.topic = count, nn.Parameter(topic, self.topic.requires_grad)
+        self.vocab_size = vocab_size
+
     def extra(self, hidden: Tensor, **past: Any) -> tuple[()]:
         """Nothing that depends on the token."""
         return ()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
+from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.numerics import at_least_float32
 
@@ -35,6 +36,7 @@ class DirectOutputConnection(MixtureHead):
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence for all components.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts of each layer, as in `MixtureOfSoftmaxes`.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -54,6 +56,7 @@ class DirectOutputConnection(MixtureHead):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -71,6 +74,7 @@ class DirectOutputConnection(MixtureHead):
             dtype=dtype,
         )
         check_sizes(num_components=num_components)
+        check_start_noise(start_noise)
         if not layers or layers[-1] != -1:
             raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if not 0 <= balance < float("inf"):
@@ -78,7 +82,8 @@ class DirectOutputConnection(MixtureHead):
         self.layers, self.balance, self.num_components = tuple(layers), balance, num_components
         self.layer_sizes = _layer_sizes(layer_sizes, hidden_size, len(layers))
         lower = _lower_components(lower_components, num_components, len(layers) - 1)
-        counts = (*lower, num_components - sum(lower))
+        self.counts = counts = (*lower, num_components - sum(lower))
+        self.start_noise = start_noise
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         *below, latent = (
             nn.Linear(size, count * embedding_size, **options)
@@ -96,6 +101,11 @@ class DirectOutputConnection(MixtureHead):
                 layer.reset_parameters()
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
+        # The base's constructor comes here before there is a prior.
+        if hasattr(self, "prior") and self.start_noise is not None:
+            layers = [layer for layer in (*self.lower, self.latent) if isinstance(layer, nn.Linear)]
+            latents = zip(layers, self.counts, strict=True)
+            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     @property
     def rank_bound(self) -> int | None:

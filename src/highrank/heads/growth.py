@@ -1,80 +1,103 @@
-"""Turn a mixture of one softmax into K that start out nearly equal.
+"""Turn a mixture of one component into K that start out nearly equal.
 
 Each new component is the old one with noise, which lets them specialise; the weights start
 uniform. The noise of the K components sums to zero, so that the mixture changes in second order
-only: the components may differ a lot before their mixture does. D hidden size, E embedding size.
+only: the components may differ a lot before their mixture does. K components.
 """
 
+import copy
 import math
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.heads.start import zero_sum_noise
+from highrank.heads.base import Head
+from highrank.heads.sparse_mos import SparseMixtureOfSoftmaxes
+from highrank.heads.start import PRIOR_SCALE, zero_sum_noise
 
-# The noise that is tried first, in standard deviations of the latent weights; then half, and so on.
+# The noise that is tried first, in standard deviations of the weights; then half, and so on.
 LARGEST_NOISE, NUM_TRIALS = 0.8, 40
 # How much the loss may change, relative to itself.
 TOLERANCE = 1e-3
 
+H = TypeVar("H", bound=Head)
+
+
+def can_grow(kind: type[Head]) -> bool:
+    """Whether heads of this class can start with one component and become K."""
+    return kind.renew_components is not Head.renew_components
+
 
 @torch.no_grad()
 def grown(
-    head: MixtureOfSoftmaxes,
+    head: H,
     num_components: int,
     hidden: Tensor,
     target: Tensor,
     generator: torch.Generator | None = None,
-) -> MixtureOfSoftmaxes:
-    """A mixture of K components from one of a single component; embedding and bias are shared.
+    **past: Any,
+) -> H:
+    """A mixture of K components from one of a single component; all else is shared.
 
     It has as much noise as changes the loss of these states, without dropout, by at most 0.1 %.
 
     Args:
         hidden: (..., D), hidden states that the head meets.
         target: (...), the tokens that followed them.
+        past: `tokens` and `state`, of a stateful head.
     """
-    if not isinstance(head, MixtureOfSoftmaxes) or head.num_components != 1:
+    if not can_grow(type(head)) or head.num_components != 1:
         found = f"{type(head).__name__} with {head.num_components}"
         raise ValueError(f"the head must be a mixture with one component to grow, got {found}")
-    new = with_components(head, num_components)
-    assert head.latent is not None and new.latent is not None
-    weight, bias = head.latent.weight, head.latent.bias  # (E, D), (E,)
-    new.latent.bias.copy_(bias.repeat(num_components))
-    new.prior.weight.zero_()
-    noise = zero_sum_noise(weight, num_components, generator)  # (K, E, D)
-    loss = _loss(head, hidden, target)
+    loss = _loss(head, hidden, target, past)
     if not math.isfinite(loss):
         raise ValueError(f"the states must have a finite loss, got {loss}")
+    new = with_components(head, num_components)
+    spread = _repeated(head, new, generator)
     for trial in range(NUM_TRIALS):
-        new.latent.weight.copy_((weight + LARGEST_NOISE / 2**trial * noise).flatten(0, 1))
-        if abs(_loss(new, hidden, target) - loss) <= TOLERANCE * loss:
+        for parameter, old, noise in spread:
+            parameter.copy_((old + LARGEST_NOISE / 2**trial * noise).flatten(0, 1))
+        if abs(_loss(new, hidden, target, past) - loss) <= TOLERANCE * loss:
             break
-    return new.train(head.training)
-
-
-def with_components(head: MixtureOfSoftmaxes, num_components: int) -> MixtureOfSoftmaxes:
-    """A head of K components as its constructor makes it; embedding and bias are shared."""
-    new = MixtureOfSoftmaxes(
-        head.hidden_size,
-        head.vocab_size,
-        num_components,
-        head.embedding_size,
-        activation=head.activation,
-        dropout=head.dropout,
-        bias=head.bias is not None,
-        batch_first=head.batch_first,
-        device=head.weight.device,
-        dtype=head.weight.dtype,
-    )
-    new.weight, new.bias = head.weight, head.bias
     return new
 
 
-def _loss(head: MixtureOfSoftmaxes, hidden: Tensor, target: Tensor) -> float:
+def with_components(head: H, num_components: int) -> H:
+    """A head with K components of fresh values; whatever no component owns is shared."""
+    shared = {id(tensor): tensor for tensor in (*head.parameters(), *head.buffers())}
+    new = copy.deepcopy(head, shared)
+    new.renew_components(num_components)
+    return new
+
+
+def _repeated(
+    head: Head, new: Head, generator: torch.Generator | None
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Give each new component the values of the old one.
+
+    Returns the matrices among them, each with its old value and noise (K, *its shape).
+    """
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    K, known = new.num_components, dict(head.named_parameters())
+    for name, parameter in new.named_parameters():
+        old = known[name]
+        if parameter is old:
+            continue
+        if name.endswith("prior.weight"):
+            # Where only the largest weights count they must not all be equal.
+            is_sparse = isinstance(new, SparseMixtureOfSoftmaxes)
+            parameter.mul_(PRIOR_SCALE if is_sparse else 0.0)
+            continue
+        parameter.copy_(old.repeat(K, *[1] * (old.dim() - 1)))
+        if old.dim() > 1:
+            found.append((parameter, old, zero_sum_noise(old, K, generator)))
+    return found
+
+
+def _loss(head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]) -> float:
     """Without dropout."""
     was_training = head.training
-    loss: float = head.eval()(hidden, target).loss.item()
+    loss: float = head.eval()(hidden, target, **past).loss.item()
     head.train(was_training)
     return loss

@@ -7,32 +7,60 @@ K components, E embedding size, V vocabulary, n tokens of a chunk; `...` is any 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
+from highrank.heads.base import Head, check_sizes, flattened
 from highrank.ops.dropout import sequence_dropout
-from highrank.ops.mixture_cross_entropy.arguments import (
-    check_reduction,
-    check_target_shape,
-    check_targets,
-)
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_cross_entropy.reference import log_sum
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, finished
 from highrank.ops.numerics import at_least_float32
-from highrank.ops.streamed_cross_entropy import LogitsOf, streamed_cross_entropy
-from highrank.ops.tracing import is_fake
+from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
+from highrank.ops.tracing import in_torch_func, is_traced
 
 
-class LogitHead(Head):
-    """Base of heads with an output embedding and logits of their own making.
+class StreamedHead(Head):
+    """Base of heads with logits of their own making.
 
-    `features` returns log-weights (..., K) and then the tensors that `logits_from` takes.
+    `features` returns log-weights (..., K) and then the tensors that the columns are made from.
     """
+
+    def logits(self) -> Logits:
+        """How they are made; nothing random."""
+        raise NotImplementedError
+
+    def places(self) -> Tensor | None:
+        """The column of each token (V,); None if it is its id."""
+        return None
+
+    def log_prob_from(self, features: Sequence[Tensor]) -> Tensor:
+        leading = features[0].shape[:-1]
+        log_weight, *rest = flattened(tuple(features), len(leading))
+        logits = logits_of(self.logits(), rest)  # (n, K, V)
+        log_q = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        log_p, places = log_sum(log_weight[..., None] + log_q, -2), self.places()  # (n, V)
+        if places is not None:
+            log_p = log_p[:, places]
+        return log_p.reshape(*leading, self.vocab_size)
+
+    def _scored(
+        self,
+        features: Sequence[Tensor],
+        targets: Targets,
+        reduction: Reduction,
+        chunk_bytes: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        if not can_stream(features[0], targets, reduction):
+            return super()._scored(features, targets, reduction, chunk_bytes)
+        return streamed_losses(
+            self.logits(), features, self.places(), targets, reduction, chunk_bytes
+        )
+
+
+class LogitHead(StreamedHead):
+    """With an output embedding, a bias, and dropout on the contexts."""
 
     def __init__(
         self,
@@ -64,56 +92,6 @@ class LogitHead(Head):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
-    def token_order(self) -> Tensor:
-        """The tokens (V,) in the order of the logits' columns."""
-        return torch.arange(self.vocab_size, device=self.weight.device)
-
-    def shared(self) -> Sequence[Tensor]:
-        """What the logits of all tokens are made with, such as the output embedding."""
-        raise NotImplementedError
-
-    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        """(n, K, V), columns in `token_order`, of features (n, …); nothing random."""
-        raise NotImplementedError
-
-    def log_prob_from(self, features: Sequence[Tensor]) -> Tensor:
-        leading = features[0].shape[:-1]
-        log_weight, *rest = flattened(tuple(features), len(leading))
-        logits = self.logits_from(rest, self.shared())  # (n, K, V)
-        log_q = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
-        log_p = (log_weight[..., None] + log_q).logsumexp(-2)  # (n, V)
-        found: Tensor = log_p[:, self._columns()]
-        return found.reshape(*leading, self.vocab_size)
-
-    def _loss(
-        self,
-        features: Sequence[Tensor],
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
-        if also or options or not can_stream(target, reduction):
-            return super()._loss(features, target, reduction, ignore_index, also, options)
-        logits = Logits(self.logits_from, self.shared(), self._columns())
-        return streamed_output(logits, features, target, reduction, ignore_index)
-
-    def _columns(self) -> Tensor:
-        """The column of each token (V,)."""
-        return _inverse(self.token_order())
-
-    def _ordered(self, sizes: Sequence[int]) -> tuple[Tensor, Sequence[Tensor]]:
-        """The bias and the output embedding in `token_order`, the latter in blocks of these sizes.
-
-        Zeros if there is no bias.
-        """
-        order = self.token_order()
-        weights = _Permuted.apply(self.weight, *order.split(list(sizes)))
-        if self.bias is None:
-            return self.weight.new_zeros(self.vocab_size), weights
-        return _Permuted.apply(self.bias, order)[0], weights
-
     def _dropped(self, context: Tensor) -> Tensor:
         """Contexts (..., K, E) with dropout, in training: one mask per sequence."""
         if not self.training:
@@ -126,71 +104,38 @@ class LogitHead(Head):
         return text + f", bias={self.bias is not None}"
 
 
-class Logits(NamedTuple):
-    """How logits are made: for the streamed loss."""
-
-    logits_from: LogitsOf
-    shared: Sequence[Tensor]
-    columns: Tensor
-    """The column of each token (V,)."""
+def one_each(features: Sequence[Tensor], *_: Any) -> Columns:
+    """A context of each block, from contexts (n, blocks, E)."""
+    (context,) = features
+    return Columns(context.unbind(1))
 
 
-def can_stream(target: Target, reduction: Reduction) -> TypeGuard[Tensor]:
-    """Whether gradients can be made in the forward pass, which transforms cannot see through."""
-    if reduction == "none" or torch.compiler.is_compiling() or not isinstance(target, Tensor):
-        return False
-    return not (is_fake(target) or torch._C._are_functorch_transforms_active())
+def can_stream(log_weight: Tensor, targets: Targets, reduction: Reduction) -> bool:
+    """Whether gradients can be made in the forward pass: of one target a token, and untraced."""
+    is_of_one = targets.target.shape[1] == 1 and targets.smoothing is None
+    return is_of_one and reduction != "none" and not (is_traced(log_weight) or in_torch_func())
 
 
-def streamed_output(
+def streamed_losses(
     logits: Logits,
     features: Sequence[Tensor],
-    target: Tensor,
+    places: Tensor | None,
+    targets: Targets,
     reduction: Reduction,
-    ignore_index: int,
-) -> MeasuredOutput:
-    """The loss of mixed softmaxes.
+    chunk_bytes: int | None,
+) -> tuple[Tensor, Tensor]:
+    """The loss of each token (N,) by mixed softmaxes, and the reduced loss.
 
     Args:
-        features: log-weights (..., K), and what `logits.logits_from` takes.
+        features: log-weights (N, K), and what `logits` takes.
+        places: the column of each token (V,); None if it is its id.
         reduction: "mean" or "sum".
     """
-    check_reduction(reduction)
-    check_target_shape(target, tuple(features[0].shape[:-1]))
-    ids, V = target.reshape(-1).long(), len(logits.columns)  # (N,)
-    kept = (ids != ignore_index).nonzero().squeeze(1)
-    check_targets(ids[kept], V)
-    log_weight, *rest = (leaf[kept] for leaf in flattened(tuple(features), target.dim()))
-    kept_loss, loss = streamed_cross_entropy(
-        logits.logits_from, log_weight, rest, logits.shared, logits.columns[ids[kept]], V
-    )
-    is_impossible = kept_loss == torch.inf
-    if reduction == "mean":
-        # As F.cross_entropy, NaN without any target.
-        loss = loss / (~is_impossible).sum().clamp(min=min(1, len(kept)))
-    loss = loss + torch.zeros_like(loss).masked_fill(is_impossible.any(), torch.inf)
-    token_loss = kept_loss.new_zeros(len(ids)).index_copy(0, kept, kept_loss)
-    return MeasuredOutput(0.0 - token_loss.reshape(target.shape), loss, {})
-
-
-class _Permuted(Function):
-    """Blocks of rows; the gradient is written back to its place, not summed over rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *orders: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*orders)
-        ctx.shape = x.shape
-        return tuple(x[order] for order in orders)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor | None, ...]:
-        orders = ctx.saved_tensors
-        whole = upstreams[0].new_empty(ctx.shape)
-        for order, upstream in zip(orders, upstreams, strict=True):
-            whole[order] = upstream
-        return whole, *[None] * len(orders)
-
-
-def _inverse(order: Tensor) -> Tensor:
-    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    log_weight, *rest = features
+    target, scale = targets.target.squeeze(1), targets.token_weight  # (N,), (N,)
+    if targets.amount is not None:
+        amount = targets.amount.squeeze(1)
+        scale = amount if scale is None else amount * scale
+    column = target if places is None else places[target]
+    found, total = streamed_cross_entropy(logits, log_weight, rest, column, scale, chunk_bytes)
+    return found, finished(total, found == torch.inf, targets.mass, reduction)

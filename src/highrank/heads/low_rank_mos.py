@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
+from highrank.heads.start import PRIOR_SCALE, check_start_noise
 from highrank.ops.numerics import at_least_float32
 
 # Standard deviation of A at the start. Not 0: then B would have no gradient.
@@ -33,6 +34,8 @@ class LowRankMixture(MixtureHead):
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with one B for all components, and with A of this standard deviation that
+            sums to zero over them. None draws all of them independently, A of 0.02.
         prior_bias: whether each component has a bias in P.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
@@ -48,6 +51,7 @@ class LowRankMixture(MixtureHead):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         prior_bias: bool = False,
         batch_first: bool = False,
         device: torch.device | str | None = None,
@@ -66,17 +70,33 @@ class LowRankMixture(MixtureHead):
             dtype=dtype,
         )
         check_sizes(num_components=num_components, rank=rank)
-        self.num_components, self.rank = num_components, rank
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.prior = nn.Linear(hidden_size, num_components, bias=prior_bias, **options)
-        self.down = nn.Linear(hidden_size, num_components * rank, bias=False, **options)
-        self.up = nn.Parameter(torch.empty(num_components, rank, self.embedding_size, **options))
-        nn.init.normal_(self.up, std=START)
+        check_start_noise(start_noise)
+        self.rank, self.start_noise, self.prior_bias = rank, start_noise, prior_bias
+        self.renew_components(num_components)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
+        # The base's constructor comes here before there are residuals.
         if hasattr(self, "up"):
-            nn.init.normal_(self.up, std=START)
+            self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        nn.init.normal_(self.up, std=START)
+        if self.start_noise is not None:
+            self.up.mul_(self.start_noise / START).sub_(self.up.mean(0))
+            down = self.down.weight[: self.rank].repeat(self.num_components, 1)
+            self.down.weight.copy_(down)
+            self.prior.weight.mul_(PRIOR_SCALE)
+
+    def renew_components(self, num_components: int) -> None:
+        D, K, r = self.hidden_size, num_components, self.rank
+        options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
+        self.num_components = K
+        self.prior = nn.Linear(D, K, bias=self.prior_bias, **options)
+        self.down = nn.Linear(D, K * r, bias=False, **options)
+        self.up = nn.Parameter(torch.empty(K, r, self.embedding_size, **options))
+        self._start()
 
     @property
     def rank_bound(self) -> int | None:

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
-from highrank.heads.partition import block_order, block_sizes
-from highrank.ops.joined_linear import joined_linear
+from highrank.heads.partition import block_places, partitions
+from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.streamed_cross_entropy import Columns, Logits
 
 # Noise around the identity that facets start from.
 START = 1e-4
@@ -40,6 +41,7 @@ class MultiFacetSoftmax(LogitHead):
         layer_sizes: of each layer's hidden states; None with one layer.
         dropout: on the facets, one mask per sequence, independent per facet.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal facets, as `MixtureOfSoftmaxes` with its contexts.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class MultiFacetSoftmax(LogitHead):
         layer_sizes: Sequence[int] | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -69,6 +72,7 @@ class MultiFacetSoftmax(LogitHead):
             dtype=dtype,
         )
         check_sizes(num_components=num_components, num_partitions=num_partitions)
+        check_start_noise(start_noise)
         if not layers or layers[-1] != -1:
             raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if num_previous < 0:
@@ -77,6 +81,7 @@ class MultiFacetSoftmax(LogitHead):
             raise ValueError(f"layer_sizes must be given for {len(layers)} layers, got None")
         self.num_components, self.num_partitions = num_components, num_partitions
         self.layers, self.num_previous = tuple(layers), num_previous
+        self.start_noise = start_noise
         self.is_stateful = num_previous > 0
         self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -90,9 +95,14 @@ class MultiFacetSoftmax(LogitHead):
     def reset_parameters(self) -> None:
         """Facets start as the last hidden state, where sizes allow it, so p as one softmax."""
         super().reset_parameters()
+        if self.last_size == self.embedding_size:
+            self._start_as_identity()
+        if self.start_noise is not None:
+            num_facets = self.num_partitions + self.num_components - 1
+            start_nearly_equal([(self.latent, num_facets)], [self.prior.weight], self.start_noise)
+
+    def _start_as_identity(self) -> None:
         E = self.embedding_size
-        if self.last_size != E:
-            return
         nn.init.zeros_(self.latent.bias)
         nn.init.uniform_(self.latent.weight, -START / 2, START / 2)
         with torch.no_grad():
@@ -115,8 +125,11 @@ class MultiFacetSoftmax(LogitHead):
         """The last hidden states (num_previous, B, D)."""
         return torch.cat((state.to(hidden.dtype), hidden))[-self.num_previous :]
 
-    def token_order(self) -> Tensor:
-        return block_order(self.vocab_size, self.num_partitions, self.weight.device)
+    def resize(self, vocab_size: int) -> None:
+        self._resize_embedding(vocab_size)
+
+    def places(self) -> Tensor:
+        return block_places(self.vocab_size, self.num_partitions, self.weight.device)
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         """Log-weights (..., K) and facets (..., P + K - 1, E)."""
@@ -129,14 +142,21 @@ class MultiFacetSoftmax(LogitHead):
         log_weight = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
         return log_weight, self._dropped(facet)
 
-    def shared(self) -> Sequence[Tensor]:
-        bias, blocks = self._ordered(block_sizes(self.vocab_size, self.num_partitions))
-        return bias.repeat(self.num_components), torch.cat(tuple(blocks)), *blocks
+    def logits(self) -> Logits:
+        """All softmaxes have the partition's order of columns, the others with one facet each."""
+        blocks = [
+            block
+            for softmax in range(self.num_components)
+            for block in partitions(self.vocab_size, self.num_partitions, softmax)
+        ]
+        return Logits(
+            self._columns, blocks, self.weight, self.bias, num_softmaxes=self.num_components
+        )
 
-    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        (facet,), (bias, weight, *blocks) = features, shared
-        weights = [*blocks, *[weight] * (self.num_components - 1)]
-        return joined_linear(facet.unbind(1), weights, bias, num_softmaxes=self.num_components)
+    def _columns(self, features: Sequence[Tensor], *_: Any) -> Columns:
+        (facet,) = features  # (n, P + K - 1, E)
+        P, each = self.num_partitions, facet.unbind(1)
+        return Columns([*each[:P], *(context for context in each[P:] for _ in range(P))])
 
     def _block(self, hidden: Tensor, state: Tensor | None) -> Tensor:
         """Hidden states (T, B, …) of this position and of those before it; zeros at first."""

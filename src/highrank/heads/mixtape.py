@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
+from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.gated_tree import mixed, mixed_by_score
-from highrank.ops.joined_linear import joined_linear
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 
 
 class Mixtape(LogitHead):
@@ -41,6 +43,8 @@ class Mixtape(LogitHead):
             frequency.
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`, and gates half
+            open.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -56,6 +60,7 @@ class Mixtape(LogitHead):
         token_counts: Sequence[int] | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -71,6 +76,7 @@ class Mixtape(LogitHead):
             dtype=dtype,
         )
         check_sizes(gate_size=gate_size)
+        check_start_noise(start_noise)
         if num_components < 2 or num_components & (num_components - 1):
             raise ValueError(
                 f"num_components must be a power of two from 2 on, got {num_components}"
@@ -78,6 +84,7 @@ class Mixtape(LogitHead):
         if not 0 <= frequent_fraction <= 1:
             raise ValueError(f"frequent_fraction must be from 0 to 1, got {frequent_fraction}")
         self.num_components, self.gate_size = num_components, gate_size
+        self.start_noise = start_noise
         self.num_frequent = round(frequent_fraction * vocab_size)
         num_nodes = num_components - 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -95,6 +102,9 @@ class Mixtape(LogitHead):
         super().reset_parameters()
         nn.init.normal_(self.gate_embedding)
         nn.init.normal_(self.gate_bias)
+        if self.start_noise is not None:
+            priors = self.shared_gate.weight, self.gate_embedding, self.gate_bias
+            start_nearly_equal([(self.latent, self.num_components)], priors, self.start_noise)
 
     @property
     def rank_bound(self) -> int | None:
@@ -102,8 +112,8 @@ class Mixtape(LogitHead):
         others = self.embedding_size + (0 if self.bias is None else 1)
         return self.num_frequent + min(others, self.vocab_size - self.num_frequent) + 1
 
-    def token_order(self) -> Tensor:
-        return self.get_buffer("order")
+    def places(self) -> Tensor:
+        return inverse(self.get_buffer("order"))
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         """Log-weights of the one softmax, contexts (..., K, E), gates' features (..., K-1, G)."""
@@ -114,23 +124,36 @@ class Mixtape(LogitHead):
         zeros = share.new_zeros(*share.shape[:-1], 1, dtype=at_least_float32(share.dtype))
         return zeros, self._dropped(context), gate, share
 
-    def shared(self) -> Sequence[Tensor]:
-        R = self.num_frequent
-        bias, weights = self._ordered((R, self.vocab_size - R))
+    def logits(self) -> Logits:
+        """The frequent tokens' columns come first."""
+        R, V, order = self.num_frequent, self.vocab_size, self.get_buffer("order")
+        (weight,) = row_blocks(self.weight, order, (V,))
+        bias = None if self.bias is None else self.bias[order]
         # x_v · t_j + s_j + β_vj in one product: a 1 and β_v stand beside x_v.
         gate = (self.gate_embedding, self.gate_embedding.new_ones(R, 1), self.gate_bias)
-        return *weights, bias, torch.cat(gate, -1)
+        others = Block(0, slice(R, V), slice(R, V))
+        return Logits(
+            _columns,
+            [others],
+            weight,
+            bias,
+            shared=(torch.cat(gate, -1),),
+            num_own=R,
+            # Of each frequent token there are about 6 K numbers while gradients are made.
+            num_tables=1 + 6 * self.num_components * R / V,
+        )
 
-    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        context, gate, share = features  # (n, K, E), (n, K-1, G), (n, K-1)
-        frequent, others, bias, gate_weight = shared  # (R, E), (V-R, E), (V,), (R, G+K)
-        node = torch.eye(share.shape[-1], dtype=gate.dtype, device=gate.device)
-        node = node.expand(len(gate), -1, -1)  # (n, K-1, K-1)
-        gate = torch.cat((gate, share[..., None], node), -1)  # (n, K-1, G+K)
-        score = F.linear(gate, gate_weight)  # (n, K-1, R)
-        own = mixed_by_score(F.linear(context, frequent), score)  # (n, R)
-        common = mixed(context, share.sigmoid()[..., None])  # (n, E)
-        return joined_linear([common], [others], bias, before=own)
+
+def _columns(features: Sequence[Tensor], frequent: Tensor, shared: Sequence[Tensor]) -> Columns:
+    context, gate, share = features  # (n, K, E), (n, K-1, G), (n, K-1)
+    (gate_weight,) = shared  # (R, G+K)
+    node = torch.eye(share.shape[-1], dtype=gate.dtype, device=gate.device)
+    node = node.expand(gate.shape[0], -1, -1)  # (n, K-1, K-1)
+    gate = torch.cat((gate, share[..., None], node), -1)  # (n, K-1, G+K)
+    score = F.linear(gate, gate_weight)  # (n, K-1, R)
+    own = mixed_by_score(F.linear(context, frequent), score)  # (n, R)
+    common = mixed(context, share.sigmoid()[..., None])  # (n, E)
+    return Columns([common], own)
 
 
 def _by_frequency(token_counts: Sequence[int] | None, vocab_size: int) -> Tensor:

@@ -22,7 +22,7 @@ from highrank.ops.mixture_cross_entropy.arguments import check_targets
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.numerics import at_least_float32, log_add
 from highrank.ops.sampling import draw
 from highrank.ops.sharding import as_in_first_process, is_distributed
 
@@ -94,22 +94,8 @@ class MixtureHead(Head):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
-    @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        """Keep the first tokens of the vocabulary, or add new ones that start as all tokens did.
-
-        A tied embedding is replaced here only: resize it, too, and tie again.
-        """
-        check_sizes(vocab_size=vocab_size)
-        kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
-        weight[:kept] = self.weight[:kept]
-        self.weight = nn.Parameter(weight, self.weight.requires_grad)
-        if self.bias is not None:
-            bias = self.bias.new_zeros(vocab_size)
-            bias[:kept] = self.bias[:kept]
-            self.bias = nn.Parameter(bias, self.bias.requires_grad)
-        self.vocab_size = vocab_size
+        self._resize_embedding(vocab_size)
 
     @property
     def rank_bound(self) -> int | None:
@@ -141,12 +127,14 @@ class MixtureHead(Head):
         log_weight, context = features
         if self.logit_map is None:
             return mixture_log_prob(context, log_weight, self.weight, self.bias)
-        log_p = log_weight.new_full((), -torch.inf)
+        found = None
         for k in range(context.shape[-2]):
             logits = F.linear(context[..., k, :], self.weight, self.bias)  # (..., V)
             logits = self.logit_map(logits.to(at_least_float32(logits.dtype)))
-            log_p = torch.logaddexp(log_p, log_weight[..., k, None] + logits.log_softmax(-1))
-        return log_p
+            log_p = log_weight[..., k, None] + logits.log_softmax(-1)
+            found = log_p if found is None else log_add(found, log_p)
+        assert found is not None
+        return found
 
     def _best(self, features: Mixture) -> Tensor:
         if not is_distributed(self.weight):
@@ -259,10 +247,18 @@ class PriorMixture(MixtureHead):
         if hasattr(self, "prior"):
             self._start()
 
+    def renew_components(self, num_components: int) -> None:
+        D, E, K = self.hidden_size, self.embedding_size, num_components
+        options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
+        self.num_components = K
+        self.latent = nn.Linear(D, K * E, **options)
+        self.prior = nn.Linear(D, K, bias=False, **options)
+
     def _start(self) -> None:
         if self.start_noise is not None:
             assert self.latent is not None
-            start_nearly_equal([self.latent], self.prior, self.num_components, self.start_noise)
+            latents = [(self.latent, self.num_components)]
+            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None

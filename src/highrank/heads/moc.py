@@ -13,7 +13,19 @@ from highrank.heads.mixture import Mixture, PriorMixture
 
 
 class MixtureOfContexts(PriorMixture):
-    """One softmax over a weighted sum of K contexts. Arguments as `MixtureOfSoftmaxes`."""
+    """One softmax over a weighted sum of K contexts.
+
+    Args:
+        hidden_size: D.
+        vocab_size: V.
+        num_components: K.
+        embedding_size: E, the size of each context and of the output embedding.
+        activation: "tanh" (the paper) or "identity".
+        dropout: on the contexts, one mask per sequence, independent per component.
+        bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
+        batch_first: hidden is (B, T, D) rather than (T, B, D).
+    """
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         # A mean of contexts has their bound.

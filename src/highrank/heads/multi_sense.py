@@ -19,13 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, check_sizes
+from highrank.heads.base import check_sizes
+from highrank.heads.logits import StreamedHead
 from highrank.heads.mixture import Activation
 from highrank.heads.softmax import Softmax
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.mixture_cross_entropy.reference import log_sum
+from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
+from highrank.ops.tracing import is_static
 
 
-class MultiSenseSoftmax(Head):
+class MultiSenseSoftmax(StreamedHead):
     """One softmax over the senses of all tokens.
 
     Args:
@@ -107,17 +111,42 @@ class MultiSenseSoftmax(Head):
         """The first senses are the input embedding; the others keep their distances to it."""
         self.softmax.tie(weight)
 
-    def features(self, hidden: Tensor, **past: object) -> Tensor:
-        return self.softmax.mixture(hidden).context.squeeze(-2)  # (..., E)
+    def features(self, hidden: Tensor, **past: object) -> tuple[Tensor, ...]:
+        """Log-weights of the one softmax, and contexts (..., E)."""
+        log_weight, context = self.softmax.mixture(hidden)
+        return log_weight, context.squeeze(-2)
 
-    def log_prob_from(self, features: Tensor) -> Tensor:
-        logits = F.linear(features, self.softmax.weight, self.softmax.bias)  # (..., V)
-        logits = logits.to(at_least_float32(logits.dtype))
-        if self.num_senses > 1:
-            rows = (self.softmax.weight[self.frequent] + self.offset).flatten(0, 1)  # (…, E)
-            senses = F.linear(features, rows, self.sense_bias.flatten())
-            senses = senses.to(logits.dtype).unflatten(-1, self.sense_bias.shape)  # (..., S-1, R)
-            first = logits[..., self.frequent].unsqueeze(-2)  # (..., 1, R)
-            total = torch.cat((first, senses), -2).logsumexp(-2)  # (..., R)
-            logits = logits.index_copy(-1, self.frequent, total)
-        return logits.log_softmax(-1)
+    def places(self) -> Tensor:
+        """Tokens with several senses come first."""
+        R, frequent = len(self.frequent), self.frequent
+        is_rare = torch.ones(self.vocab_size, dtype=torch.long, device=frequent.device)
+        found = R - 1 + is_rare.scatter(0, frequent, 0).cumsum(0)  # (V,)
+        return found.scatter(0, frequent, torch.arange(R, device=frequent.device))
+
+    def logits(self) -> Logits:
+        R, V, order = len(self.frequent), self.vocab_size, inverse(self.places())
+        (weight,) = row_blocks(self.softmax.weight, order, (V,))
+        assert self.softmax.bias is not None
+        first, others = row_blocks(self.softmax.bias, order, (R, V - R))
+        return Logits(
+            _columns,
+            [Block(0, slice(R, V), slice(R, V))],
+            weight,
+            # That of the first senses is not added to the others.
+            torch.cat((torch.zeros_like(first), others)),
+            shared=(self.offset, first, self.sense_bias),
+            num_own=R,
+            num_tables=1 + 3 * self.num_senses * R / V,
+        )
+
+
+def _columns(features: Sequence[Tensor], weight: Tensor, shared: Sequence[Tensor]) -> Columns:
+    """The logit of a token with several senses is the log-sum-exp of theirs."""
+    (context,), (offset, bias, sense_bias) = features, shared
+    rows = torch.cat((weight[None], weight + offset))  # (S, R, E)
+    biases = torch.cat((bias[None], sense_bias))  # (S, R)
+    senses = F.linear(context, rows.flatten(0, 1), biases.flatten())  # (n, S · R)
+    # A sum without any possible sense needs more passes, and is rare.
+    may_be_empty = is_static(context) or bool(biases.isneginf().any())
+    total = log_sum if may_be_empty else torch.logsumexp
+    return Columns([context], total(senses.unflatten(-1, biases.shape), -2))

@@ -7,17 +7,16 @@ normaliser. That is the price of one softmax, and the rank of log p may be P tim
 authors' facets are linear (activation="identity"), which bounds the rank by D as well.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead
+from highrank.heads.logits import LogitHead, one_each
 from highrank.heads.mixture import ACTIVATIONS, Activation
-from highrank.ops.joined_linear import joined_linear
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
 class PartitionedSoftmax(LogitHead):
@@ -76,8 +75,11 @@ class PartitionedSoftmax(LogitHead):
         size = self.num_partitions * self.embedding_size + (0 if self.bias is None else 1)
         return 1 + (min(size, self.hidden_size + 1) if self.activation == "identity" else size)
 
-    def token_order(self) -> Tensor:
-        return block_order(self.vocab_size, self.num_partitions, self.weight.device)
+    def resize(self, vocab_size: int) -> None:
+        self._resize_embedding(vocab_size)
+
+    def places(self) -> Tensor:
+        return block_places(self.vocab_size, self.num_partitions, self.weight.device)
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         self._check_hidden(hidden)
@@ -86,21 +88,26 @@ class PartitionedSoftmax(LogitHead):
         zeros = context.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(context.dtype))
         return zeros, self._dropped(context)
 
-    def shared(self) -> Sequence[Tensor]:
-        bias, weights = self._ordered(block_sizes(self.vocab_size, self.num_partitions))
-        return bias, *weights
-
-    def logits_from(self, features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-        (context,), (bias, *weights) = features, shared
-        return joined_linear(context.unbind(1), weights, bias)
+    def logits(self) -> Logits:
+        blocks = partitions(self.vocab_size, self.num_partitions)
+        return Logits(one_each, blocks, self.weight, self.bias)
 
 
-def block_sizes(vocab_size: int, num_partitions: int) -> list[int]:
-    """Tokens v with v mod P = 0, 1, …"""
-    return [len(range(block, vocab_size, num_partitions)) for block in range(num_partitions)]
+def partitions(vocab_size: int, num_partitions: int, softmax: int = 0) -> list[Block]:
+    """Tokens v with v mod P = 0, 1, …, in columns side by side."""
+    found, start = [], 0
+    for part in range(num_partitions):
+        stop = start + len(range(part, vocab_size, num_partitions))
+        rows = slice(part, None, num_partitions)
+        found.append(Block(softmax, slice(start, stop), rows))
+        start = stop
+    return found
 
 
-def block_order(vocab_size: int, num_partitions: int, device: torch.device) -> Tensor:
-    """The tokens (V,), block by block."""
+def block_places(vocab_size: int, num_partitions: int, device: torch.device) -> Tensor:
+    """The column of each token (V,), in blocks side by side."""
     tokens = torch.arange(vocab_size, device=device)
-    return torch.cat([tokens[block::num_partitions] for block in range(num_partitions)])
+    # Blocks before that of the token, of which the first V mod P have one token more.
+    part, longer = tokens % num_partitions, vocab_size % num_partitions
+    before = part * (vocab_size // num_partitions) + part.clamp(max=longer)
+    return before + tokens // num_partitions

@@ -94,6 +94,9 @@ class Pointing(Head):
             raise ValueError(
                 f"hidden must be (T, B, D) and tokens (T, B), got {tuple(hidden.shape)} and {found}"
             )
+        if not len(hidden):
+            shape = (*hidden.shape[:-1], self.num_states)
+            return Pointed(hidden.new_empty(shape), tokens.new_empty(shape))
         state = self.initial_state(hidden.shape[1]) if state is None else state
         key, token = self._joined(self.key(hidden), tokens, state)  # (L + T, B, S), (L + T, B)
         # Pair i is state i and the token after it. Token t sees the pairs t … t + L - 1.
@@ -135,7 +138,7 @@ class Pointing(Head):
             n = rows.shape[1]
             table = rows @ key[:, block * L : block * L + n + L].mT  # (B, n, n + L)
             seen = torch.arange(n, device=device)[:, None] + torch.arange(L, device=device)
-            found.append(table.gather(-1, seen.expand(len(table), n, L)))  # (B, n, L)
+            found.append(table.gather(-1, seen.expand(table.shape[0], n, L)))  # (B, n, L)
         score = torch.cat(found, 1)
         return score.to(at_least_float32(score.dtype))
 
@@ -199,6 +202,10 @@ class Pointer(Pointing, ExtendedMixture):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         self._start_pointer()
+
+    def resize(self, vocab_size: int) -> None:
+        self.softmaxes.resize(vocab_size)
+        self.vocab_size = vocab_size
 
     def features(self, hidden: Tensor, **past: Any) -> Extended:
         found = super().features(hidden, **past)

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.heads.base import Head, MeasuredOutput
-from highrank.heads.logits import Logits, can_stream, streamed_output
+from highrank.heads.logits import can_stream, one_each, streamed_losses
 from highrank.heads.mixture import Activation, Mixture, PriorMixture
-from highrank.ops.logit_map import LogitMap, PiecewiseLinear, parse_logit_map, piecewise_linear
+from highrank.ops.logit_map import LogitMap, Pieces, PiecewiseLinear, parse_logit_map
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, Targets
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
 class Pointwise(PriorMixture):
@@ -36,6 +37,7 @@ class Pointwise(PriorMixture):
         activation: "tanh" or "identity".
         dropout: on the contexts, one mask per sequence, independent per component.
         bias: whether each token has a bias.
+        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
     """
 
@@ -52,6 +54,7 @@ class Pointwise(PriorMixture):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
+        start_noise: float | None = None,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -64,6 +67,7 @@ class Pointwise(PriorMixture):
             activation=activation,
             dropout=dropout,
             bias=bias,
+            start_noise=start_noise,
             batch_first=batch_first,
             device=device,
             dtype=dtype,
@@ -81,23 +85,35 @@ class Pointwise(PriorMixture):
         also: Sequence[ByProduct],
         options: LossOptions,
     ) -> MeasuredOutput:
-        learned = self.logit_map
-        if not isinstance(learned, PiecewiseLinear):
-            return super()._loss(features, target, reduction, ignore_index, also, options)
         # The mixture loss trains no parameters of a map.
-        if also or options or not can_stream(target, reduction):
+        if isinstance(self.logit_map, PiecewiseLinear):
             return Head._loss(self, features, target, reduction, ignore_index, also, options)
-        bias = self.weight.new_zeros(self.vocab_size) if self.bias is None else self.bias
+        return super()._loss(features, target, reduction, ignore_index, also, options)
 
-        def logits_from(features: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
-            (context,), (weight, bias, score) = features, shared
-            logits = F.linear(context, weight, bias)  # (n, K, V)
-            logits = logits.to(at_least_float32(logits.dtype))
-            return piecewise_linear(logits, score, learned.limit)
-
-        columns = torch.arange(self.vocab_size, device=target.device)
-        logits = Logits(logits_from, (self.weight, bias, learned.score), columns)
-        return streamed_output(logits, features, target, reduction, ignore_index)
+    def _scored(
+        self,
+        features: Mixture,
+        targets: Targets,
+        reduction: Reduction,
+        chunk_bytes: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        learned, V = self.logit_map, self.vocab_size
+        if not isinstance(learned, PiecewiseLinear) or not can_stream(
+            features.log_weight, targets, reduction
+        ):
+            return super()._scored(features, targets, reduction, chunk_bytes)
+        dtype = at_least_float32(self.weight.dtype)
+        logits = Logits(
+            one_each,
+            [Block(k, slice(0, V), slice(None)) for k in range(self.num_components)],
+            self.weight,
+            self.bias,
+            num_softmaxes=self.num_components,
+            # The segments of logits are 64-bit integers.
+            num_tables=5,
+            pieces=Pieces(F.softplus(learned.score.to(dtype)), learned.limit),
+        )
+        return streamed_losses(logits, features, None, targets, reduction, chunk_bytes)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, logit_map={self.map_name!r}"

@@ -24,21 +24,22 @@ def zero_sum_noise(
 
 @torch.no_grad()
 def start_nearly_equal(
-    latents: Iterable[nn.Linear], prior: nn.Linear, num_components: int, noise: float
+    latents: Iterable[tuple[nn.Linear, int]], priors: Iterable[Tensor], noise: float
 ) -> None:
-    """Give all contexts the first one's initial values plus noise, and the prior small ones.
+    """Give all contexts of a layer the first one's values plus noise, and the priors small ones.
 
     Args:
-        latents: D → K · E each, freshly initialised.
-        prior: D → K, freshly initialised.
+        latents: layers D → K · E, freshly initialised, each with its K.
+        priors: what the weights of the components are made with, freshly initialised.
         noise: in standard deviations of the first context's weights.
     """
-    for latent in latents:
+    for latent, num_components in latents:
         weight = latent.weight[: len(latent.weight) // num_components].clone()  # (E, D)
         spread = zero_sum_noise(weight, num_components)  # (K, E, D)
         latent.weight.copy_((weight + noise * spread).flatten(0, 1))
         latent.bias.copy_(latent.bias[: len(weight)].repeat(num_components))
-    prior.weight.mul_(PRIOR_SCALE)
+    for prior in priors:
+        prior.mul_(PRIOR_SCALE)
 
 
 def check_start_noise(noise: float | None) -> None:

@@ -66,8 +66,11 @@ def hub_answers(name: str) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Of the error's message, which may be a page."""
-    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+    """Of the error's message, which may be a page; with the second if that is what follows."""
+    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        repr(error)
+    ]
+    return f"{first} {rest[0]}" if first.endswith(":") and rest else first
 
 
 class HuggingFaceModel:
@@ -87,9 +90,11 @@ class HuggingFaceModel:
                     f"a model must predict the next token of one text, got {name}, whose type "
                     f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
                 )
+            if _has_no_tokenizer(Path(name)):
+                raise ValueError(f"{name} has no tokenizer: a model's folder has {FILES}")
             with _explained(name, "tokenizer"):
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
-        # transformers makes one up where a folder has none.
+        # transformers makes one up for some types of models.
         if set(self.tokenizer.get_vocab()) <= set(self.tokenizer.all_special_tokens):
             raise ValueError(f"{name} has no tokenizer: a model's folder has {FILES}")
         # Models whose texts begin with a special token get it in every window.
@@ -210,6 +215,12 @@ def _explained(name: str, part: str) -> Iterator[None]:
             f"The {part} of {name} cannot be loaded: {found.rstrip('.')}. A "
             f"model's folder has {FILES}"
         ) from error
+
+
+def _has_no_tokenizer(folder: Path) -> bool:
+    """Whether it is a folder in which no file can be one."""
+    patterns = ("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken")
+    return folder.is_dir() and not any(next(folder.glob(name), None) for name in patterns)
 
 
 def _damaged_file(folder: Path) -> str:

@@ -24,14 +24,17 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from torch import Tensor
 from tqdm import tqdm
 
+from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
+from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, prompt_tokens, stream
+from highrank.integrations.export.tokenizer import RunTokenizer
 from highrank.integrations.upgrade import load_huggingface
-from highrank.run import CONFIG_FILE, FORMAT, load_run
+from highrank.models.language_model import LanguageModel
+from highrank.run import VOCABULARY_FILE, load_run
 
 logger = logging.getLogger(__name__)
 # Tokens that are read at a time; the state goes on, so that no number depends on it.
@@ -68,43 +71,35 @@ class Totals:
 
 
 def harness_model(name: str, device: str = "cpu", **options: Any) -> LM:
-    """A model of the harness: of a run's folder, or of a Hugging Face model, upgraded or not.
+    """A model of the harness: a run, an exported one, or a Hugging Face model, upgraded or not.
 
     Args:
+        name: a folder, or a name on the hub.
         options: of the harness' `HFLM`, as batch_size; a run takes none.
     """
-    if _is_run(Path(name)):
-        return RunLM(name, device, **options)
+    if (Path(name) / VOCABULARY_FILE).is_file():
+        run = load_run(Path(name), device)
+        return RunLM(run.model, run.vocabulary, run.corpus.header.recipe, **options)
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
 
     model = load_huggingface(name).to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(name)
+    if isinstance(tokenizer, RunTokenizer):
+        return RunLM(model.language_model, tokenizer.vocabulary, tokenizer.recipe, **options)
     return HFLM(pretrained=model, tokenizer=tokenizer, **options)
 
 
-def _is_run(folder: Path) -> bool:
-    path = folder / CONFIG_FILE
-    return path.is_file() and f'"{FORMAT}"' in path.read_text(encoding="utf-8")
-
-
-@register_model("highrank")
 class RunLM(LM):  # type: ignore[misc]
-    """A run of `highrank train`. Texts start after the end of a line; a newline ends one.
+    """A run of `highrank train`. Texts start after the end of a line; a newline ends one."""
 
-    Args:
-        run: its folder.
-    """
-
-    def __init__(self, run: str, device: str = "cpu") -> None:
+    def __init__(self, model: LanguageModel, vocabulary: Vocabulary, recipe: Recipe) -> None:
         super().__init__()
-        loaded = load_run(Path(run), device)
-        if loaded.vocabulary.eos is None:
-            raise ValueError(f"the run's vocabulary must have <eos>, got {run} without")
-        self.model, self.vocabulary = loaded.model, loaded.vocabulary
-        self.recipe, self.level = loaded.corpus.header.recipe, loaded.corpus.level
+        if vocabulary.eos is None:
+            raise ValueError("the vocabulary must have <eos>, got none")
+        self.model, self.vocabulary, self.recipe = model, vocabulary, recipe
         self.totals = Totals()
-        self._device = torch.device(device)
+        self._device = next(model.parameters()).device
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -184,11 +179,11 @@ class RunLM(LM):  # type: ignore[misc]
             top_k=options.get("top_k") or None,
             top_p=options.get("top_p"),
         )
-        tokens, text, start = list(prompt), "", len(readable(prompt, self.level))
+        tokens, text, start = list(prompt), "", len(readable(prompt, self.recipe.level))
         num_tokens = int(options.get("max_gen_toks", MAX_TOKENS))
         for step in stream(self.model, self.vocabulary, prompt, sampling, num_tokens=num_tokens):
             tokens.append(step.tokens[0])
-            text = readable(tokens, self.level)[start:]
+            text = readable(tokens, self.recipe.level)[start:]
             if any(stop in text for stop in stops):
                 break
         ends = [text.index(stop) for stop in stops if stop in text]

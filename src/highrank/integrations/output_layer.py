@@ -17,6 +17,7 @@ from highrank.integrations.library import quiet_transformers
 
 # Names that configurations give to a softcap, a factor and a divisor of the logits.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+OPTIONAL, NO_CAP = ("final_logit_softcapping",), 1e30
 FACTORS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
 # Tokens with which a model is checked, and a logit far in the bent part of any softcap.
@@ -73,7 +74,9 @@ def read_output_layer(model: Any, name: str) -> OutputLayer:
 
 def without_map(config: Any) -> dict[str, float | None]:
     """The fields of a configuration that scale or cap logits, with values that do neither."""
-    fields: dict[str, float | None] = {name: None for name in SOFTCAPS if hasattr(config, name)}
+    # Most cannot be None; so large a cap is none, to the last digit but one.
+    caps = {name: None if name in OPTIONAL else NO_CAP for name in SOFTCAPS}
+    fields = {name: cap for name, cap in caps.items() if hasattr(config, name)}
     return fields | {name: 1.0 for name in (*FACTORS, *DIVISORS) if hasattr(config, name)}
 
 

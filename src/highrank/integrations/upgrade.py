@@ -20,7 +20,6 @@ from highrank.integrations.output_layer import (
     probe,
     read_output_layer,
     run,
-    tolerance,
     without_map,
 )
 from highrank.integrations.pretrained.output import HeadOutputLayer, share
@@ -28,6 +27,8 @@ from highrank.integrations.pretrained.starts import NOISE, Started, start_head
 from highrank.integrations.pretrained.transplant import transplanted
 
 PURPOSE = "upgrade a Hugging Face model"
+# How much a log-probability may change, besides rounding.
+TOLERANCE = 1e-5
 
 
 def register() -> None:
@@ -84,7 +85,7 @@ def upgrade(
     register()
     name = type(model).__name__
     _check_model(model, name)
-    layer = read_output_layer(model, name)
+    layer, was_training = read_output_layer(model, name), model.training
     with _evaluating(model):
         check_output_layer(model, layer, name)
         _check_loss(model, name)
@@ -109,7 +110,7 @@ def upgrade(
         )
         if found.added_weight is not None:
             _check_unchanged(new, before, found.added_weight, name)
-    return new
+    return new.train(was_training)
 
 
 def _check_model(model: Any, name: str) -> None:
@@ -124,6 +125,8 @@ def _check_model(model: Any, name: str) -> None:
     if type(model) is not known:
         want = "a model of AutoModelForCausalLM" if known is None else known.__name__
         raise ValueError(f"model must be {want}, got {name}: adapters and wrappers come later")
+    if model.device.type == "meta":
+        raise ValueError(f"model must have weights, got {name} on the meta device")
     if model.config.get_text_config() is not model.config:
         raise ValueError(f"model must read text only, got {name}")
     if getattr(model, "hf_quantizer", None) is not None:
@@ -190,7 +193,7 @@ def _probed(model: Any, name: str) -> tuple[Tensor, Tensor]:
 def _check_unchanged(model: Any, before: Tensor, added_weight: float, name: str) -> None:
     """Our mistake, or an architecture with more than its output layer after the hidden states."""
     hidden, after = _probed(model, name)
-    allowed = tolerance(before.abs().max().item(), hidden.dtype)
+    allowed = TOLERANCE + 32 * torch.finfo(hidden.dtype).eps * before.abs().max().item()
     if added_weight:
         worst = (after.exp() - before.exp()).abs().sum(-1).max().item() / 2
     else:

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from highrank.ops.tracing import in_torch_func, is_traced
+
 
 def mixed(values: Tensor, gate: Tensor) -> Tensor:
     """Σ_k π_k values_k (n, X), π_k being the product of gates on the way to leaf k.
@@ -29,6 +31,8 @@ def mixed(values: Tensor, gate: Tensor) -> Tensor:
 
 def mixed_by_score(values: Tensor, score: Tensor) -> Tensor:
     """`mixed(values, score.sigmoid())` with scores (n, K-1, X), in fewer passes."""
+    if is_traced(values) or in_torch_func():
+        return mixed(values, score.sigmoid())
     found: Tensor = _Mixed.apply(values, score)
     return found
 

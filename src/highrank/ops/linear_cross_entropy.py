@@ -15,7 +15,7 @@ from torch import Tensor
 
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.ops.mixture_cross_entropy.options import LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Reduction, Target
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.sharding import is_distributed
 from highrank.ops.tracing import is_static
@@ -44,20 +44,18 @@ def linear_cross_entropy(
         linear_bias: (V,).
         weight: (V,), the weight of each class, as `F.cross_entropy` has it.
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
+        ignore_index: a target that counts for nothing.
         options: as of `mixture_cross_entropy`: label_smoothing, logit_map, logit_scale,
-            token_weight, z_loss, shift, backend, chunk_bytes.
+            token_weight, z_loss, shift, group, shard, backend, chunk_bytes.
     """
     if "class_weight" in options:
         raise ValueError("class_weight must be left out, got one: its name here is weight")
     is_plain = not options and input.dim() == 2
     if is_plain and isinstance(target, Tensor) and is_small(input, linear_weight):
-        return F.cross_entropy(
-            F.linear(input, linear_weight, linear_bias),
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-        )
+        tensors = (input, linear_weight, target, linear_bias, weight)
+        found = _small_loss(*tensors, reduction, ignore_index)
+        if found is not None:
+            return found
     return mixture_cross_entropy(
         input.unsqueeze(-2),
         input.new_zeros((*input.shape[:-1], 1), dtype=at_least_float32(input.dtype)),
@@ -68,6 +66,32 @@ def linear_cross_entropy(
         ignore_index=ignore_index,
         **(options if weight is None else {**options, "class_weight": weight}),
     )
+
+
+def _small_loss(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    linear_bias: Tensor | None,
+    weight: Tensor | None,
+    reduction: Reduction,
+    ignore_index: int,
+) -> Tensor | None:
+    """By torch's two functions; None where they would raise in other words.
+
+    None, too, with an impossible target: these have a gradient for it.
+    """
+    has_gradient = weight is not None and weight.requires_grad
+    if target.shape != input.shape[:-1] or reduction not in REDUCTIONS or has_gradient:
+        return None
+    logits = F.linear(input, linear_weight, linear_bias)  # (N, V)
+    try:
+        loss = F.cross_entropy(
+            logits, target.long(), weight, ignore_index=ignore_index, reduction=reduction
+        )
+    except IndexError:
+        return None
+    return loss if loss.detach().isfinite().all() else None
 
 
 def is_small(input: Tensor, weight: Tensor) -> bool:

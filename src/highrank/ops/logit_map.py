@@ -6,14 +6,18 @@ that the likeliest token stays the likeliest. R rows, V vocabulary, S segments.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from highrank.ops.tracing import in_torch_func, is_traced
 
 
 class LogitMap(Protocol):
@@ -24,6 +28,20 @@ class LogitMap(Protocol):
 
     def with_slope(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """φ(z) and φ′(z), each (R, V); may overwrite the logits. No gradients flow here."""
+
+
+# A map makes several passes over as many numbers as fit a core's cache.
+BLOCK_NUMBERS = 2**16
+
+
+def map_in_place(logit_map: LogitMap, logits: Tensor, slope: Tensor) -> None:
+    """Write φ(z) over the logits and φ′(z) over the slope, each (R, V)."""
+    # A map with parameters prepares them in every call.
+    is_cheap = logits.is_cpu and not isinstance(logit_map, nn.Module)
+    size = max(1, BLOCK_NUMBERS // logits.shape[1]) if is_cheap else max(1, len(logits))
+    for start in range(0, len(logits), size):
+        rows = slice(start, start + size)
+        logits[rows], slope[rows] = logit_map.with_slope(logits[rows])
 
 
 @dataclass(frozen=True)
@@ -108,9 +126,9 @@ class PiecewiseLinear(nn.Module):
         return piecewise_linear(logits, self.score, self.limit)
 
     def with_slope(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        slope = F.softplus(self.score.detach().to(logits.dtype))  # (S,)
-        segment, excess = _located(logits, slope, self.limit)  # (R, V), (R, V)
-        return _value(segment, excess, slope, self.limit), slope[segment]
+        return Pieces(F.softplus(self.score.detach().to(logits.dtype)), self.limit).with_slope(
+            logits
+        )
 
     def extra_repr(self) -> str:
         return f"num_segments={self.num_segments}, limit={self.limit}"
@@ -122,46 +140,81 @@ def piecewise_linear(logits: Tensor, score: Tensor, limit: float) -> Tensor:
     Differentiable in logits and score (S,). The gradient in the score is two histograms, and not a
     sum over a table of indices.
     """
-    found: Tensor = _PiecewiseLinear.apply(logits, F.softplus(score).to(logits.dtype), limit)
+    slopes = F.softplus(score).to(logits.dtype)
+    if is_traced(logits) or in_torch_func():
+        return Pieces(slopes, limit)(logits)
+    found: Tensor = _PiecewiseLinear.apply(logits, slopes, limit)
     return found
 
 
-class _PiecewiseLinear(Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, slope: Tensor, limit: float) -> Tensor:
-        segment, excess = _located(logits, slope, limit)
-        ctx.limit = limit
-        ctx.save_for_backward(segment, excess, slope)
-        return _value(segment, excess, slope, limit)
+# From the gradient in φ(z) to those in z and in the slopes.
+Back = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
-        segment, excess, slope = ctx.saved_tensors
-        S, flat = len(slope), segment.flatten()
+
+class Pieces(NamedTuple):
+    """φ by its slopes."""
+
+    slopes: Tensor
+    """(S,)."""
+    limit: float
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return self._value(*self._located(logits))
+
+    def with_slope(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """φ(z) and φ′(z)."""
+        segment, excess = self._located(logits)
+        return self._value(segment, excess), self.slopes[segment]
+
+    def with_gradients(self, logits: Tensor) -> tuple[Tensor, Back]:
+        """φ(z), and its backward pass."""
+        segment, excess = self._located(logits)
+        return self._value(segment, excess), partial(self.gradients, segment, excess)
+
+    def gradients(self, segment: Tensor, excess: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        """In z and in the slopes (S,), from where z are and the gradient in φ(z)."""
+        S, flat = len(self.slopes), segment.flatten()
         # A logit of -inf has no gradient, and 0 · inf would be NaN.
         finite = excess.clamp(min=torch.finfo(excess.dtype).min)
         within = torch.bincount(flat, (upstream * finite).flatten(), S).double()  # (S,)
         # The slope of a segment lifts all values above it by its length.
         here = torch.bincount(flat, upstream.flatten(), S).double()  # (S,)
         above = here.flip(0).cumsum(0).flip(0) - here
-        d_slope = (within + 2 * ctx.limit / S * above).to(slope.dtype)
-        return upstream * slope[segment], d_slope, None
+        d_slopes = (within + 2 * self.limit / S * above).to(self.slopes.dtype)
+        return upstream * self.slopes[segment], d_slopes
+
+    def _located(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The segment of each logit, and its distance from where the segment starts."""
+        S = len(self.slopes)
+        place = (logits.detach() + self.limit) * (S / (2 * self.limit))
+        # NaN is in no segment, and stays NaN by its excess.
+        segment = place.nan_to_num(0.0).clamp(0, S - 1).long()
+        return segment, logits + self.limit - segment.to(logits.dtype) * (2 * self.limit / S)
+
+    def _value(self, segment: Tensor, excess: Tensor) -> Tensor:
+        # In float64: a hundred thousand small steps are summed.
+        slopes = self.slopes.double()
+        start = (slopes.cumsum(0) - slopes) * (2 * self.limit / len(slopes)) - self.limit  # (S,)
+        # A logit of -inf has no gradient, and 0 · inf would be NaN.
+        finite = excess.masked_fill(excess == -torch.inf, 0.0)
+        value = start.to(self.slopes.dtype)[segment] + self.slopes[segment] * finite
+        return value.masked_fill(excess == -torch.inf, -torch.inf)
 
 
-def _located(logits: Tensor, slope: Tensor, limit: float) -> tuple[Tensor, Tensor]:
-    """The segment of each logit, and its distance from where the segment starts."""
-    S = len(slope)
-    place = (logits + limit) * (S / (2 * limit))
-    segment = place.clamp(0, S - 1).long()
-    return segment, logits + limit - segment.to(logits.dtype) * (2 * limit / S)
+class _PiecewiseLinear(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, slopes: Tensor, limit: float) -> Tensor:
+        pieces = Pieces(slopes, limit)
+        segment, excess = pieces._located(logits)
+        ctx.limit = limit
+        ctx.save_for_backward(segment, excess, slopes)
+        return pieces._value(segment, excess)
 
-
-def _value(segment: Tensor, excess: Tensor, slope: Tensor, limit: float) -> Tensor:
-    # In float64: a hundred thousand small steps are summed.
-    start = slope.double().cumsum(0) - slope.double()  # (S,)
-    start = (start * (2 * limit / len(slope)) - limit).to(slope.dtype)
-    return start[segment] + slope[segment] * excess
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        segment, excess, slopes = ctx.saved_tensors
+        return *Pieces(slopes, ctx.limit).gradients(segment, excess, upstream), None
 
 
 FORMS = "sigsoftmax, gss:CENTRE,SLOPE, softcap:CAP or plif:SEGMENTS,LIMIT"

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
 from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.numerics import at_least_float32, in_autocast_dtype, log_add, without_autocast
 from highrank.ops.sharding import (
     Rows,
     VocabularyShard,
@@ -33,7 +33,7 @@ from highrank.ops.sharding import (
     shared,
     whole,
 )
-from highrank.ops.tracing import in_vmap, is_fake
+from highrank.ops.tracing import is_traced
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -71,9 +71,7 @@ def mixture_log_prob(
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_precision(context, weight, bias)
     with without_autocast(context.device):
-        # Chunks of tokens cannot be counted where their number is a symbol.
-        is_traced = torch.compiler.is_compiling() or is_fake(context) or in_vmap()
-        of = _by_components if is_traced else _LogProb.apply
+        of = _by_components if is_traced(context) else _LogProb.apply
         log_p: Tensor = of(context, log_weight, weight, bias)  # (N, V)
     return log_p.reshape(*leading, len(weight))
 
@@ -111,10 +109,12 @@ def _by_components(
     context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
     """All tokens at once, a component at a time: for compilers, which fuse the rest."""
-    found = log_weight.new_full((), -torch.inf, dtype=at_least_float32(context.dtype))
+    found = None
     for k in range(context.shape[1]):
         log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
-        found = torch.logaddexp(found, log_q + log_weight[:, k, None])
+        part = log_q + log_weight[:, k, None]
+        found = part if found is None else log_add(found, part)
+    assert found is not None
     return found
 
 

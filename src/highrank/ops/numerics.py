@@ -19,6 +19,12 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+def log_add(a: Tensor, b: Tensor) -> Tensor:
+    """log(exp a + exp b); where both are -inf, -inf with gradients of 0 instead of NaN."""
+    impossible = (a == -torch.inf) & (b == -torch.inf)
+    return torch.logaddexp(a, b.masked_fill(impossible, 0.0)).masked_fill(impossible, -torch.inf)
+
+
 def in_autocast_dtype(
     context: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -26,16 +32,22 @@ def in_autocast_dtype(
 
     Autocast leaves float64 as it is.
     """
-    device_type = context.device.type
-    is_there = torch.amp.is_autocast_available(device_type)
-    if not is_there or not torch.is_autocast_enabled(device_type):
+    dtype = autocast_dtype(context.device)
+    if dtype is None:
         return context, weight, bias
-    dtype = torch.get_autocast_dtype(device_type)
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
     return cast(context), cast(weight), None if bias is None else cast(bias)
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What autocast multiplies in; None where it is off."""
+    is_there = torch.amp.is_autocast_available(device.type)
+    if not is_there or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

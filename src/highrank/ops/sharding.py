@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from highrank.ops.tracing import in_torch_func
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
@@ -86,7 +88,7 @@ def shard_of(
         if group is not None:
             raise ValueError("shard must be given with group, got None")
         return None
-    if torch._C._are_functorch_transforms_active():
+    if in_torch_func():
         raise ValueError("shard must be left out inside torch.func transforms, got one")
     if not dist.is_initialized():
         raise ValueError(

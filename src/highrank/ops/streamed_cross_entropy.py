@@ -1,186 +1,332 @@
-"""Cross-entropy of softmaxes whose logits any function makes, in chunks of tokens.
+"""Cross-entropy of softmaxes whose columns come from several contexts, in chunks of tokens.
 
     -log Σ_k exp(log_weight[k]) · softmax(logits[k])[target]
 
-The gradient in the logits, r (q - e_target), is made by hand while they are at hand; autograd takes
-it from there to whatever the logits were made from. A chunk of logits is all that is ever alive.
-N tokens, K components, V vocabulary, n tokens of a chunk.
+A block of columns is a context's product with some rows of the output embedding. The first columns
+may be made in any other way. A chunk of logits is all that is ever alive: its slope, which is
+r (q - e_target), replaces it and is multiplied out block by block; autograd takes it from the
+contexts to what they were made from. N tokens, K softmaxes, E embedding size, V vocabulary,
+n tokens of a chunk, S columns that are no product.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.logit_map import Back, Pieces
+from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients, tokens_per_chunk
+from highrank.ops.mixture_cross_entropy.targets import weighted
+from highrank.ops.numerics import at_least_float32, autocast_dtype, new_table, without_autocast
+from highrank.ops.tracing import is_static
 
-# Logits of a chunk. Tables that autograd keeps for its backward pass come on top.
-CHUNK_BYTES = 16 * 2**20
 
-LogitsOf = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+class Columns(NamedTuple):
+    """What the logits of n tokens are made from."""
+
+    contexts: Sequence[Tensor]
+    """(n, E), of each block."""
+    own: Tensor | None = None
+    """(n, S), the first columns of the first softmax, but for the bias."""
+
+
+class Block(NamedTuple):
+    """Columns that are context @ weight[rows].T + bias[rows]."""
+
+    softmax: int
+    columns: slice
+    rows: slice
+
+
+# From features of n tokens, the first S rows of the embedding, and what is shared.
+ColumnsOf = Callable[[Sequence[Tensor], Tensor, Sequence[Tensor]], Columns]
+
+
+class Logits(NamedTuple):
+    """How logits are made."""
+
+    columns_of: ColumnsOf
+    blocks: Sequence[Block]
+    weight: Tensor
+    """(V, E)."""
+    bias: Tensor | None
+    """(V,)."""
+    shared: Sequence[Tensor] = ()
+    num_softmaxes: int = 1
+    num_own: int = 0
+    """S."""
+    num_tables: float = 1.0
+    """Memory that a chunk takes, in tables of its logits."""
+    pieces: Pieces | None = None
+    """A piecewise linear map of the logits, whose slopes are trained."""
+
+
+def logits_of(logits: Logits, features: Sequence[Tensor]) -> Tensor:
+    """(n, K, V), by autograd: what the streamed loss is compared with."""
+    weight, bias, S = logits.weight, logits.bias, logits.num_own
+    columns = logits.columns_of(features, weight[:S], logits.shared)
+    parts = []
+    if columns.own is not None:
+        parts.append(columns.own if bias is None else columns.own + bias[:S])
+    for context, block in zip(columns.contexts, logits.blocks, strict=True):
+        own_bias = None if bias is None else bias[block.rows]
+        parts.append(F.linear(context, weight[block.rows], own_bias))
+    found = torch.cat(parts, -1)
+    return found.view(found.shape[0], logits.num_softmaxes, weight.shape[0])
 
 
 def streamed_cross_entropy(
-    logits_of: LogitsOf,
+    logits: Logits,
     log_weight: Tensor,
     features: Sequence[Tensor],
-    shared: Sequence[Tensor],
     target: Tensor,
-    vocab_size: int,
+    scale: Tensor | None = None,
+    chunk_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss of each token (N,), detached, and their sum, which carries the gradients.
 
     An impossible target has loss +inf and no gradient; the sum leaves it out.
 
     Args:
-        logits_of: logits (n, K, V) of the features of n tokens and what is shared, differentiable
-            in both. They are overwritten, and must not be needed for their own gradient. Should
-            they be a view, autograd makes a copy of their gradient.
         log_weight: (N, K), normalised.
         features: tensors (N, …).
-        shared: tensors that all tokens use, such as the output embedding.
-        target: (N,), below V.
+        target: (N,), columns below V.
+        scale: (N,), what the loss of each token is multiplied with.
     """
-    in_training = torch.is_grad_enabled()
-    sizes = _Sizes(len(features), vocab_size, in_training)
-    token_loss, total = _Loss.apply(logits_of, sizes, target, log_weight, *features, *shared)
+    pieces = logits.pieces
+    tensors = [logits.weight, logits.bias, *features, *logits.shared]
+    dtype = autocast_dtype(log_weight.device)
+    if dtype is not None:
+        tensors = [x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+    recipe = _Recipe(
+        logits.columns_of,
+        logits.blocks,
+        logits.num_own,
+        0.0 if pieces is None else pieces.limit,
+        len(features),
+        torch.is_grad_enabled(),
+    )
+    slopes = None if pieces is None else pieces.slopes
+    rows = int(logits.num_softmaxes * logits.num_tables)
+    itemsize = at_least_float32(log_weight.dtype).itemsize
+    most = tokens_per_chunk(rows, len(logits.weight) * itemsize, chunk_bytes, log_weight.device)
+    with without_autocast(log_weight.device):
+        token_loss, total = _Loss.apply(recipe, most, target, scale, log_weight, slopes, *tensors)
     return token_loss, total
 
 
-class _Sizes(NamedTuple):
+class _Recipe(NamedTuple):
+    """What is no tensor."""
+
+    columns_of: ColumnsOf
+    blocks: Sequence[Block]
+    num_own: int
+    limit: float
     num_features: int
-    vocab_size: int
     in_training: bool
 
 
 class _Loss(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits_of: LogitsOf,
-        sizes: _Sizes,
-        target: Tensor,
-        log_weight: Tensor,
-        *tensors: Tensor,
+        ctx: Any, recipe: _Recipe, most: int, target: Tensor, scale: Tensor | None, *tensors: Any
     ) -> tuple[Tensor, Tensor]:
-        wanted = [sizes.in_training and wants for wants in ctx.needs_input_grad[4:]]
-        N, K = log_weight.shape
-        token_loss = torch.empty_like(log_weight[:, 0])  # (N,)
-        d_log_weight = torch.empty_like(log_weight)
-        gradients = _Gradients(tensors, wanted, sizes.num_features)
-        size = _chunk_size(N, K * sizes.vocab_size * log_weight.itemsize)
-        for start in range(0, N, size):
-            rows = slice(start, start + size)
-            leaves = gradients.leaves(rows)
-            chunk = log_weight[rows], target[rows]
-            token_loss[rows], d_log_weight[rows], found = _chunk(logits_of, leaves, *chunk)
-            gradients.add(rows, found)
-        ctx.gradients = (d_log_weight, *gradients.totals())
+        ctx.recipe, ctx.most, ctx.wanted = recipe, most, ctx.needs_input_grad[4:]
+        wanted = [want and recipe.in_training for want in ctx.wanted]
+        work = _Work(recipe, tensors, wanted)
+        token_loss = work.all_chunks(target, scale, most)
+        ctx.gradients = work.gradients
+        ctx.save_for_backward(target, scale, *tensors)
         ctx.mark_non_differentiable(token_loss)
         return token_loss, token_loss.masked_fill(token_loss == torch.inf, 0.0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = (g if g is None else (g * upstream).to(g.dtype) for g in ctx.gradients)
-        return None, None, None, *scaled
-
-
-class _Leaves(NamedTuple):
-    """A chunk's features and what is shared, cut off from their history."""
-
-    features: tuple[Tensor, ...]
-    shared: tuple[Tensor, ...]
-
-    @property
-    def wanted(self) -> list[Tensor]:
-        return [leaf for leaf in (*self.features, *self.shared) if leaf.requires_grad]
-
-
-class _Gradients:
-    """Of features, filled in by chunks, and of what is shared, summed over them."""
-
-    def __init__(self, tensors: tuple[Tensor, ...], wanted: list[bool], num_features: int) -> None:
-        self.tensors, self.num_features = tensors, num_features
-        self.wanted = [index for index, wants in enumerate(wanted) if wants]
-        self.found: dict[int, Tensor] = {}
-        self.shared = self._cut(range(num_features, len(tensors)), None)
-
-    def leaves(self, rows: slice) -> _Leaves:
-        return _Leaves(self._cut(range(self.num_features), rows), self.shared)
-
-    def add(self, rows: slice, gradients: Sequence[Tensor | None]) -> None:
-        """What one chunk contributes, to the wanted ones in order."""
-        for index, gradient in zip(self.wanted, gradients, strict=True):
-            if gradient is None:
-                continue
-            if index < self.num_features:
-                whole = self.found.setdefault(index, torch.empty_like(self.tensors[index]))
-                whole[rows] = gradient
-            elif index in self.found:
-                self.found[index].add_(gradient)
-            else:
-                self.found[index] = gradient
-
-    def totals(self) -> list[Tensor | None]:
-        """None where none is wanted, or nothing depends on it."""
-        if not len(self.tensors[0]):
-            return [torch.zeros_like(tensor) for tensor in self.tensors]
-        return [self.found.get(index) for index in range(len(self.tensors))]
-
-    def _cut(self, indices: range, rows: slice | None) -> tuple[Tensor, ...]:
-        parts = ((index, self.tensors[index]) for index in indices)
-        return tuple(
-            (tensor if rows is None else tensor[rows]).detach().requires_grad_(index in self.wanted)
-            for index, tensor in parts
+        # Read once: hooks that offload or recompute do their work at every reading.
+        target, scale, *tensors = ctx.saved_tensors
+        # Handed over, not copied; a second backward pass makes new ones.
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            work = _Work(ctx.recipe, tensors, ctx.wanted)
+            with without_autocast(upstream.device):
+                work.all_chunks(target, scale, ctx.most)
+            gradients = work.gradients
+        found = (
+            None if g is None else g.mul_(upstream).to(x.dtype)
+            for g, x in zip(gradients, tensors, strict=True)
         )
+        return None, None, None, None, *found
 
 
-def _chunk_size(num_tokens: int, bytes_per_token: int) -> int:
-    """Tokens of each chunk: all have about as many, since small products are slow ones."""
-    most = max(1, CHUNK_BYTES // bytes_per_token)
-    num_chunks = max(1, -(-num_tokens // most))
-    return max(1, -(-num_tokens // num_chunks))
+class _Work:
+    """A pass over the tokens, and the gradients to which each chunk contributes.
+
+    Those of features are filled in, the others are sums over tokens, in at least float32.
+    """
+
+    def __init__(self, recipe: _Recipe, tensors: Sequence[Any], wanted: Sequence[bool]) -> None:
+        self.recipe = recipe
+        self.log_weight, slopes, self.weight, self.bias, *rest = tensors
+        self.pieces = None if slopes is None else Pieces(slopes, recipe.limit)
+        self.gradients: list[Tensor | None] = [
+            torch.zeros_like(x, dtype=at_least_float32(x.dtype)) if want else None
+            for x, want in zip(tensors, wanted, strict=True)
+        ]
+        self.d_log_weight, self.d_slopes, self.d_weight, self.d_bias, *others = self.gradients
+        count = recipe.num_features
+        self.features, self.d_features = rest[:count], others[:count]
+        self.d_shared = others[count:]
+        self.shared = [_leaf(x, g) for x, g in zip(rest[count:], self.d_shared, strict=True)]
+        self.own_weight = _leaf(self.weight[: recipe.num_own], self.d_weight)
+        self.in_training = any(wanted[1:])
+
+    def all_chunks(self, target: Tensor, scale: Tensor | None, most: int) -> Tensor:
+        """The loss of each token (N,).
+
+        Args:
+            most: tokens of a chunk.
+        """
+        N, K = self.log_weight.shape
+        token_loss = torch.empty_like(self.log_weight[:, 0])  # (N,)
+        # All chunks have about as many tokens: small products are slow ones.
+        size = max(1, -(-N // max(1, -(-N // most))))
+        table = new_table(self.weight, min(N, size), K * len(self.weight))
+        for start in range(0, N, size):
+            rows = slice(start, start + size)
+            part = None if scale is None else scale[rows]
+            token_loss[rows] = self._chunk(rows, target[rows], part, table)
+        return token_loss
+
+    def _chunk(self, rows: slice, target: Tensor, scale: Tensor | None, table: Tensor) -> Tensor:
+        """The loss of each token (n,)."""
+        pairs = zip(self.features, self.d_features, strict=True)
+        features = [_leaf(x[rows], gradient) for x, gradient in pairs]
+        with torch.set_grad_enabled(self.in_training):
+            columns = self.recipe.columns_of(features, self.own_weight, self.shared)
+        log_weight = self.log_weight[rows]  # (n, K)
+        index = target[:, None, None].expand(*log_weight.shape, 1)  # (n, K, 1)
+        z, back = self._mapped(self._logits(columns, table[: len(target)], log_weight.shape[1]))
+        q, log_q = self._softmaxes(z, index, columns, table)
+        joint = log_weight + log_q  # (n, K)
+        log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
+        factor = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K)
+        if scale is not None:
+            factor = factor * scale[:, None]
+        if self.d_log_weight is not None:
+            self.d_log_weight[rows] = -factor
+        if self.in_training:
+            slope = q.scatter_add_(-1, index, torch.full_like(index, -1, dtype=q.dtype))
+            if back is not None:
+                slope, d_slopes = back(slope.mul_(factor[..., None]))
+                factor = torch.ones_like(factor)
+                if self.d_slopes is not None:
+                    self.d_slopes += d_slopes
+            self._add(rows, features, columns, slope.flatten(1), factor)
+        return weighted(-log_p.squeeze(-1), scale)
+
+    @torch.no_grad()
+    def _logits(self, columns: Columns, table: Tensor, num_softmaxes: int) -> Tensor:
+        """(n, K, V), in the table where no other precision is needed."""
+        S = self.recipe.num_own
+        if columns.own is not None:
+            table[:, :S] = columns.own
+            if self.bias is not None:
+                table[:, :S] += self.bias[:S]
+        for context, block in zip(columns.contexts, self.recipe.blocks, strict=True):
+            out, weight = table[:, _place(block, len(self.weight))], self.weight[block.rows]
+            if self.bias is None:
+                torch.mm(context, weight.T, out=out)
+            else:
+                torch.addmm(self.bias[block.rows], context, weight.T, out=out)
+        z = table.view(len(table), num_softmaxes, -1)
+        return z.to(at_least_float32(z.dtype))
+
+    def _mapped(self, z: Tensor) -> tuple[Tensor, Back | None]:
+        return (z, None) if self.pieces is None else self.pieces.with_gradients(z)
+
+    def _softmaxes(
+        self, z: Tensor, index: Tensor, columns: Columns, table: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """q (n, K, V), in place of the logits, and log q of the targets (n, K)."""
+        at_target = z.gather(-1, index)  # (n, K, 1)
+        # In half precision a logit computed again may be rounded to another one.
+        if is_static(z) or z.dtype != table.dtype:
+            lse = z.logsumexp(-1, keepdim=True)  # (n, K, 1)
+            return z.sub_(lse).exp_(), (at_target - lse).squeeze(-1)
+        q = torch.softmax(z, -1, out=z)
+        target_q = q.gather(-1, index).squeeze(-1)  # (n, K)
+        log_q = target_q.log()
+        # 1e-30 leaves float32 all its digits: the smallest normal number is 1e-38.
+        small = (target_q < 1e-30).any(-1).nonzero().squeeze(1)
+        if len(small):
+            own = None if columns.own is None else columns.own[small]
+            few = Columns([context[small] for context in columns.contexts], own)
+            fresh = table.new_empty(len(small), table.shape[1])
+            lse = self._mapped(self._logits(few, fresh, q.shape[1]))[0].logsumexp(-1, keepdim=True)
+            log_q[small] = (at_target[small] - lse).squeeze(-1)
+        return q, log_q
+
+    def _add(
+        self,
+        rows: slice,
+        features: Sequence[Tensor],
+        columns: Columns,
+        slope: Tensor,
+        factor: Tensor,
+    ) -> None:
+        """What a slope (n, K · V) contributes, whose rows are multiplied with a factor (n, K)."""
+        S = self.recipe.num_own
+        reached: list[tuple[Tensor, Any]] = []
+        if columns.own is not None:
+            of_own = slope[:, :S] * factor[:, :1]  # (n, S)
+            if self.d_bias is not None:
+                self.d_bias[:S] += of_own.sum(0)
+            reached.append((columns.own, of_own.to(columns.own.dtype)))
+        for context, block in zip(columns.contexts, self.recipe.blocks, strict=True):
+            upstream = torch.empty_like(context) if context.requires_grad else None
+            weight, bias = (
+                None if g is None else g[block.rows] for g in (self.d_weight, self.d_bias)
+            )
+            add_gradients(
+                Gradients(upstream, None, weight, bias, None),
+                slice(None),
+                context.detach(),
+                self.weight[block.rows],
+                slope[:, _place(block, len(self.weight))],
+                factor[:, block.softmax, None],
+            )
+            reached.append((context, upstream))
+        self._go_on(rows, features, [pair for pair in reached if pair[0].requires_grad])
+
+    def _go_on(
+        self, rows: slice, features: Sequence[Tensor], reached: Sequence[tuple[Tensor, Any]]
+    ) -> None:
+        """From the columns to what they were made from, by autograd."""
+        own = None if self.d_weight is None else self.d_weight[: self.recipe.num_own]
+        wholes = [own, *(None if g is None else g[rows] for g in self.d_features), *self.d_shared]
+        leaves = [self.own_weight, *features, *self.shared]
+        pairs = [(x, g) for x, g in zip(leaves, wholes, strict=True) if g is not None]
+        if not reached or not pairs:
+            return
+        outputs, upstreams = zip(*reached, strict=True)
+        wanted = [leaf for leaf, _ in pairs]
+        gradients = torch.autograd.grad(outputs, wanted, upstreams, allow_unused=True)
+        for (_, whole), gradient in zip(pairs, gradients, strict=True):
+            if gradient is not None:
+                whole += gradient
 
 
-def _chunk(
-    logits_of: LogitsOf, leaves: _Leaves, log_weight: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
-    """Losses (n,), the gradient in log_weight (n, K), and those in the leaves that want one."""
-    wanted = leaves.wanted
-    with torch.set_grad_enabled(bool(wanted)):
-        logits = logits_of(leaves.features, leaves.shared)  # (n, K, V)
-    z = logits.detach()
-    z = z.to(at_least_float32(z.dtype))
-    q = torch.softmax(z, -1, out=z) if z.is_cpu else z.softmax(-1)  # (n, K, V)
-    index = target[:, None, None].expand(-1, q.shape[1], 1)  # (n, K, 1)
-    log_q = _log_probability(q, index, logits_of, leaves)  # (n, K)
-    joint = log_weight + log_q  # (n, K)
-    log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
-    is_impossible = log_p == -torch.inf  # (n, 1)
-    responsibility = (joint - log_p).exp_().masked_fill_(is_impossible, 0.0)  # (n, K)
-    found: Sequence[Tensor | None] = ()
-    if wanted:
-        slope = q.scatter_add_(-1, index, torch.full_like(index, -1, dtype=q.dtype))
-        # Of one component it is 1.
-        if q.shape[1] > 1 or is_impossible.any():
-            slope.mul_(responsibility[..., None])
-        found = torch.autograd.grad(logits, wanted, slope.to(logits.dtype), allow_unused=True)
-    return -log_p.squeeze(-1), -responsibility, found
+def _leaf(tensor: Tensor, gradient: Tensor | None) -> Tensor:
+    """The tensor cut off from its history."""
+    return tensor.detach().requires_grad_(gradient is not None)
 
 
-def _log_probability(q: Tensor, index: Tensor, logits_of: LogitsOf, leaves: _Leaves) -> Tensor:
-    """log q[index] (n, K), also where q[index] is too small for the dtype."""
-    target_q = q.gather(-1, index).squeeze(-1)  # (n, K)
-    log_q = target_q.log()
-    # 1e-30 leaves float32 all its digits: the smallest normal number is 1e-38.
-    small = (target_q < 1e-30).any(-1).nonzero().squeeze(1)  # (S,)
-    if len(small):
-        with torch.no_grad():
-            logits = logits_of([leaf[small] for leaf in leaves.features], leaves.shared)
-        exact = logits.to(q.dtype).log_softmax(-1)  # (S, K, V)
-        log_q[small] = exact.gather(-1, index[small]).squeeze(-1)
-    return log_q
+def _place(block: Block, vocab_size: int) -> slice:
+    """The block's columns in the table (n, K · V)."""
+    start = block.softmax * vocab_size
+    return slice(start + block.columns.start, start + block.columns.stop)

@@ -10,10 +10,17 @@ from torch import Tensor
 def is_static(tensor: Tensor) -> bool:
     """Whether shapes and control flow must not depend on the numbers in tensors.
 
-    So it is on accelerators, where looking means waiting, and where a compiler or `torch.vmap`
-    stands between the code and the numbers.
+    So it is on accelerators, where looking means waiting, and in a trace.
     """
-    return not tensor.is_cpu or torch.compiler.is_compiling() or is_fake(tensor) or in_vmap()
+    return not tensor.is_cpu or is_traced(tensor)
+
+
+def is_traced(tensor: Tensor) -> bool:
+    """Whether a compiler or `torch.vmap` stands between the code and the numbers.
+
+    There sizes may be symbols, so that chunks cannot be counted.
+    """
+    return torch.compiler.is_compiling() or is_fake(tensor) or in_vmap()
 
 
 def is_fake(tensor: Tensor) -> bool:
@@ -21,9 +28,14 @@ def is_fake(tensor: Tensor) -> bool:
     return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
 
 
+def in_torch_func() -> bool:
+    """Whether a transform such as `torch.func.grad` or `torch.vmap` surrounds this call."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def in_vmap() -> bool:
     """Whether a call of `torch.vmap` surrounds this one."""
-    if not torch._C._are_functorch_transforms_active():
+    if not in_torch_func():
         return False
     stack = torch._C._functorch.get_interpreter_stack() or []
     return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
@@ -35,7 +47,7 @@ def runs_triton(tensor: Tensor) -> bool:
         return False
     # Triton does not compile for older devices, and knows no wrapped tensors of torch.func.
     is_recent = torch.cuda.get_device_capability(tensor.device) >= (7, 0)
-    return is_recent and not torch._C._are_functorch_transforms_active()
+    return is_recent and not in_torch_func()
 
 
 @cache

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from highrank.environment import Environment
+from highrank.files import path_text
 
 SPACE, NEWLINE = "␣", "⏎"
 # How byte-level and SentencePiece vocabularies write a space, a newline and a tab.
@@ -51,7 +52,7 @@ def printable(text: str) -> str:
     kept = "\n\t"
     return "".join(
         _escaped(character) if _is_invisible(character) and character not in kept else character
-        for character in text
+        for character in path_text(text)
     )
 
 

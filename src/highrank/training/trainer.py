@@ -18,7 +18,6 @@ from highrank.analysis.components import mixture_use
 from highrank.config import RunConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.evaluation.static import Evaluation, evaluate
-from highrank.heads import MixtureOfSoftmaxes
 from highrank.heads.growth import grown, with_components
 from highrank.models.backbone import State, joined, map_state, restored_state, tensors_of
 from highrank.models.language_model import LanguageModel
@@ -316,15 +315,18 @@ class Trainer:
     def _grow(self) -> None:
         """One component becomes K; the optimiser keeps its state of all other parameters."""
         state = dict(self.optimizer.state)
-        head = self.model.head
-        assert isinstance(head, MixtureOfSoftmaxes)
         rows = slice(self.row, min(self.row + self.config.batch.bptt, len(self.data) - 1))
         target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            hidden = self.model.backbone(self.data[rows], self.hidden_state).hidden  # (T, B, D)
+            read = self.model.read(self.data[rows], self.hidden_state)
             self.model.head = grown(
-                head, self.config.head.num_components, hidden, target, self.generator
+                self.model.head,
+                self.config.head.num_components,
+                read.hidden,
+                target,
+                self.generator,
+                **read.past,
             )
         self.optimizer = self._make_optimizer()
         for p in self.model.parameters():
@@ -338,9 +340,7 @@ class Trainer:
     def _resize(self, num_components: int) -> None:
         """A head of K components, to be filled with weights."""
         if num_components != self.num_components:
-            head = self.model.head
-            assert isinstance(head, MixtureOfSoftmaxes)
-            self.model.head = with_components(head, num_components)
+            self.model.head = with_components(self.model.head, num_components)
 
 
 def _selector(part: slice) -> Callable[[Tensor], Tensor]:

@@ -30,6 +30,8 @@ from highrank.integrations.pretrained import classes
         ({"ranks": 3}, "an option of low-rank-mos must be one of num_components, .* got 'ranks'"),
         ({"num_components": 0}, "num_components must be at least 1, got 0"),
         ({"num_components": 1, "start": "new"}, "num_components must be at least 2 .* got 1"),
+        ({"bias": True}, "bias must be left out, got one: the model or the start decides it"),
+        ({"start": "identity", "activation": "tanh"}, "activation must be left out"),
         ({"noise": -1.0}, "noise must be finite and at least 0, got -1"),
     ],
 )
@@ -130,3 +132,37 @@ def test_a_plain_import_registers_where_transformers_was_imported_before(
     importlib.reload(highrank)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(loaded(input_ids=tokens).logits, model(input_ids=tokens).logits)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_an_upgrade_keeps_the_mode(make, mode):
+    model = highrank.upgrade(make.plain("llama").train(mode))
+    assert all(module.training == mode for module in model.modules())
+
+
+def test_another_output_layer_is_refused(make):
+    with pytest.raises(ValueError, match="must be one with a head, got Linear"):
+        make.upgraded("llama").set_output_embeddings(torch.nn.Linear(16, 60))
+
+
+def test_buffers_that_no_file_has_are_made_when_a_model_is_loaded(tokens, tmp_path):
+    """As FalconH1 makes one from its configuration, in the place where weights are initialised."""
+    config = transformers.FalconH1Config(
+        vocab_size=60,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        mamba_d_ssm=16,
+        mamba_n_heads=2,
+        mamba_d_head=8,
+        mamba_d_state=4,
+        mamba_chunk_size=8,
+        lm_head_multiplier=0.5,
+    )
+    model = highrank.upgrade(transformers.AutoModelForCausalLM.from_config(config).eval())
+    model.save_pretrained(tmp_path)
+    loaded = highrank.load_huggingface(tmp_path)
+    found, want = (m(input_ids=tokens, use_cache=False).logits for m in (loaded, model))
+    assert torch.equal(found, want)

@@ -43,6 +43,21 @@ def test_each_start_has_its_head(make, options, kind):
     assert head.num_components == (1 if kind is Softmax else 3)
 
 
+def test_a_folder_has_all_options_of_its_head(make):
+    """Also those that nobody has set: a default may be another one tomorrow."""
+    spec = make.upgraded("llama", dropout=0.1).config.output_head
+    assert spec["options"] == {
+        "num_components": 4,
+        "embedding_size": None,
+        "rank": 32,
+        "activation": "identity",
+        "dropout": 0.1,
+        "bias": False,
+        "prior_bias": False,
+        "batch_first": True,
+    }
+
+
 @pytest.mark.parametrize("start", ["residual", "identity"])
 def test_components_differ_a_little_and_have_equal_weights(make, start):
     head = head_of(make.upgraded("llama", start=start))

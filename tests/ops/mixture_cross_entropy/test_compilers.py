@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from highrank.ops.logit_map import Softcap
@@ -102,34 +101,9 @@ def test_a_flop_counter_counts_three_products(problem):
         assert counter.get_total_flops() == 3 * one, backend
 
 
-class Syncs(TorchDispatchMode):
-    """Counts what makes the host wait for an accelerator."""
-
-    WAITING = {
-        "aten::_local_scalar_dense",
-        "aten::nonzero",
-        "aten::is_nonzero",
-        "aten::equal",
-        "aten::masked_select",
-    }
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name
-        masks = name == "aten::index" and any(
-            i is not None and i.dtype == torch.bool for i in args[1]
-        )
-        if name in self.WAITING or masks:
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
-
-
 @options
 @reductions
-def test_on_an_accelerator_the_host_never_waits(monkeypatch, problem, reduction, options):
+def test_on_an_accelerator_the_host_never_waits(monkeypatch, problem, syncs, reduction, options):
     inputs = problem((9,))
     inputs.target[2] = -100
     leaves = [t.detach().requires_grad_() for t in inputs[:-1]]
@@ -138,7 +112,7 @@ def test_on_an_accelerator_the_host_never_waits(monkeypatch, problem, reduction,
         monkeypatch.setattr(path, lambda tensor: True)
     monkeypatch.setattr("highrank.ops.mixture_cross_entropy.check_targets", lambda *_: None)
     want = loss_of(*leaves, inputs.target, reduction=reduction, backend="reference", **options)
-    with Syncs() as mode:
+    with syncs() as mode:
         got = loss_of(*leaves, inputs.target, reduction=reduction, chunk_bytes=400, **options)
         got.sum().backward()
     torch.testing.assert_close(got, want)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.ops.logit_map import Softcap
+from highrank.ops.logit_map import PiecewiseLinear, Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 
 N, V = 9, 7
@@ -100,6 +100,30 @@ def test_one_component_is_cross_entropy_of_torch(problem, reduction, epsilon):
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("backend", ["reference", "chunked", "fused", "registered"])
+def test_without_any_weight_the_mean_is_nan_and_the_gradients_are_zero(problem, backend):
+    *tensors, target = problem((N,), V=V)
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    context, log_weight, weight, bias = leaves
+    nothing = torch.zeros(N, dtype=torch.float64)
+    loss = mixture_cross_entropy(
+        context, log_weight, weight, target, bias=bias, token_weight=nothing, backend=backend
+    )
+    assert loss.isnan()
+    assert not any(g.any() for g in torch.autograd.grad(loss, leaves))
+
+
+def test_a_learned_map_is_trained_by_the_reference_alone(problem):
+    context, log_weight, weight, bias, target = problem((N,), V=V)
+    learned, options = PiecewiseLinear(5).double(), {"bias": bias}
+    given = (context, log_weight, weight, target)
+    loss = mixture_cross_entropy(*given, logit_map=learned, backend="reference", **options)
+    loss.backward()
+    assert learned.score.grad.any()
+    learned.requires_grad_(False)
+    torch.testing.assert_close(mixture_cross_entropy(*given, logit_map=learned, **options), loss)
+
+
 def soft_targets(M=3):
     ids = torch.stack([torch.randperm(V)[:M] for _ in range(N)])
     return ids, numbers(N, M).softmax(-1) * 0.9
@@ -183,11 +207,14 @@ def test_by_products_of_no_target_at_all_are_zeros(problem, way):
     ("options", "message"),
     [
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1, got 1.0"),
-        ({"z_loss": -1.0}, "z_loss must be at least 0, got -1.0"),
+        ({"z_loss": -1.0}, "z_loss must be at least 0 and finite, got -1.0"),
+        ({"z_loss": float("inf")}, "z_loss must be at least 0 and finite, got inf"),
         ({"shift": 9}, "shift must be below the number of positions, 9, got 9"),
         ({"class_weight": numbers(3)}, r"class_weight must be \(7,\), got \(3,\)"),
         ({"token_weight": numbers(3)}, "token_weight must have the shape of the targets"),
         ({"token_weight": numbers(9).requires_grad_()}, "token_weight must not require"),
+        ({"class_weight": numbers(7).requires_grad_()}, "class_weight must not require"),
+        ({"logit_map": PiecewiseLinear(5)}, "logit_map must have no parameters that require"),
     ],
 )
 def test_wrong_options_are_refused(problem, options, message):

@@ -54,6 +54,22 @@ def test_an_ensemble_has_an_output_embedding_each(problem, agree):
     agree([got], [torch.stack(want)])
 
 
+def test_a_sample_without_targets_has_gradients_of_zero(problem):
+    """As padding alone, in one sample of several."""
+    context, log_weight, weight, bias, target = batched(problem)
+    target[2] = -100
+    got = vmap(grad(loss_of, argnums=(0, 2)), (0, 0, None, None, 0))(
+        context, log_weight, weight, bias, target
+    )
+    assert not any(g[2].any() for g in got) and all(g[1].any() for g in got)
+
+
+def test_fused_gradients_are_refused_inside_transforms(problem):
+    context, log_weight, weight, bias, target = problem((5,))
+    with pytest.raises(ValueError, match='must be "chunked" or "reference" inside torch.func'):
+        grad(loss_of)(context, log_weight, weight, bias, target, backend="fused")
+
+
 def test_forward_mode_works_through_the_reference_and_is_refused_elsewhere(problem):
     context, log_weight, weight, bias, target = problem((5,))
     tangent = torch.ones_like(context)

@@ -178,3 +178,11 @@ def test_the_name_in_the_title_is_whole_and_smaller_where_it_is_long(make):
     page = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
     title = re.search(r"<h1>(.*?)</h1>", page, flags=re.S)[1]
     assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o</span>' in title
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("runs/caf\udcc3\udca9", "café"), ("runs/caf\udce9", r"caf\udce9")]
+)
+def test_names_beyond_ascii_are_written_under_any_locale(name, shown, make):
+    page = audit_page(make.result(replace(make.softmax(), name=name)))
+    assert shown in page.encode().decode()

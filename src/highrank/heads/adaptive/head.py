@@ -29,10 +29,12 @@ from highrank.ops.mixture_cross_entropy.arguments import (
     check_targets,
 )
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, total_mass
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, finished
 from highrank.ops.mixture_log_prob import mixture_log_prob
 from highrank.ops.numerics import at_least_float32
+from highrank.ops.row_blocks import inverse, row_blocks
 from highrank.ops.sampling import draw
+from highrank.ops.tracing import is_traced
 
 Bands = tuple[Sequence[Tensor], Sequence[Tensor | None]]
 """The output embedding and the bias of each."""
@@ -203,7 +205,9 @@ class AdaptiveHead(Head):
     ) -> MeasuredOutput:
         """Tails for their targets only; with weights, smoothing, soft targets all that there is."""
         given = [name for name, value in options.items() if value is not None]
-        if isinstance(target, tuple) or also or set(given) - {"chunk_bytes"}:
+        is_plain = not (also or set(given) - {"chunk_bytes"})
+        # How many targets are in a tail is not known while compiling.
+        if isinstance(target, tuple) or not is_plain or is_traced(features.hidden):
             return super()._loss(features, target, reduction, ignore_index, also, options)
         check_reduction(reduction)
         check_target_shape(target, tuple(features.hidden.shape[:-1]))
@@ -222,12 +226,12 @@ class AdaptiveHead(Head):
         )
         token_loss = part.new_zeros(len(ids)).index_copy(0, used, part)
         token_loss[kept[impossible]] = torch.inf
+        # What no bias forbids may be impossible in a subclass.
+        impossible = token_loss[kept] == torch.inf
         token_loss = token_loss.reshape(target.shape)
         if reduction == "none":
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
-        if reduction == "mean":
-            total = total / total_mass(impossible, None)
-        loss = total + torch.zeros_like(total).masked_fill(impossible.any(), torch.inf)
+        loss = finished(total, impossible, None, reduction)
         return MeasuredOutput(0.0 - token_loss, loss, {})
 
     def _losses(
@@ -285,20 +289,18 @@ class AdaptiveHead(Head):
 
     def _rank(self) -> Tensor:
         """(V,), the place of each token id in the order of frequency."""
-        places = torch.arange(self.vocab_size, device=self.order.device)
-        return torch.empty_like(self.order).index_copy_(0, self.order, places)
+        return inverse(self.order)
 
     def _rows(self) -> tuple[Tensor, ...]:
         """The output embedding of each band, (size, width)."""
         if self.is_banded:
             return tuple(self.weights)
-        # As an embedding: the gradient of plain indexing is ten times slower.
-        return torch.split(F.embedding(self.order, self.weight), list(self.sizes))
+        return row_blocks(self.weight, self.order, self.sizes)
 
     def _biases(self) -> tuple[Tensor | None, ...]:
         if self.bias is None:
             return (None,) * len(self.sizes)
-        return torch.split(self.bias[self.order], list(self.sizes))
+        return row_blocks(self.bias, self.order, self.sizes)
 
     def _first(
         self, features: Features, rows: Sequence[Tensor], biases: Sequence[Tensor | None]

@@ -10,7 +10,7 @@ one softmax over the vocabulary. No publication of the combination is known.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,13 +74,10 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
             cost = costs(token_counts, vocab_size, num_components, first / div_value)
             frequent = cheapest(cost) if num_components == 1 else affordable(cost)
         edges = all_cutoffs(frequent, cutoffs, vocab_size)
-        components = [num_components, *[1] * len(edges)]
-        if mix_first_tail and edges:
-            components[1] = num_components
         super().__init__(
             hidden_size,
             vocab_size,
-            components=components,
+            components=_components(num_components, mix_first_tail, len(edges)),
             embedding_size=embedding_size,
             cutoffs=edges,
             div_value=div_value,
@@ -93,6 +90,7 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
             dtype=dtype,
         )
         self.start_noise = start_noise
+        self.mix_first_tail = mix_first_tail and len(edges) > 0
         self.prior = nn.Linear(hidden_size, num_components, bias=False, device=device, dtype=dtype)
         self.reset_parameters()
 
@@ -101,11 +99,20 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
         if self.start_noise is None:
             return
         mixed = [
-            layer
+            (layer, K)
             for layer, K in zip(self.latents, self.components, strict=True)
             if K > 1 and isinstance(layer, nn.Linear)
         ]
-        start_nearly_equal(mixed, self.prior, self.num_components, self.start_noise)
+        start_nearly_equal(mixed, [self.prior.weight], self.start_noise)
+
+    def renew_components(self, num_components: int) -> None:
+        self.num_components = K = num_components
+        self.components = _components(K, self.mix_first_tail, len(self.cutoffs))
+        prior = self.prior.weight
+        options: dict[str, Any] = {"device": prior.device, "dtype": prior.dtype}
+        for band in range(1 + self.mix_first_tail):
+            self.latents[band] = nn.Linear(self.hidden_size, K * self.widths[band], **options)
+        self.prior = nn.Linear(self.hidden_size, K, bias=False, **options)
 
     @property
     def rank_bound(self) -> int | None:
@@ -123,3 +130,9 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
     def log_weight(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.prior(hidden)  # (..., K)
         return logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+
+
+def _components(num_components: int, mix_first_tail: bool, num_tails: int) -> tuple[int, ...]:
+    """K of each band."""
+    tails = [num_components if mix_first_tail else 1, *[1] * num_tails]
+    return (num_components, *tails[:num_tails])

@@ -118,11 +118,13 @@ class SharedTailMixtureOfSoftmaxes(AdaptiveMixtureOfSoftmaxes):
         """log Σ exp(z_0) (...) over the tokens that are not frequent, in the memory of a chunk."""
         log_weight, context = self._tail_mixture(1, features)  # (..., 1), (..., 1, E)
         # The loss of a token is this sum less the token's logit; any will do that is possible.
-        token = 0 if bias is None else int(bias.argmax())
-        logit = context.squeeze(-2) @ weight[token]  # (...)
+        token = torch.zeros(1, dtype=torch.long, device=context.device)
         if bias is not None:
-            logit = logit + bias[token]
-        target = torch.full(context.shape[:-2], token, device=context.device)
+            token = bias.argmax(0, keepdim=True)  # (1,)
+        logit = context.squeeze(-2) @ weight.index_select(0, token).squeeze(0)  # (...)
+        if bias is not None:
+            logit = logit + bias.index_select(0, token)
+        target = token[0].expand(context.shape[:-2])
         loss = mixture_cross_entropy(
             context, log_weight, weight, target, bias=bias, reduction="none"
         )

@@ -38,9 +38,15 @@ class RunTokenizer(PreTrainedTokenizerFast):
 
     # transformers builds a class with an __init__ of its own without its tokenizer.json.
     @property
-    def level(self) -> str:
-        """Of the corpus, word or char."""
-        return str(self.init_kwargs["level"])
+    def recipe(self) -> Recipe:
+        """How text becomes tokens."""
+        return Recipe(**self.init_kwargs["text_rules"], split="not known")
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """As it was in training."""
+        tokens = self.convert_ids_to_tokens(list(range(len(self))))
+        return Vocabulary(tuple(EOS if token == NEWLINE else token for token in tokens))
 
     def _decode(
         self,
@@ -53,7 +59,7 @@ class RunTokenizer(PreTrainedTokenizerFast):
         if skip_special_tokens and ids[:1] == [self.bos_token_id]:
             ids = ids[1:]
         tokens = self.convert_ids_to_tokens(ids)
-        return readable([EOS if token == NEWLINE else token for token in tokens], self.level)
+        return readable([EOS if token == NEWLINE else token for token in tokens], self.recipe.level)
 
 
 def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
@@ -81,7 +87,7 @@ def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
         # What looks like a special token in a text is text, as it was in training.
         split_special_tokens=True,
         padding_side="left",
-        level=recipe.level,
+        text_rules={"tokenizer": recipe.tokenizer, "lower": recipe.lower},
     )
 
 

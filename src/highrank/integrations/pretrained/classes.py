@@ -74,10 +74,10 @@ class HighRankForCausalLM:
         head = head_from(config.output_head, hidden_size, vocab_size)
         # From scratch, the output embedding starts as that of the architecture does.
         share(head, layer.weight, layer.bias)
-        if not layer.weight.is_meta:
-            for module in head.modules():
-                module._is_hf_initialized = True  # type: ignore[assignment]
         self.place(head)
+        if not layer.weight.is_meta:
+            for module in self.get_output_embeddings().modules():
+                module._is_hf_initialized = True
         self.post_init()
 
     def place(self: Any, head: Head) -> None:
@@ -94,12 +94,18 @@ class HighRankForCausalLM:
 
     def post_init(self: Any) -> None:
         super().post_init()  # type: ignore[misc]
+        self._no_split_modules.add(HeadOutputLayer.__name__)
         if path := getattr(self, "_output_path", None):
             # For a vocabulary in parts a head has a form of its own: highrank.heads.distributed.
             self._tp_plan.pop(path, None)
             self._pp_plan.pop(path, None)
             if strategy := self._fsdp_plan.pop(path, None):
                 self._fsdp_plan[f"{path}.head"] = strategy
+
+    @classmethod
+    def is_custom_code(cls: Any) -> bool:
+        """Not as code of the hub: that of buffers without a file would not be initialised."""
+        return bool(cls.is_remote_code())
 
     def _init_weights(self: Any, module: nn.Module) -> None:
         """Of modules of which a weight was not loaded: a head must not start at random again."""
@@ -138,6 +144,12 @@ class HighRankForCausalLM:
         hidden = given["logits"].to(output.weight.dtype)
         options = {name: given[name] for name in LOSS_OPTIONS if name in given}
         return shifted_loss(output, hidden, given["labels"], **options)
+
+    def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
+        if not isinstance(new_embeddings, HeadOutputLayer):
+            found = type(new_embeddings).__name__
+            raise ValueError(f"the output layer must be one with a head, got {found}")
+        super().set_output_embeddings(new_embeddings)  # type: ignore[misc]
 
     def resize_token_embeddings(self: Any, *arguments: Any, **options: Any) -> Any:
         head = self.get_output_embeddings().head

@@ -15,6 +15,7 @@ n states, K components, D hidden size, V vocabulary, r rank.
 
 import math
 from dataclasses import replace
+from inspect import Parameter
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,10 @@ STARTS = {
     "constant": {"identity": "constant"},
     "softmax": {"identity": "softmax"},
 }
+# Arguments of a head that are no options of it, and one that is as long as the vocabulary.
+NOT_STORED = ("hidden_size", "vocab_size", "device", "dtype", "token_counts")
+FIXED = ("hidden_size", "vocab_size", "device", "dtype", "bias", "batch_first", "embedding_size")
+OF_START = ("activation", "prior_bias", "start_noise")
 # Noise that is tried first; half of it is tried until it changes log-probabilities by this at most.
 NOISE, NUM_TRIALS, TOLERANCE = 1e-4, 40, 2e-6
 # Weight of all components that are added beside the old layer.
@@ -65,6 +70,7 @@ def start_head(
         kind, num_components, start, noise, options: as of `upgrade`.
     """
     key, start = _checked(kind, start, noise)
+    _check_free(options, start)
     vocab_size, hidden_size = layer.weight.shape
     chosen = _options(key, start, num_components, layer) | options
     # Counts of tokens are stored as weights are: a configuration is no place for so many numbers.
@@ -88,7 +94,9 @@ def start_head(
 
 
 def _options(key: str, start: str, num_components: int, layer: OutputLayer) -> dict[str, Any]:
-    """Those of the head's constructor that do not depend on the caller's wishes."""
+    """All of the head's constructor: a folder is not to depend on tomorrow's defaults."""
+    arguments = head_arguments(key)
+    given = {n: a.default for n, a in arguments.items() if a.default is not Parameter.empty}
     values = {
         "num_components": num_components,
         "embedding_size": None if key in ("softmax", "low-rank-mos") else layer.weight.shape[1],
@@ -98,7 +106,15 @@ def _options(key: str, start: str, num_components: int, layer: OutputLayer) -> d
         "constant_weight": NEAR_ZERO,
         "prior_bias": start == "new",
     }
-    return {name: value for name, value in values.items() if name in head_arguments(key)}
+    chosen = given | {name: value for name, value in values.items() if name in arguments}
+    return {name: value for name, value in chosen.items() if name not in NOT_STORED}
+
+
+def _check_free(options: dict[str, Any], start: str) -> None:
+    """Refuse options that the model decides, or the start."""
+    taken = FIXED if start == "random" else FIXED + OF_START
+    if found := [name for name in options if name in taken]:
+        raise ValueError(f"{found[0]} must be left out, got one: the model or the start decides it")
 
 
 def _checked(kind: str, start: str | None, noise: float) -> tuple[str, str]:

@@ -37,7 +37,7 @@ from highrank.ops.mixture_cross_entropy.targets import (
 )
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
 from highrank.ops.sharding import local, shard_of, shared, whole
-from highrank.ops.tracing import is_fake
+from highrank.ops.tracing import in_torch_func, is_fake
 
 Backend = Callable[[Inputs, Request], Losses]
 Extra = tuple[Tensor, Tensor]
@@ -87,6 +87,7 @@ def mixture_cross_entropy(
         extra: further terms of the mixture, such as a pointer or an n-gram: their log-weights and
             their log-probabilities of the target, each (..., J). All weights sum to one.
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
+        ignore_index: a target that counts for nothing.
         logit_map: φ, applied to each logit, such as `Softcap(30.0)`.
         logit_scale: multiplies the logits, bias included, before the map.
         class_weight: (V,), the weight of each token of the vocabulary as a target.
@@ -229,8 +230,7 @@ def _choose(backend: str, reduction: str, context: Tensor) -> Backend:
         if torch.compiler.is_compiling() or is_fake(context):
             return registered.losses
         # torch.func cannot see through gradients that were made in the forward pass.
-        in_torch_func = torch._C._are_functorch_transforms_active()
-        return BACKENDS["chunked" if reduction == "none" or in_torch_func else "fused"]
+        return BACKENDS["chunked" if reduction == "none" or in_torch_func() else "fused"]
     if backend == "registered":
         return registered.losses
     if backend not in BACKENDS:
@@ -238,5 +238,9 @@ def _choose(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "fused" and reduction == "none":
         raise ValueError(
             'backend must be "chunked" or "reference" for reduction="none", got "fused"'
+        )
+    if backend == "fused" and in_torch_func():
+        raise ValueError(
+            'backend must be "chunked" or "reference" inside torch.func transforms, got "fused"'
         )
     return BACKENDS[backend]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.sharding import Rows
@@ -54,19 +55,33 @@ def check_options(options: LossOptions) -> None:
     if not 0 <= options.get("label_smoothing", 0.0) < 1:
         found = options["label_smoothing"]
         raise ValueError(f"label_smoothing must be at least 0 and below 1, got {found}")
-    if not options.get("z_loss", 0.0) >= 0:
-        raise ValueError(f"z_loss must be at least 0, got {options['z_loss']}")
+    if not 0 <= options.get("z_loss", 0.0) < float("inf"):
+        raise ValueError(f"z_loss must be at least 0 and finite, got {options['z_loss']}")
     if options.get("shift", 0) < 0:
         raise ValueError(f"shift must be at least 0, got {options['shift']}")
-    weight = options.get("token_weight")
-    if weight is not None and weight.requires_grad:
-        raise ValueError("token_weight must not require a gradient, got one that does")
+    weights = {"token_weight": options.get("token_weight")}
+    weights["class_weight"] = options.get("class_weight")
+    for name, weight in weights.items():
+        if weight is not None and weight.requires_grad:
+            raise ValueError(f"{name} must not require a gradient, got one that does")
+    _check_map(options)
     rows = options.get("shard")
     if rows is not None and not 0 <= rows[0] <= rows[1]:
         raise ValueError(f"shard must be 0 ≤ start ≤ stop, got {rows}")
     chunk_bytes = options.get("chunk_bytes")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
+
+
+def _check_map(options: LossOptions) -> None:
+    learned = options.get("logit_map")
+    if not isinstance(learned, nn.Module) or options.get("backend") == "reference":
+        return
+    if torch.is_grad_enabled() and any(p.requires_grad for p in learned.parameters()):
+        raise ValueError(
+            "logit_map must have no parameters that require a gradient (backend='reference' trains "
+            f"them), got {type(learned).__name__}"
+        )
 
 
 def check_by_products(also: Sequence[ByProduct], has_extra: bool) -> None:

@@ -13,15 +13,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from highrank.ops.logit_map import map_in_place
 from highrank.ops.mixture_cross_entropy.reference import Inputs
 from highrank.ops.mixture_cross_entropy.targets import expected, of, weighted
 from highrank.ops.numerics import at_least_float32, new_table
 from highrank.ops.tracing import is_static, runs_triton
 
 # A chunk on a CPU has as many rows as its multiplies want, in between half of this and all of it:
-# within 4 % of the fastest for V = 10,000 … 50,257 (docs/log.md).
+# within 4 % of the fastest for V = 10,000 … 50,257 (docs/log.md). Of a small vocabulary more rows
+# are no faster, and less of them stays in the cache.
 CHUNK_BYTES = 96 * 2**20
-CPU_ROWS = 768
+CPU_ROWS, MOST_CPU_ROWS = 768, 1280
 # A kernel of an accelerator wants more, to keep all of it busy.
 ACCELERATOR_ROWS, ACCELERATOR_BYTES = 4096, 2**30
 
@@ -82,6 +84,8 @@ def stream(
     row_bytes = len(weight) * dtype.itemsize
     size = tokens_per_chunk(num_tables * K, row_bytes, chunk_bytes, context.device)
     buffer = new_table(context, min(N, size) * K, len(weight))  # (R, V)
+    is_mapped, like = inputs.logit_map is not None, inputs.log_weight.to(dtype)
+    slope = new_table(like, *buffer.shape) if is_mapped else None  # (R, V)
     # The path of one target needs the host to look for underflow: not on an accelerator.
     is_plain = inputs.target.shape[1] == 1 and inputs.smoothing is None and not inputs.z_loss
     kernels = row_kernels(inputs, also)
@@ -92,7 +96,7 @@ def stream(
         tokens = slice(start, start + size)
         part = _part(inputs, tokens, dtype)
         rows = context[tokens].reshape(-1, E)  # (R, E)
-        chunk = work_through(rows, part, *_logits(rows, part, buffer, kernels), also)
+        chunk = work_through(rows, part, *_logits(rows, part, (buffer, slope), kernels), also)
         for name in also:
             found[name][tokens] = chunk.by_products[name]
         token_loss[tokens] = weighted(chunk.loss, part.token_weight)
@@ -105,7 +109,7 @@ def stream(
                 gradients.extra[tokens] = chunk.d_extra * scale
             if gradients.log_weight is not None:
                 gradients.log_weight[tokens] = chunk.d_log_weight * scale
-            _add_gradients(gradients, tokens, rows, weight, chunk.slope, chunk.factor * scale)
+            add_gradients(gradients, tokens, rows, weight, chunk.slope, chunk.factor * scale)
     return token_loss, gradients, found
 
 
@@ -279,7 +283,8 @@ def tokens_per_chunk(
         chunk_bytes: of a chunk; None chooses by the size of a row and by the device.
     """
     if chunk_bytes is None and device.type == "cpu":
-        chunk_bytes = min(max(CPU_ROWS * row_bytes, CHUNK_BYTES // 2), CHUNK_BYTES)
+        least = min(MOST_CPU_ROWS * row_bytes, CHUNK_BYTES // 2)
+        chunk_bytes = min(max(CPU_ROWS * row_bytes, least), CHUNK_BYTES)
     elif chunk_bytes is None:
         chunk_bytes = min(ACCELERATOR_ROWS * row_bytes, ACCELERATOR_BYTES)
     return max(1, chunk_bytes // (rows_per_token * row_bytes))
@@ -297,10 +302,13 @@ def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:
 
 
 def _logits(
-    rows: Tensor, inputs: Inputs, buffer: Tensor, kernels: ModuleType | None
+    rows: Tensor,
+    inputs: Inputs,
+    tables: tuple[Tensor, Tensor | None],
+    kernels: ModuleType | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """φ(W row + b) (R, V), in the buffer where no other precision is needed, and φ′."""
-    z = buffer[: len(rows)]  # (R, V)
+    """φ(W row + b) (R, V) and φ′, in the tables where no other precision is needed."""
+    z, slope = tables[0][: len(rows)], tables[1]  # (R, V)
     if inputs.bias is None:
         torch.mm(rows, inputs.weight.T, out=z)
     else:
@@ -308,7 +316,10 @@ def _logits(
     # The kernels read half precision as it is.
     if kernels is None or inputs.logit_map is not None:
         z = z.to(at_least_float32(z.dtype))
-    return (z, None) if inputs.logit_map is None else inputs.logit_map.with_slope(z)
+    if slope is None or inputs.logit_map is None:
+        return z, None
+    map_in_place(inputs.logit_map, z, slope[: len(z)])
+    return z, slope[: len(z)]
 
 
 def _allocate(inputs: Inputs, wanted: Wanted, dtype: torch.dtype) -> Gradients:
@@ -355,7 +366,7 @@ def _log_probability(
     return log_q
 
 
-def _add_gradients(
+def add_gradients(
     gradients: Gradients,
     tokens: slice,
     rows: Tensor,

@@ -117,8 +117,17 @@ def reduce(token_loss: Tensor, mass: Tensor | None, reduction: str) -> Tensor:
         return token_loss
     impossible = token_loss == torch.inf  # (N,)
     loss = token_loss.masked_fill(impossible, 0.0).sum()
+    return finished(loss, impossible, mass, reduction)
+
+
+def finished(loss: Tensor, impossible: Tensor, mass: Tensor | None, reduction: str) -> Tensor:
+    """The mean or the sum from the summed loss of the possible targets.
+
+    Without any target the mean is NaN, as in torch, but its gradients are 0.
+    """
     if reduction == "mean":
-        loss = loss / total_mass(impossible, mass)
+        total = total_mass(impossible, mass)
+        loss = (loss / torch.where(total == 0, 1, total)).masked_fill(total == 0, torch.nan)
     return loss + torch.zeros_like(loss).masked_fill(impossible.any(), torch.inf)
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
+from highrank.files import path_text
 from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
@@ -117,7 +118,7 @@ def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
 
 def legible_name(name: str) -> str:
     """A path or an address: a space in it is one, unlike that of a token."""
-    return legible(name, "run", 200).replace("␣", " ")
+    return legible(path_text(name), "run", 200).replace("␣", " ")
 
 
 def unargmaxable_verdict(model: ModelAudit) -> str:

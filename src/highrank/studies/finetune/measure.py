@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from highrank.environment import environment
 from highrank.files import checked, from_json, new_folder, read_json, write_atomically
 from highrank.integrations.huggingface import HuggingFaceModel
@@ -39,6 +41,8 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     # Two processes must not train in one folder.
     lock = MetricsLog(folder / LOCK_FILE)
     base = model.load().model
+    if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
+        raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
     arms: list[Arm] = []
     wanted = [(variant, seed) for seed in settings.seeds for variant in settings.variants]
     with listening(signals.append):
