@@ -15,7 +15,7 @@ from highrank.studies.compare.source import LANGUAGES
 AVERAGE_POWER = 8.0
 CONSTANT = StageConfig(
     optimizer="adamw",
-    lr=4e-3,
+    lr=8e-3,
     weight_decay=0.01,
     clip=1.0,
     epochs=1_000_000,
@@ -68,12 +68,13 @@ def language_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) 
     model = replace(
         config.model, tied=False, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0
     )
+    # Embeddings of a few numbers need a large start: with ±0.5 nothing is learned for a while.
     return replace(
         config,
-        model=replace(model, weight_dropout=0.0),
+        model=replace(model, weight_dropout=0.0, embedding_range=1.5),
         head=replace(config.head, activation="identity"),
         batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
-        train=replace(CONSTANT, lr=3e-3, weight_decay=0.0),
+        train=replace(CONSTANT, lr=4e-3, weight_decay=0.0),
     )
 
 
