@@ -123,7 +123,7 @@ class SharedTailMixtureOfSoftmaxes(AdaptiveMixtureOfSoftmaxes):
             token = bias.argmax(0, keepdim=True)  # (1,)
         logit = context.squeeze(-2) @ weight.index_select(0, token).squeeze(0)  # (...)
         if bias is not None:
-            logit = logit + bias.index_select(0, token)
+            logit = logit + bias.index_select(0, token).squeeze(0)
         target = token[0].expand(context.shape[:-2])
         loss = mixture_cross_entropy(
             context, log_weight, weight, target, bias=bias, reduction="none"
