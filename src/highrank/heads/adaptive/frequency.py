@@ -5,6 +5,7 @@ components, V vocabulary, R frequent tokens.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,3 +61,13 @@ def affordable(cost: NDArray[np.float64], most: float = 1.0) -> int:
     """The largest R that costs at most `most`; if none does, the cheapest."""
     found = np.flatnonzero(cost <= most)
     return int(found[-1]) + 1 if len(found) else cheapest(cost)
+
+
+def check_bands(cutoffs: Sequence[int], vocab_size: int, div_value: float) -> None:
+    """Raise unless ranks cut the vocabulary into bands, none wider than the one before it."""
+    if any(a >= b for a, b in pairwise((0, *cutoffs, vocab_size))):
+        raise ValueError(
+            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(cutoffs)}"
+        )
+    if not div_value >= 1:
+        raise ValueError(f"div_value must be at least 1, got {div_value}")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from highrank.heads.adaptive.frequency import frequency_order
+from highrank.heads.adaptive.frequency import check_bands, frequency_order
 from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
 from highrank.heads.mixture import ACTIVATIONS, Activation
 from highrank.ops.mixture_cross_entropy import mixture_loss
@@ -83,7 +83,11 @@ class AdaptiveHead(Head):
         super().__init__(hidden_size, vocab_size)
         size = hidden_size if embedding_size is None else embedding_size
         check_sizes(embedding_size=size, num_components=components[0])
-        _check(cutoffs, vocab_size, div_value, activation, dropout)
+        check_bands(cutoffs, vocab_size, div_value)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.components, self.num_components = tuple(components), components[0]
         self.embedding_size, self.div_value = size, div_value
         self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
@@ -156,8 +160,7 @@ class AdaptiveHead(Head):
         raise NotImplementedError
 
     def features(self, hidden: Tensor, **past: Any) -> Features:
-        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
-            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
+        self._check_hidden(hidden)
         masks: tuple[Tensor, ...] = ()
         context = self._contexts(0, hidden)
         if self.training and self.dropout > 0:
@@ -383,19 +386,3 @@ def _shape(weight: Any) -> tuple[int, ...]:
     if not isinstance(weight, nn.Parameter):
         raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
     return tuple(weight.shape)
-
-
-def _check(
-    cutoffs: Sequence[int], vocab_size: int, div_value: float, activation: str, dropout: float
-) -> None:
-    edges = (0, *cutoffs, vocab_size)
-    if any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(
-            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(cutoffs)}"
-        )
-    if not div_value >= 1:
-        raise ValueError(f"div_value must be at least 1, got {div_value}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
