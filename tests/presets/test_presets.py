@@ -9,6 +9,7 @@ import torch
 
 from highrank import presets
 from highrank.build import build_model
+from highrank.heads import HEADS, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.small import small_for
 from highrank.run import config_from_json
@@ -44,6 +45,17 @@ def test_small_runs_are_equal_in_parameters_and_context_size(names):
     sizes = [sum(p.numel() for p in model.parameters()) for model in models]
     assert max(sizes) < 1.001 * min(sizes)
     assert len({model.head.embedding_size for model in models}) == 1
+
+
+def test_every_head_has_a_small_preset():
+    kinds = [name.removeprefix("ptb-small-") for name in presets.PRESETS]
+    assert set(HEADS) <= set(kinds)
+    for kind in HEADS:
+        config = presets.get(f"ptb-small-{kind}")
+        with torch.device("meta"):
+            head = build_model(config, vocab_size=10_000).head
+        assert isinstance(head, head_class(kind))
+        assert head.num_components == config.head.num_components
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

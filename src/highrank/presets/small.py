@@ -1,5 +1,6 @@
 """Small runs for a laptop: within a family, heads have equal parameters and context sizes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
@@ -99,3 +100,34 @@ def ptb_small_grown() -> RunConfig:
     """The same mixture, grown from one softmax after 70 % of the budget."""
     mos = ptb_small_mos()
     return replace(mos, head=replace(mos.head, grow_at=0.7))
+
+
+# The other heads, with a number of softmaxes that trains in minutes where they have several.
+NUM_COMPONENTS = {
+    "moc": 5,
+    "sparse-mos": 5,
+    "multi-sense": 1,
+    "constant": 1,
+    "pointer": 1,
+    "low-rank-mos": 5,
+    "doc": 5,
+    "mixtape": 4,
+    "partition": 1,
+    "mfs": 3,
+    "pointwise": 1,
+    "adaptive-softmax": 1,
+    "adaptive-mos": 8,
+    "adaptive-pointer": 1,
+    "shared-tail-mos": 5,
+}
+
+
+def ptb_small(kind: str) -> Callable[[], RunConfig]:
+    """The preset of a head: `ptb_small_mos` with another one."""
+
+    def preset() -> RunConfig:
+        head = HeadConfig(kind=kind, num_components=NUM_COMPONENTS[kind], dropout=0.0)
+        return replace(ptb_small_mos(), head=head)
+
+    preset.__doc__ = f"The same LSTM, embedding and budget, with the head {kind}."
+    return preset
