@@ -9,22 +9,23 @@ import time
 
 import pytest
 
-from highrank.studies.compare import question, speed
+from highrank.studies.compare import question
+from highrank.studies.compare.speed import Speed
 
 SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens --threads 1"
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A comparison of a second."""
+    """A comparison of a few steps, planned for a machine of known speed."""
+    known = Speed(cpu=1e-3, wall=1e-3, valid=0.01, test=0.01, analysis=0.01)
     monkeypatch.setattr(question, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(speed, "SECONDS", 0.02)
-    monkeypatch.setattr(speed, "ANALYSIS_SECONDS", 0.01)
+    monkeypatch.setattr(question, "measure_speed", lambda *_, **__: known)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_path):
-    command = f"compare tale.txt {SMALL} --seeds 2 --budget 3s --runs {tmp_path} --json"
+    command = f"compare tale.txt {SMALL} --seeds 2 --budget 6s --runs {tmp_path} --json"
     code, out, errors = highrank(*command.split())
     assert code == 0, errors
     assert "The plan" in errors and "2 cells × 2 seeds" in errors
@@ -42,7 +43,7 @@ def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_pat
 
 @pytest.mark.usefixtures("quick")
 def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
-    command = f"compare tale {SMALL} --budget 3s --plan --runs {tmp_path}"
+    command = f"compare tale {SMALL} --budget 9s --plan --runs {tmp_path}"
     code, out, errors = highrank(*command.split())
     assert code == 0 and "MoS, K = 2" in errors and not list(tmp_path.iterdir())
 
