@@ -37,19 +37,22 @@ NextSlice = Callable[[set[tuple[int, int]]], Slice | None]
 def run_here(folder: Path, plan: Plan, next_slice: NextSlice) -> Iterator[SliceOutcome]:
     """One slice after the other."""
     while (task := next_slice(set())) is not None:
-        try:
-            # A run in training has its own way to stop; what it measures may be cut short.
-            with listening(stop):
-                run = CellRun(plan, folder, task.index, task.seed)
-                outcome = run.advance(task.cpu_seconds, task.until)
-        except KeyboardInterrupt as error:
-            number = (error.args or (signal.SIGINT,))[0]
-            outcome = _interrupted(task.index, task.seed, number)
-        # It holds the folder.
-        run = None
+        outcome = _train(folder, plan, task)
         yield outcome
         if outcome.state == "interrupted":
             return
+
+
+def _train(folder: Path, plan: Plan, task: Slice) -> SliceOutcome:
+    """One slice; the run, which holds its folder, is let go at the end."""
+    try:
+        # A run in training has its own way to stop; what it measures may be cut short.
+        with listening(stop):
+            run = CellRun(plan, folder, task.index, task.seed)
+            return run.advance(task.cpu_seconds, task.until)
+    except KeyboardInterrupt as error:
+        number = (error.args or (signal.SIGINT,))[0]
+        return _interrupted(task.index, task.seed, number)
 
 
 def _interrupted(index: int, seed: int, number: int | None = None) -> SliceOutcome:
