@@ -54,6 +54,7 @@ def test_a_folder_has_all_options_of_its_head(make):
         "dropout": 0.1,
         "bias": False,
         "prior_bias": False,
+        "start_noise": None,
         "batch_first": True,
     }
 
