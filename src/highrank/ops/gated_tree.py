@@ -69,4 +69,5 @@ class _Mixed(Function):
             torch.mul(upstream, opened, out=children[:, :, 0])
             torch.sub(upstream, children[:, :, 0], out=children[:, :, 1])
             upstream = children.flatten(1, 2)
-        return upstream, torch.ops.aten.sigmoid_backward(slope, gate)
+        torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
+        return upstream, slope

@@ -1,4 +1,4 @@
-"""The rows of a tensor in another order, in blocks, at the price of one copy each way.
+"""The rows of a tensor in another order, in blocks, at the price of at most one copy each way.
 
 V rows.
 """
@@ -45,6 +45,8 @@ class _Blocks(Function):
     @staticmethod
     def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None]:
         (order,) = ctx.saved_tensors
+        if order is None and len(upstreams) == 1:
+            return upstreams[0], None, None
         whole, start = upstreams[0].new_empty(ctx.shape), 0
         for size, upstream in zip(ctx.sizes, upstreams, strict=True):
             part = slice(start, start + size)

@@ -234,9 +234,8 @@ class _Work:
         """(n, K, V), in the table where no other precision is needed."""
         S = self.recipe.num_own
         if columns.own is not None:
-            table[:, :S] = columns.own
-            if self.bias is not None:
-                table[:, :S] += self.bias[:S]
+            bias = 0.0 if self.bias is None else self.bias[:S]
+            torch.add(columns.own, bias, out=table[:, :S])
         for context, block in zip(columns.contexts, self.recipe.blocks, strict=True):
             out, weight = table[:, _place(block, len(self.weight))], self.weight[block.rows]
             if self.bias is None:
