@@ -21,6 +21,16 @@ def test_lines_come_back_and_are_cut(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == log.text
 
 
+def test_a_closed_log_is_anybodys(tmp_path):
+    """Even if something, a traceback or a cache, still refers to it."""
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    assert is_in_training(tmp_path)
+    log.close()
+    log.close()
+    assert not is_in_training(tmp_path) and log.read() == []
+    MetricsLog(tmp_path / "metrics.jsonl").write(event="again")
+
+
 def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

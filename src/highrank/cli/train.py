@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,10 @@ from highrank.config import RunConfig
 from highrank.presets.small import small_for
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.console import Console
+
     from highrank.data.corpus import Corpus
     from highrank.training.loop import Run
     from highrank.training.result import TrainingResult
@@ -130,38 +135,45 @@ def _default_config(preset: str, arguments: list[str]) -> RunConfig:
 
 def _train(options: Options, preset: str) -> None:
     from highrank.run import new_run
-    from highrank.training.log import tensorboard_writer
     from highrank.training.loop import Run
-    from highrank.training.result import finish
-    from highrank.training.signals import listening, stop
-    from highrank.training.trainer import Diverged
 
     corpus, budget, is_tested = _checked(options)
     folder = options.resume or options.out or new_run(options.runs, preset)
     console = plain_console(stderr=True)
     console.print(f"Run: {folder}")
-    device = options.device
-    with training_progress() as show:
-        run = Run(options.config, corpus, folder, budget=budget, device=device, on_progress=show)
-        if options.tensorboard:
-            run.on_event = tensorboard_writer(folder, run.trainer.step)
+    run = Run(options.config, corpus, folder, budget=budget, device=options.device)
+    test = corpus.split("test") if is_tested else None
+    with closing(run):
+        result = _trained(run, test, options, console)
+    _show(run, corpus, result, options.json)
+
+
+def _trained(
+    run: "Run", test: "NDArray[np.integer] | None", options: Options, console: "Console"
+) -> "TrainingResult":
+    from highrank.training.log import tensorboard_writer
+    from highrank.training.result import finish
+    from highrank.training.signals import listening, stop
+    from highrank.training.trainer import Diverged
+
+    if options.tensorboard:
+        run.on_event = tensorboard_writer(run.folder, run.trainer.step)
+    with training_progress() as run.on_progress:
         try:
             outcome = run.go()
         except Diverged as error:
             print(f"highrank: {error} {error.advice}", file=sys.stderr)
             sys.exit(3)
-    saved = f"Saved. Resume with: {_resume_command(options, folder)}"
+    saved = f"Saved. Resume with: {_resume_command(options, run.folder)}"
     if outcome.reason == "interrupted":
         console.print(saved)
         sys.exit(128 + (run.stop_signal or signal.SIGINT))
-    test = corpus.split("test") if is_tested else None
     try:
         with listening(stop):
-            result = finish(run, test, outcome, progress, options.test_batch_size)
+            return finish(run, test, outcome, progress, options.test_batch_size)
     except KeyboardInterrupt as error:
         console.print(f"Interrupted in the test at the end. {saved}")
         sys.exit(128 + (error.args or (signal.SIGINT,))[0])
-    _show(run, corpus, result, options.json)
 
 
 def _checked(options: Options) -> "tuple[Corpus, float | None, bool]":

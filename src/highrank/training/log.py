@@ -33,7 +33,8 @@ class MetricsLog:
         except OSError as error:
             reason = "a link" if error.errno == errno.ELOOP else error.strerror
             raise ValueError(f"{path} must be a plain file, got {reason}") from None
-        weakref.finalize(self, os.close, self.handle)
+        # At the latest when nobody refers to it any more.
+        self.close = weakref.finalize(self, os.close, self.handle)
         if not lock_file(self.handle):
             raise ValueError(f"the run must not be in training elsewhere, got {path.parent}")
         self.path, self.text = path, ""

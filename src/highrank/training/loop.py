@@ -157,6 +157,10 @@ class Run:
             seconds=self.clock.seconds,
         )
 
+    def close(self) -> None:
+        """Let go of the folder."""
+        self.log.close()
+
     def note(self, **event: Any) -> None:
         self.log.write(**event)
         if self.on_event is not None:

@@ -7,7 +7,7 @@ saved.
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -44,11 +44,10 @@ def run_here(folder: Path, plan: Plan, next_slice: NextSlice) -> Iterator[SliceO
 
 
 def _train(folder: Path, plan: Plan, task: Slice) -> SliceOutcome:
-    """One slice; the run, which holds its folder, is let go at the end."""
+    """One slice, in this process."""
     try:
         # A run in training has its own way to stop; what it measures may be cut short.
-        with listening(stop):
-            run = CellRun(plan, folder, task.index, task.seed)
+        with listening(stop), closing(CellRun(plan, folder, task.index, task.seed)) as run:
             return run.advance(task.cpu_seconds, task.until)
     except KeyboardInterrupt as error:
         number = (error.args or (signal.SIGINT,))[0]
@@ -158,9 +157,8 @@ def _work(folder: Path, pipe: Connection, core: int | None) -> None:
         while True:
             task = pipe.recv()
             try:
-                run = CellRun(plan, folder, task.index, task.seed)
-                outcome = run.advance(task.cpu_seconds, task.until)
-                del run
+                with closing(CellRun(plan, folder, task.index, task.seed)) as run:
+                    outcome = run.advance(task.cpu_seconds, task.until)
             except (ValueError, OSError, RuntimeError) as error:
                 pipe.send(error)
                 return

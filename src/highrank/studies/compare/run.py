@@ -101,6 +101,10 @@ class CellRun:
             signal=self.run.stop_signal,
         )
 
+    def close(self) -> None:
+        """Let go of the run's folder."""
+        self.run.close()
+
     def _advance(self, limit: float) -> str:
         if "diverged" in self.events:
             return "diverged"

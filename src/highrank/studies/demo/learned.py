@@ -6,6 +6,7 @@ language's own on the same test tokens: what is left is the model's excess, and 
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def run_learned_language(
 
         run = folder / f"{name.replace(', ', '-')}-{num_contexts}-{length}-seed{seed}"
         config = run_config(head, epochs if budget is None else ENDLESS, seed)
-        outcome = Run(config, corpus, run, budget=budget, on_progress=show).go()
+        with closing(Run(config, corpus, run, budget=budget, on_progress=show)) as opened:
+            outcome = opened.go()
         if outcome.reason == "interrupted":
             raise KeyboardInterrupt
         heads.append(_learned_head(name, language, corpus, run, outcome, seed))

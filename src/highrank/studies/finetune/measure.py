@@ -57,7 +57,7 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
                     lambda part, text: on_progress((len(arms) + part) / len(wanted), text),
                 )
             )
-    del lock
+    lock.close()
     return FinetuneResult(
         settings=settings,
         num_train_tokens=len(splits["train"].ids),
