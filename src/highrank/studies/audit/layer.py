@@ -155,17 +155,17 @@ def _stated(head: Head, bound: RankBound) -> RankBound:
 
 
 def _other_layer(head: Head, is_tied: bool) -> Layer:
-    kind, weight = KINDS.get(type(head).__name__, type(head).__name__), next(head.parameters())
+    kind = KINDS.get(type(head).__name__, type(head).__name__)
     return Layer(
         facts=HeadFacts(
             kind=kind,
             vocab_size=head.vocab_size,
-            context_size=getattr(head, "embedding_size", head.hidden_size),
+            context_size=_context_size(head),
             num_components=head.num_components,
             has_bias=getattr(head, "bias", None) is not None,
             softcap=None,
             scale=1.0,
-            dtype=_name(weight.dtype),
+            dtype=_name(next(head.parameters()).dtype),
             is_tied=is_tied,
         ),
         bound=RankBound(value=head.rank_bound, reason=f"{kind} states it"),
@@ -175,6 +175,13 @@ def _other_layer(head: Head, is_tied: bool) -> Layer:
         mixture=None,
         randomised=lambda: _other_layer(with_random_weights(head), is_tied),
     )
+
+
+def _context_size(head: Head) -> int:
+    """E, as far as the head says."""
+    weight = getattr(head, "weight", None)
+    size: int = head.hidden_size if weight is None else weight.shape[1]
+    return getattr(head, "embedding_size", size)
 
 
 def hugging_face_layer(layer: OutputLayer) -> Layer:

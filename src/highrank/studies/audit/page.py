@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
-from highrank.analysis.rank import MEASURES
 from highrank.report.figure import save_png, to_svg
 from highrank.report.formats import (
     duration,
@@ -25,10 +24,9 @@ from highrank.studies.audit.charts import (
     draw_spectra,
     draw_use,
 )
-from highrank.studies.audit.control import DESCRIPTION
 from highrank.studies.audit.result import AuditResult, ModelAudit, UnargmaxableToken
 from highrank.studies.audit.table import (
-    RANDOM,
+    GLOSSARY,
     comparison,
     count,
     divergence,
@@ -71,22 +69,6 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "Noise floor": lambda m: f"{m.rank.noise_floor:.1e}",
     "Time": lambda m: duration(m.elapsed),
 }
-
-
-GLOSSARY = (
-    ("Matrix", "the contexts × tokens whose log-probabilities have the ranks below"),
-    ("Perplexity, sampled", "of the tokens that follow these contexts, no evaluation of the text"),
-    ("– shuffled contexts", "control: each context scored with what follows another one"),
-    ("Bound", "the highest rank that the form of the head allows"),
-    # Effective ranks differ in ε alone.
-    *{m.label.split(", ε")[0].capitalize(): m.definition for m in MEASURES}.items(),
-    (RANDOM, f"control: {DESCRIPTION}; “own” is the model’s number of as many contexts"),
-    ("Divergence", "mean KL divergence between the predictions of two contexts, nats, ± its error"),
-    ("I(component; token)", "mutual information given the context, nats: 0 for equal components"),
-    ("I(component; context)", "mutual information, nats: 0 for weights that never change"),
-    ("Unargmaxable", "tokens that no hidden state makes the most likely"),
-    ("–", "unknown, or none"),
-)
 
 
 def audit_page(result: AuditResult, command: str = "") -> str:

@@ -16,6 +16,7 @@ from highrank.files import path_text
 from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
+from highrank.studies.audit.control import DESCRIPTION
 from highrank.studies.audit.result import AuditResult, ModelAudit
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
@@ -24,6 +25,21 @@ RANDOM = "– random weights"
 # The measures that the answer uses.
 CONTROLLED = ("numerical_rank_float32", EFFECTIVE, FINE)
 LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see the page."
+
+GLOSSARY = (
+    ("Matrix", "the contexts × tokens whose log-probabilities have the ranks below"),
+    ("Perplexity, sampled", "of the tokens that follow these contexts, no evaluation of the text"),
+    ("– shuffled contexts", "control: each context scored with what follows another one"),
+    ("Bound", "the highest rank that the form of the head allows"),
+    # Effective ranks differ in ε alone.
+    *{m.label.split(", ε")[0].capitalize(): m.definition for m in MEASURES}.items(),
+    (RANDOM, f"control: {DESCRIPTION}; “own” is the model’s number of as many contexts"),
+    ("Divergence", "mean KL divergence between the predictions of two contexts, nats, ± its error"),
+    ("I(component; token)", "mutual information given the context, nats: 0 for equal components"),
+    ("I(component; context)", "mutual information, nats: 0 for weights that never change"),
+    ("Unargmaxable", "tokens that no hidden state makes the most likely"),
+    ("–", "unknown, or none"),
+)
 
 Rows = list[tuple[str, ...]]
 Cells = dict[str, Callable[[ModelAudit], str]]
