@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "must be the path of a text or one of small, small-softmax"),
+        (["nonsense"], "must be the path of a text or a preset of `highrank presets`, got"),
         (["penn-treebank"], "got 'penn-treebank': did you mean --corpus penn-treebank?"),
         (["cache"], "a folder of text must have files that end in .txt, got none in cache"),
         (["tale.txt", "--resume", "any"], "a run must be a folder"),
