@@ -2,21 +2,40 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck
+import torch.nn.functional as F
 
-from highrank.ops.gated_tree import mixed, mixed_by_score
+from highrank.ops.gated_tree import mixed, mixed_products
+
+
+def products(num_leaves, gate_scale=1.0):
+    """Contexts (5, K, 6), vectors (3, 6), gates' features (5, K-1, 2) and vectors (3, 2)."""
+    shapes = (5, num_leaves, 6), (3, 6), (5, num_leaves - 1, 2), (3, 2)
+    *rest, gate_weight = (torch.randn(shape).double() for shape in shapes)
+    return [x.requires_grad_() for x in (*rest, gate_scale * gate_weight)]
+
+
+def definition(context, weight, gate, gate_weight):
+    return mixed(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
 
 
 @pytest.mark.parametrize("num_leaves", [2, 4, 8])
 def test_the_fast_path_is_the_definition_in_values_and_gradients(num_leaves):
-    values = torch.randn(5, num_leaves, 3).double().requires_grad_()
-    score = torch.randn(5, num_leaves - 1, 3).double().requires_grad_()
-    got, want = mixed_by_score(values, score), mixed(values, score.sigmoid())
+    given = products(num_leaves)
+    got, want = mixed_products(*given), definition(*given)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
     upstream = torch.randn_like(got)
-    got, want = (torch.autograd.grad((upstream * x).sum(), (values, score)) for x in (got, want))
+    got, want = (torch.autograd.grad((upstream * x).sum(), given) for x in (got, want))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    assert gradcheck(mixed_by_score, (values, score))
+
+
+def test_what_was_returned_stays_and_a_second_backward_pass_is_refused():
+    given = products(4)
+    got = mixed_products(*given)
+    before = got.detach().clone()
+    got.sum().backward(retain_graph=True)
+    assert torch.equal(got, before)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        got.sum().backward()
 
 
 def test_four_leaves_have_the_papers_weights():
@@ -28,6 +47,7 @@ def test_four_leaves_have_the_papers_weights():
 
 
 def test_equal_leaves_stay_as_they_are():
-    values = torch.randn(5, 1, 3).double().expand(5, 4, 3)
-    score = 10 * torch.randn(5, 3, 3).double()
-    torch.testing.assert_close(mixed_by_score(values, score), values[:, 0])
+    context, weight, gate, gate_weight = products(4, gate_scale=10.0)
+    context = context[:, :1].expand(5, 4, 6)
+    got = mixed_products(context, weight, gate, gate_weight)
+    torch.testing.assert_close(got, context[:, 0] @ weight.T)

@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
 from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.gated_tree import mixed, mixed_by_score
+from highrank.ops.gated_tree import mixed, mixed_products
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.row_blocks import inverse, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
@@ -139,8 +138,8 @@ class Mixtape(LogitHead):
             bias,
             shared=(torch.cat(gate, -1),),
             num_own=R,
-            # Of each frequent token there are about 6 K numbers while gradients are made.
-            num_tables=1 + 6 * self.num_components * R / V,
+            # Of each frequent token there are about 3 K numbers while gradients are made.
+            num_tables=1 + 3 * self.num_components * R / V,
         )
 
 
@@ -150,8 +149,7 @@ def _columns(features: Sequence[Tensor], frequent: Tensor, shared: Sequence[Tens
     node = torch.eye(share.shape[-1], dtype=gate.dtype, device=gate.device)
     node = node.expand(gate.shape[0], -1, -1)  # (n, K-1, K-1)
     gate = torch.cat((gate, share[..., None], node), -1)  # (n, K-1, G+K)
-    score = F.linear(gate, gate_weight)  # (n, K-1, R)
-    own = mixed_by_score(F.linear(context, frequent), score)  # (n, R)
+    own = mixed_products(context, frequent, gate, gate_weight)  # (n, R)
     common = mixed(context, share.sigmoid()[..., None])  # (n, E)
     return Columns([common], own)
 

@@ -4,9 +4,11 @@ Node 0 is the root; 2j + 1 and 2j + 2 are the children of node j. A gate is the 
 child. n tokens, K leaves, X numbers at each.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -29,11 +31,20 @@ def mixed(values: Tensor, gate: Tensor) -> Tensor:
     return values.squeeze(1)
 
 
-def mixed_by_score(values: Tensor, score: Tensor) -> Tensor:
-    """`mixed(values, score.sigmoid())` with scores (n, K-1, X), in fewer passes."""
-    if is_traced(values) or in_torch_func():
-        return mixed(values, score.sigmoid())
-    found: Tensor = _Mixed.apply(values, score)
+def mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor) -> Tensor:
+    """`mixed(context @ weight.T, σ(gate @ gate_weight.T))` (n, X), in the memory of the products.
+
+    Gradients are made there, too: a second backward pass is refused by autograd.
+
+    Args:
+        context: (n, K, E), K a power of two.
+        weight: (X, E).
+        gate: (n, K-1, G).
+        gate_weight: (X, G).
+    """
+    if is_traced(context) or in_torch_func():
+        return mixed(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
+    found: Tensor = _MixedProducts.apply(context, weight, gate, gate_weight)
     return found
 
 
@@ -42,32 +53,51 @@ def _levels(gate: Tensor) -> list[int]:
     return [2**level for level in range((gate.shape[1] + 1).bit_length() - 1)]
 
 
-class _Mixed(Function):
+def _nodes(values: Tensor, opened: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each level from the leaves up: first children, second children, where the gates are open.
+
+    A node has the place of its second child: 1 and 3 are above 0 1 2 3, and 3 is the root.
+    """
+    stride = 1
+    for part in reversed(opened.split(_levels(opened), 1)):
+        level = values[:, stride - 1 :: stride]
+        yield level[:, ::2], level[:, 1::2], part
+        stride *= 2
+
+
+class _MixedProducts(Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, score: Tensor) -> Tensor:
-        gate = score.sigmoid()  # (n, K-1, X)
-        differences = []
-        for opened in reversed(gate.split(_levels(gate), 1)):
-            first, second = values.unflatten(1, (-1, 2)).unbind(2)
-            differences.append(first - second)
-            values = torch.addcmul(second, opened, differences[-1])
-        ctx.save_for_backward(gate, *reversed(differences))
-        return values.squeeze(1)
+    def forward(
+        ctx: Any, context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor
+    ) -> Tensor:
+        values = F.linear(context, weight)  # (n, K, X)
+        opened = F.linear(gate, gate_weight).sigmoid_()  # (n, K-1, X)
+        for first, second, part in _nodes(values, opened):
+            # From here on, what two children differ by is where the first one was.
+            first.sub_(second)
+            second.addcmul_(part, first)
+        ctx.save_for_backward(context, weight, gate, gate_weight, values, opened)
+        return values[:, -1].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        gate, *differences = ctx.saved_tensors
-        slope = torch.empty_like(gate)
-        levels = zip(
-            gate.split(_levels(gate), 1), slope.split(_levels(gate), 1), differences, strict=True
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        context, weight, gate, gate_weight, values, opened = ctx.saved_tensors
+        values[:, -1] = upstream
+        for difference, of_node, part in reversed(list(_nodes(values, opened))):
+            of_first = of_node * part
+            of_node.sub_(of_first)
+            # σ′ = σ (1 - σ), and the second child has the gradient with 1 - σ in it.
+            part.mul_(of_node).mul_(difference)
+            difference.copy_(of_first)
+        wanted = ctx.needs_input_grad
+        return (
+            values @ weight if wanted[0] else None,
+            _of_weight(values, context) if wanted[1] else None,
+            opened @ gate_weight if wanted[2] else None,
+            _of_weight(opened, gate) if wanted[3] else None,
         )
-        upstream = upstream[:, None]  # (n, 1, X)
-        for opened, d_opened, difference in levels:
-            torch.mul(upstream, difference, out=d_opened)
-            children = opened.new_empty(len(opened), opened.shape[1], 2, opened.shape[2])
-            torch.mul(upstream, opened, out=children[:, :, 0])
-            torch.sub(upstream, children[:, :, 0], out=children[:, :, 1])
-            upstream = children.flatten(1, 2)
-        torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
-        return upstream, slope
+
+
+def _of_weight(of_product: Tensor, x: Tensor) -> Tensor:
+    return of_product.flatten(0, 1).T @ x.flatten(0, 1)
