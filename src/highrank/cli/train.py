@@ -55,7 +55,7 @@ class Options:
     """Threads of the matrix multiplies. Part of bit-for-bit equality."""
     test_batch_size: int = 1
     """Streams of the test at the end; 1 reads it in order, more are faster."""
-    test: Annotated[bool, unless_given("tested")] = True
+    test: Annotated[bool, unless_given("it is done")] = True
     """Leave out the test at the end: `highrank evaluate` measures it later."""
     tensorboard: bool = False
     """Also write the numbers for TensorBoard, into the run's folder."""
@@ -270,18 +270,18 @@ def _print_choice(options: Options, corpus: "Corpus") -> None:
     head, epochs = config.head.kind, config.train.epochs
     if "num_components" in head_arguments(head):
         head += f" with K = {config.head.num_components}"
+    sizes = "-".join(map(str, config.model.hidden_sizes))
+    parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
     length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
     if options.budget is None:
-        length += " (--budget 10m ends in time)"
+        length += ". --budget 10m ends in time, --help lists all options."
     else:
-        length = f"at most {length} in {options.budget}"
-    sizes = "-".join(map(str, config.model.hidden_sizes))
+        length += f" at most, in {options.budget}. --help lists all options."
     plain_console(stderr=True).print(
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
         f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "
         f"{corpus.path}\n"
-        f"Preset small: AWD-LSTM {sizes}, head {head}, {size:,} parameters; {length}. "
-        "--help lists all options."
+        f"Preset small: AWD-LSTM {sizes}, head {head}, {parameters} parameters; {length}"
     )
 
 

@@ -95,7 +95,7 @@ def with_error(value: float, error: float | None) -> str:
     if decimals <= 4:
         return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}"
     shown = f"{value:.4f}" if value >= 1e-2 else f"{value:.1e}"
-    return f"{shown}\u00a0±\u00a0{error:.0e}"
+    return f"{shown}\u00a0±\u00a0{error:.0e}".replace("e-0", "e-")
 
 
 def ratio(value: float | None) -> str:

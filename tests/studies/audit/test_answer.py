@@ -44,9 +44,9 @@ def answer(layer, table, tokens=None):
     return result.models[0].answer
 
 
-def softmax(size, weight=1.0):
+def softmax(size, weight=1.0, has_bias=True):
     torch.manual_seed(0)
-    head = Softmax(size, V)
+    head = Softmax(size, V, bias=has_bias)
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=weight)
     return head_layer(head.eval(), is_tied=False, hidden_bound=None)
@@ -177,6 +177,13 @@ def ruled(make):
 )
 def test_fractions_of_the_bound_decide(ruled, effective, fine, verdict):
     assert ruled(effective, fine).verdict == verdict
+
+
+def test_a_small_bound_is_reached_without_the_direction_that_a_layer_norm_takes():
+    normalised = torch.nn.functional.layer_norm(states(6), (6,))
+    found = answer(softmax(6, has_bias=False), normalised)
+    assert found.verdict == "yes"
+    assert "rank 6 of at most 7 is used up; effective rank at 10⁻⁴ is 6:" in found.sentence
 
 
 def test_a_rank_that_is_not_used_up_is_no_limit(ruled):

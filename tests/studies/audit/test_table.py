@@ -11,6 +11,7 @@ from highrank.analysis.rank import MEASURES
 from highrank.studies.audit.page import audit_picture
 from highrank.studies.audit.table import (
     LEGEND,
+    OWN,
     audit_table,
     comparison,
     mixture_verdict,
@@ -99,11 +100,26 @@ def test_numbers_that_need_a_control_have_it_below_them(make):
         assert below[0].startswith("– ") and below[1] == value
 
 
+def test_the_text_is_named_and_whose_it_is_where_there_are_several(make):
+    softmax, mos = make.softmax(), make.mos()
+    assert "\nText: penn-treebank/test.\n" in printed(make.result(softmax, mos))
+    other = replace(mos, text=replace(mos.text, name="my\x1b.txt"))
+    text = printed(make.result(softmax, other))
+    assert "\nText of softmax-0: penn-treebank/test.\nText of mos-0: my" in text
+    assert "\x1b" not in text
+
+
+def test_dead_components_have_a_row_if_there_is_a_mixture(make):
+    assert "\n dead " in printed(make.result(make.softmax(), make.mos()))
+    assert "\n dead " not in printed(make.result(make.softmax()))
+
+
 def test_a_control_of_fewer_contexts_has_the_models_own_rank_of_as_many_beside_it(make):
     model = make.mos()
     fewer = replace(model.control, num_contexts=model.rank.growth[0].num_contexts)
     text = printed(make.result(replace(model, control=fewer)))
     assert "17 (own 797)" in text and "17 (own 797)" not in printed(make.result(model))
+    assert OWN in text.splitlines() and OWN not in printed(make.result(model))
 
 
 def test_what_is_missing_is_said_with_what_to_install(make):

@@ -10,13 +10,14 @@ the one at 10⁻⁴ nearly all of it. The first rule that applies decides.
    hardly better than with shuffled contexts.
 2. No, if d numbers can express any distribution over the vocabulary: d ≥ V - 1.
 3. No, if it is a mixture whose components have specialised: it has no such bound.
-4. Yes, if the effective rank at 10⁻⁴ is at least nine tenths of b: the spectrum is cut off at the
-   bound, with weight right up to it. A softcap or a mixture that has not specialised has no exact
-   bound: only a mixture that predicts as one softmax does can get this answer, for others it is
-   cannot tell.
-5. No, if the effective rank at 10⁻³ is at most half of b, or the numerical rank below nine tenths
-   of it: directions are left that the model does not use. Of fewer than 2b contexts, the effective
-   rank is first continued to 2b of them at the rate at which it grew with the last doubling.
+4. Yes, if the effective rank at 10⁻⁴ is at least nine tenths of b, or b - 1: the spectrum is cut
+   off at the bound, with weight right up to it. A softcap or a mixture that has not specialised has
+   no exact bound: only a mixture that predicts as one softmax does can get this answer, for others
+   it is cannot tell.
+5. No, if the effective rank at 10⁻³ is at most half of b, or the numerical rank not at the bound in
+   the sense of 4: directions are left that the model does not use. Of fewer than 2b contexts, the
+   effective rank is first continued to 2b of them at the rate at which it grew with the last
+   doubling.
 6. Cannot tell otherwise: in between, or with fewer than b contexts or tokens.
 
 Yes does not mean that a head of higher rank would predict better: only training one shows that.
@@ -111,7 +112,7 @@ def _by_spectrum(
     """Rules 4 to 6, for this bound."""
     size = min(rank.num_contexts, rank.num_tokens)
     fine, later = rank.measures[FINE] or 0.0, continued(rank, 2 * bound)
-    if size >= bound and fine >= AT_BOUND * bound:
+    if size >= bound and _is_at(bound, fine):
         text = f"{situation}; effective rank at 10⁻⁴ is {fine:,.0f}"
         if rank.bound is None and (mixture is None or mixture.specialisation >= COLLAPSED):
             return _cannot_tell(f"{text}: the model is past what one softmax can do")
@@ -123,13 +124,21 @@ def _by_spectrum(
     text = f"{situation}; effective rank at 10⁻³ is {rank.measures[EFFECTIVE]:,.0f}"
     if size < 2 * bound:
         text += f", and would be about {later:,.0f} of {2 * bound:,} contexts"
-    is_unused = size >= 2 * bound and (rank.numerical_rank or bound) < AT_BOUND * bound
+    is_unused = size >= 2 * bound and not _is_at(bound, rank.numerical_rank or bound)
     if later <= WELL_BELOW * bound or is_unused:
         return _no(f"{text}: the bound is not what limits this model")
     if size < bound:
         limited = "contexts (--contexts)" if rank.num_contexts < bound else "tokens (free memory)"
         return _cannot_tell(f"{text}: take more {limited}")
     return _cannot_tell(f"{text}: neither well below the bound nor at it")
+
+
+def _is_at(bound: int, rank: float) -> bool:
+    """Whether a rank is at its bound, where one direction may always be missing.
+
+    The last one of a model with a LayerNorm has hardly any weight, which counts if b is below 10.
+    """
+    return rank >= min(AT_BOUND * bound, bound - 1)
 
 
 def continued(rank: RankFacts, num_contexts: int) -> float:
@@ -151,7 +160,7 @@ def _situation(
     if rank.bound is not None:
         if rank.numerical_rank is None:
             return f"the rank is at most {bound:,}"
-        used = "used up" if rank.numerical_rank >= AT_BOUND * bound else "not used up"
+        used = "used up" if _is_at(bound, rank.numerical_rank) else "not used up"
         return f"rank {rank.numerical_rank:,.0f} of at most {bound:,} is {used}"
     text = "no bound is known for this head"
     if mixture is not None:

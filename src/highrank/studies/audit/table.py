@@ -25,6 +25,7 @@ RANDOM = "– random weights"
 # The measures that the answer uses.
 CONTROLLED = ("numerical_rank_float32", EFFECTIVE, FINE)
 LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see the page."
+OWN = "own: the model's number, of as few contexts as the random weights had."
 
 GLOSSARY = (
     ("Matrix", "the contexts × tokens whose log-probabilities have the ranks below"),
@@ -56,9 +57,11 @@ def audit_table(result: AuditResult) -> Group:
         part = slice(start, start + number)
         cells = [(label, *cells[part]) for label, *cells in rows]
         shown.append(_table(names[part], cells, NAME_WIDTHS[number]))
+    has_own = any("(own " in cell for row in rows for cell in row)
+    shown += [Text(line, style="dim italic") for line in ([LEGEND, OWN] if has_own else [LEGEND])]
     quick = ["Quick: rough numbers."] if result.quick else []
-    shown.append(Text(LEGEND, style="dim italic"))
-    return Group(*shown, *map(Text, (*quick, *missing(names, result.models))))
+    notes = (*texts(names, result.models), *quick, *missing(names, result.models))
+    return Group(*shown, *map(Text, notes))
 
 
 def answers(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
@@ -66,6 +69,16 @@ def answers(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
     if len(models) == 1:
         return [models[0].answer.sentence]
     return [f"{name}: {m.answer.sentence}" for name, m in zip(names, models, strict=True)]
+
+
+def texts(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
+    """Which text was read, and by which models where there are several texts."""
+    found: dict[str, list[str]] = {}
+    for name, model in zip(names, models, strict=True):
+        found.setdefault(legible_name(model.text.name), []).append(name)
+    if len(found) == 1:
+        return [f"Text: {text}." for text in found]
+    return [f"Text of {listed(of)}: {text}." for text, of in found.items()]
 
 
 def missing(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
@@ -223,7 +236,10 @@ def _health_rows(models: Sequence[ModelAudit]) -> Rows:
     def dead(model: ModelAudit) -> str:
         return count(None if model.mixture is None else model.mixture.num_dead)
 
-    return _rows(models, {"unargmaxable": unargmaxable, "undecided": undecided, "dead": dead})
+    cells: Cells = {"unargmaxable": unargmaxable, "undecided": undecided}
+    if any(model.mixture for model in models):
+        cells["dead"] = dead
+    return _rows(models, cells)
 
 
 def _rows(models: Sequence[ModelAudit], cells: Cells) -> Rows:
