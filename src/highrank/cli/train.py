@@ -50,7 +50,7 @@ class Options:
     """Threads of the matrix multiplies. Part of bit-for-bit equality."""
     test_batch_size: int = 1
     """Streams of the test at the end; 1 reads it in order, more are faster."""
-    test: bool = True
+    test: Annotated[bool, unless_given("it is done")] = True
     """Leave out the test at the end: `highrank evaluate` measures it later."""
     tensorboard: bool = False
     """Also write the numbers for TensorBoard, into the run's folder."""
@@ -81,7 +81,7 @@ def run_train(arguments: list[str]) -> None:
     corpus = _prepared(Path(first))
     num_train = corpus.header.splits["train"].num_tokens
     options = _parsed(rest, small_for(_corpus_option(corpus), num_train), preset)
-    _print_choice(options.config, corpus)
+    _print_choice(options, corpus)
     _train(options, corpus.name)
 
 
@@ -244,23 +244,29 @@ def _corpus_option(corpus: "Corpus") -> str:
     return corpus.name if folder == corpus_folder(corpus.name).absolute() else str(folder)
 
 
-def _print_choice(config: RunConfig, corpus: "Corpus") -> None:
+def _print_choice(options: Options, corpus: "Corpus") -> None:
     """What the text became, and what is going to be trained on it."""
     import torch
 
     from highrank.build import build_model
 
+    config = options.config
     with torch.device("meta"):
         model = build_model(config, len(corpus.vocabulary))
     size = sum(parameter.numel() for parameter in model.parameters())
     kind, epochs = corpus.header.recipe.tokenizer, config.train.epochs
     sizes = "-".join(map(str, config.model.hidden_sizes))
+    parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
+    length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+    if options.budget is None:
+        length += ". --budget 10m ends in time, --help lists all options."
+    else:
+        length += f" at most, in {options.budget}. --help lists all options."
     plain_console(stderr=True).print(
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens ({kind}) to "
         f"train on, {len(corpus.vocabulary):,} distinct, in {corpus.path}\n"
         f"Preset small: AWD-LSTM {sizes}, head {config.head.kind} with K = "
-        f"{config.head.num_components}, {size / 1e6:.1f} million parameters; {epochs} "
-        f"epoch{'' if epochs == 1 else 's'}. --budget 10m ends in time, --help lists all options."
+        f"{config.head.num_components}, {parameters} parameters; {length}"
     )
 
 
