@@ -81,6 +81,19 @@ def test_the_test_is_timed_on_a_short_piece(batch_size, piece, monkeypatch):
     assert lengths == [20 * batch_size, piece]
 
 
+def test_what_is_neither_a_window_nor_a_validation_counts():
+    clock = Clock(100.0, num_valid=100)
+    clock.seconds = 7.0
+    clock.start_session()
+    clock.add_window(10, 3.0)
+    clock.add_rest(2.0)
+    assert clock.seconds == 10.0
+    clock.add_rest(5.0)
+    assert clock.seconds == 12.0 and clock.window_seconds == 3.0
+    clock.add_window(10, 1.0)
+    assert clock.seconds == 13.0
+
+
 def test_progress_never_goes_back():
     clock = Clock(100.0, num_valid=100)
     clock.add_window(10, 1.0)

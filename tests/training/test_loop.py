@@ -1,5 +1,6 @@
 """Runs: their files, their ends, and that a resumed one is the uninterrupted one."""
 
+import itertools
 import json
 import os
 import signal
@@ -135,6 +136,14 @@ def test_a_budget_ends_the_run_with_everything_saved(config, corpus, tmp_path):
     outcome = Run(endless, corpus, tmp_path / "run", budget=2.0).go()
     assert outcome.reason == "out of time" and outcome.seconds < 60
     assert load(tmp_path / "run")[0].head.num_components == 3
+
+
+def test_saving_takes_of_the_budget(config, corpus, tmp_path, monkeypatch):
+    endless = replace(config, train=replace(config.train, epochs=10**6), finetune=None)
+    # Ten seconds pass between two looks at this clock, whatever training takes.
+    monkeypatch.setattr(loop.time, "perf_counter", itertools.count(0, 10).__next__)
+    run = Run(endless, corpus, tmp_path / "run", budget=60.0)
+    assert run.go().reason == "out of time" and run.trainer.step <= 6
 
 
 def test_a_run_that_is_out_of_time_stays_so(config, corpus, tmp_path):

@@ -20,7 +20,7 @@ LARGEST_TEST = 0.5
 
 
 class Clock:
-    """Seconds of training and validation over all sessions, and the budget of them.
+    """Seconds of a run over all its sessions, and the budget of them.
 
     Args:
         budget: seconds; None for no limit.
@@ -30,6 +30,8 @@ class Clock:
     def __init__(self, budget: float | None, num_valid: int) -> None:
         self.budget, self.num_valid = budget, num_valid
         self.seconds, self.validation_seconds = 0.0, 0.0
+        # `seconds` when this session began.
+        self.session_start = 0.0
         # Of the windows alone: what training takes of the processor, whatever else it does.
         self.window_seconds, self.cpu_seconds = 0.0, 0.0
         self.validated_components = 0
@@ -45,6 +47,17 @@ class Clock:
         elapsed = sum(seconds for _, seconds in self.windows)
         # A coarse clock may not have moved.
         return sum(tokens for tokens, _ in self.windows) / elapsed if elapsed > 0 else None
+
+    def start_session(self) -> None:
+        self.session_start = self.seconds
+
+    def add_rest(self, elapsed: float) -> None:
+        """Count what neither a window nor a validation did: saving, logging, a busy machine.
+
+        Args:
+            elapsed: seconds since the session began.
+        """
+        self.seconds = max(self.seconds, self.session_start + elapsed)
 
     def add_window(self, tokens: int, seconds: float, cpu_seconds: float = 0.0) -> None:
         self.seconds += seconds

@@ -94,9 +94,9 @@ class Run:
     ) -> None:
         """Args:
         folder: is made, or resumed if it has a checkpoint.
-        budget: seconds of training and validation, over all sessions. Schedules then follow the
-            clock, so that the numbers depend on the machine's speed. A resumed run keeps the one
-            it had unless it is given another.
+        budget: seconds of all sessions, without the test. Schedules then follow the clock, so that
+            the numbers depend on the machine's speed. A resumed run keeps the one it had unless it
+            is given another.
         on_event: is given each line of metrics.jsonl.
         """
         train, self.valid = corpus.split("train"), corpus.split("valid")
@@ -209,10 +209,12 @@ class Run:
             save_model(self.folder / MODEL_FILE, self.trainer.best_state)
 
     def _train(self, pause_when: Callable[[], bool], validate_when: Callable[[], bool]) -> str:
-        trainer, saved = self.trainer, time.monotonic()
+        trainer, saved, start = self.trainer, time.monotonic(), time.perf_counter()
+        self.clock.start_session()
         if trainer.step == 0:
             self.save()
         while True:
+            self.clock.add_rest(time.perf_counter() - start)
             if trainer.is_stage_over:
                 if trainer.is_finetuning or trainer.config.finetune is None:
                     return "finished"
