@@ -149,6 +149,12 @@ def test_health_of_a_mixture_is_shown(page):
     assert found == ("1", "as the days go by 0", "the", "0.90")
 
 
+def test_punctuation_stays_with_the_name_before_it(result):
+    html = audit_page(result)
+    assert '<span class="name">softmax-0;</span>' in html
+    assert '<span class="name">mos-0.</span>' in html and "</span>:" not in html
+
+
 def test_where_it_comes_from_is_named(page, make):
     text = text_of(page)
     for words in ("penn-treebank/test", "abababababab", "82,430", "0123456789ab", "2 min 10 s"):
