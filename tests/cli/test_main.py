@@ -82,6 +82,11 @@ def test_a_terminal_without_unicode_gets_all_in_ascii(arguments, tmp_path):
     assert (done.returncode, done.stderr) == (0, b"") and done.stdout.isascii()
 
 
+def test_powers_of_ten_are_legible_in_ascii(monkeypatch, capsys):
+    run(monkeypatch, capsys, "--version")
+    assert "ε = 10⁻³".encode("ascii", "highrank") == b"\\u03b5 = 10^-3"
+
+
 def test_a_path_that_is_no_text_is_escaped(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "highrank", "generate", b"caf\xe9"],

@@ -27,7 +27,10 @@ COMMANDS = {
 }
 # Commands that have commands: `highrank bench loss`. The module's table of them.
 GROUPS = {"data": "CORPORA", "bench": "BENCHMARKS"}
-DESCRIPTION = "Output layers of language models beyond one softmax. Start with `highrank demo`."
+DESCRIPTION = (
+    "Output layers of language models beyond one softmax. Start with `highrank demo`.\n\n"
+    "`highrank --version` prints the version."
+)
 RENAMED = {
     "train": {
         "--valid-columns": "--valid-batch-size",
@@ -41,6 +44,8 @@ RENAMED = {
 }
 # Signs of our own texts for terminals that have none but ASCII.
 ASCII = {"–": "-", "−": "-", "…": "...", "’": "'", "·": "*", "×": "x", "±": "+-", "→": "->"}
+# 10⁻³ becomes 10^-3.
+ASCII |= {"⁻": "^-", **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))}
 
 
 def main() -> None:
