@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from highrank.ops.numerics import autocast_dtype
 from highrank.ops.tracing import in_torch_func, is_traced
 
 
@@ -34,7 +35,7 @@ def mixed(values: Tensor, gate: Tensor) -> Tensor:
 def mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor) -> Tensor:
     """`mixed(context @ weight.T, σ(gate @ gate_weight.T))` (n, X), in the memory of the products.
 
-    Gradients are made there, too: a second backward pass is refused by autograd.
+    Gradients are made there, too; a second backward pass makes the products anew.
 
     Args:
         context: (n, K, E), K a power of two.
@@ -42,7 +43,7 @@ def mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: T
         gate: (n, K-1, G).
         gate_weight: (X, G).
     """
-    if is_traced(context) or in_torch_func():
+    if autocast_dtype(context.device) is not None or is_traced(context) or in_torch_func():
         return mixed(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
     found: Tensor = _MixedProducts.apply(context, weight, gate, gate_weight)
     return found
@@ -65,24 +66,33 @@ def _nodes(values: Tensor, opened: Tensor) -> Iterator[tuple[Tensor, Tensor, Ten
         stride *= 2
 
 
+def _differences(
+    context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What children differ by where the first ones were, the result in the last place; gates."""
+    values = F.linear(context, weight)  # (n, K, X)
+    opened = F.linear(gate, gate_weight).sigmoid_()  # (n, K-1, X)
+    for first, second, part in _nodes(values, opened):
+        first.sub_(second)
+        second.addcmul_(part, first)
+    return values, opened
+
+
 class _MixedProducts(Function):
     @staticmethod
-    def forward(
-        ctx: Any, context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor
-    ) -> Tensor:
-        values = F.linear(context, weight)  # (n, K, X)
-        opened = F.linear(gate, gate_weight).sigmoid_()  # (n, K-1, X)
-        for first, second, part in _nodes(values, opened):
-            # From here on, what two children differ by is where the first one was.
-            first.sub_(second)
-            second.addcmul_(part, first)
-        ctx.save_for_backward(context, weight, gate, gate_weight, values, opened)
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        values, opened = _differences(*tensors)
+        ctx.tables = values, opened
         return values[:, -1].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        context, weight, gate, gate_weight, values, opened = ctx.saved_tensors
+        context, weight, gate, gate_weight = ctx.saved_tensors
+        # Handed over, since they are overwritten.
+        tables, ctx.tables = ctx.tables, None
+        values, opened = tables or _differences(context, weight, gate, gate_weight)
         values[:, -1] = upstream
         for difference, of_node, part in reversed(list(_nodes(values, opened))):
             of_first = of_node * part
