@@ -218,7 +218,6 @@ class Run:
         if trainer.step == 0:
             self.save()
         while True:
-            self.clock.add_rest(time.perf_counter() - start)
             if trainer.is_stage_over:
                 if trainer.is_finetuning or trainer.config.finetune is None:
                     return "finished"
@@ -230,6 +229,8 @@ class Run:
                 is_out_of_time = False
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
+            # Not of a run that has ended: opened again, it keeps its time.
+            self.clock.add_rest(time.perf_counter() - start)
             is_due = self._is_validation_due or validate_when()
             if is_out_of_time or trainer.is_epoch_over or is_due:
                 if not self.validate(is_out_of_time):
