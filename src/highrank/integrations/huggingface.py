@@ -128,6 +128,8 @@ class HuggingFaceModel:
                 use_safetensors=True,
                 torch_dtype="auto",
                 output_loading_info=True,
+                # Where peft is installed, an adapter is looked for, too.
+                adapter_kwargs={"local_files_only": self._options["local_files_only"]},
                 **self._options,
             )
             if missing := sorted(found["missing_keys"]):
