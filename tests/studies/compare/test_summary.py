@@ -109,7 +109,7 @@ def test_a_winner_is_named_with_its_interval(plan, make_records):
 def test_no_difference_is_said_to_be_none_and_the_control_is_taken(plan, make_records):
     text, choice = say(plan, make_records(plan, losses(5.0), losses(4.9995, 1), losses(5.0, 2)))
     assert text.startswith("No difference seen on a text") and "would have been found" in text
-    assert "the bottleneck is not what limits this model" in text
+    assert "nothing here says that the bottleneck limits this model" in text
     assert choice.cell == "softmax-d4" and "MoS, K = 3 (d = 4)" in choice.evidence
 
 
@@ -128,6 +128,31 @@ def test_a_larger_softmax_may_win_where_a_mixture_beats_the_smaller(cells, plan,
     assert text.startswith("One softmax with d = 8 wins on a text")
     assert "With d = 4 the bottleneck matters" in text and "a softmax of d = 8 does without" in text
     assert choice.cell == "softmax-d8"
+
+
+@pytest.mark.parametrize(
+    ("levels", "matters"),
+    [((5.0, 4.8, 4.8), False), ((5.0, 4.7, 4.8), True), ((5.0, 4.9, 4.8), False)],
+)
+def test_an_adaptive_mixture_must_beat_an_adaptive_softmax(
+    make_plan, make_records, levels, matters
+):
+    plan = make_plan("adaptive-mos", "adaptive-softmax", seeds=(0, 1, 2, 3))
+    runs = make_records(plan, *(losses(level, cell) for cell, level in enumerate(levels)))
+    text, _ = say(plan, runs)
+    assert ("The bottleneck matters" in text) == matters
+    mixture = summarise_regime(plan, runs, "tokens").rows[1]
+    assert mixture.single_label == "Adaptive softmax" and mixture.valid.verdict == "better"
+    table = np.array([losses(level, cell) for cell, level in enumerate(levels)])
+    want = analyse(table, [(1, 2)], [(1, 0), (1, 2)])
+    assert mixture.single == want.contrasts[0]
+
+
+def test_an_adaptive_mixture_alone_says_nothing_of_the_bottleneck(make_plan, make_records):
+    plan = make_plan("adaptive-mos", seeds=(0, 1, 2, 3))
+    text, _ = say(plan, make_records(plan, losses(5.0), losses(4.7, 1)))
+    assert text.startswith("Adaptive MoS, K = 3 (d = 4) beats the control")
+    assert "The bottleneck matters" not in text
 
 
 def test_one_seed_names_no_winner(make_plan, make_records):

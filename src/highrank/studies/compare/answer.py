@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from highrank.studies.compare.cell import Cell
+from highrank.studies.compare.cell import Cell, has_components
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
 from highrank.studies.compare.source import LANGUAGES
@@ -84,15 +84,15 @@ def _finding(regime: Regime, corpus: str) -> str:
 def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     """Whether mixtures, which have no bound of rank, win for each token."""
     regime = next((one for one in regimes if one.name == "tokens"), None)
-    mixtures = {c.name for c in plan.cells if c.num_components > 1 and c.config.head.kind != "moc"}
+    mixtures = {cell.name for cell in plan.cells if cell.is_mixture}
     rows = [row for row in regime.rows if row.name in mixtures] if regime is not None else []
     if not rows or regime is None:
         return ""
-    better = [row for row in rows if row.valid is not None and row.valid.verdict == "better"]
+    better = [row for row in rows if row.single is not None and row.single.verdict == "better"]
     if not better:
         return (
-            "At equal tokens no mixture is seen to be better than one softmax: the bottleneck is "
-            "not what limits this model on this text."
+            "At equal tokens no mixture is seen to be better than one softmax: nothing here says "
+            "that the bottleneck limits this model on this text."
         )
     best = min(better, key=lambda row: row.valid_loss)
     if regime.contrast is not None and regime.contrast.verdict == "worse":
@@ -101,10 +101,11 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
             f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "
             f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
         )
-    assert best.valid is not None
+    assert best.single is not None
     return (
         f"The bottleneck matters here: at equal tokens {best.label} (d = {best.embedding_size}) "
-        f"is {percent(best.valid.difference)} better than one softmax of that d."
+        f"is {percent(best.single.difference)} better than one softmax of that d "
+        f"({best.single_label})."
     )
 
 
@@ -154,7 +155,7 @@ def recommend(
     return Recommendation(
         cell=name,
         text=f"{chosen.label}{number}, d = {cell.embedding_size}",
-        command="" if plan.corpus in LANGUAGES else command(plan, cell),
+        command="" if plan.corpus in LANGUAGES else command(plan, cell, chosen.name),
         evidence=reason,
     )
 
@@ -171,15 +172,16 @@ def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:
     ]
 
 
-def command(plan: Plan, cell: Cell) -> str:
-    """What trains this head with this network."""
+def command(plan: Plan, cell: Cell, row: str) -> str:
+    """What trains this head with this network, and evaluates it where that makes the row."""
     model, head = cell.config.model, cell.config.head
     sizes = " ".join(map(str, model.hidden_sizes))
     text = (
         f"highrank train small --corpus {plan.corpus} --head.kind {head.kind} --head.grow-at None"
     )
-    if "components" in cell.name or cell.num_components > 1:
+    if has_components(head.kind):
         text += f" --head.num-components {cell.num_components}"
     for name, value in head.options.items():
         text += f" --head.{name.replace('_', '-')} {value}"
-    return f"{text} --model.embedding-size {cell.embedding_size} --model.hidden-sizes {sizes}"
+    text += f" --model.embedding-size {cell.embedding_size} --model.hidden-sizes {sizes}"
+    return text if row == cell.name else f"{text}; then highrank evaluate RUN --cache --search"

@@ -22,6 +22,8 @@ from highrank.heads.extra import ExtendedMixture
 TIED, REPEAT = "tied-softmax", "repeat"
 # What a mixture of one component is.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
+# One softmax, whose log-probabilities have a bounded rank, and nothing else.
+SINGLE = ("softmax", "adaptive-softmax")
 TOLERANCE = 0.01
 SMALLEST_LAYER = 4
 # A repeated control has other seeds.
@@ -59,6 +61,16 @@ class Cell:
     @property
     def is_control(self) -> bool:
         return self.role == "control"
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one softmax, with the context of the others."""
+        return self.config.head.kind in SINGLE and self.role != "other context"
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether it mixes softmaxes, so that no rank is out of its reach."""
+        return self.num_components > 1 and self.config.head.kind != "moc"
 
     @property
     def context_size(self) -> int:

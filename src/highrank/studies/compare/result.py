@@ -30,6 +30,9 @@ class Row:
     valid: Contrast | None
     """Against the control of the same d; None for the control itself, or with one seed."""
     test: Contrast | None
+    single: Contrast | None = None
+    """Of a mixture, on valid: against the best single softmax of the same d, adaptive or not."""
+    single_label: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

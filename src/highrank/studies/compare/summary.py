@@ -1,8 +1,9 @@
 """From runs to rows: means, differences from the control, costs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ class Measured:
     """By seed."""
     is_control: bool
 
+    @property
+    def is_adaptive(self) -> bool:
+        return self.cell.config.head.kind.startswith("adaptive")
+
 
 def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regime | None:
     """Rows and differences at equal tokens or at equal time; None if nothing was measured."""
@@ -45,6 +50,7 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
         if not one.is_control and one.cell.embedding_size in controls
     ]
     found, on_test = analyse(valid, pairs), analyse(test, pairs)
+    singles = _against_singles(valid, measured)
     order = valid.mean(1).argsort()
     best = int(order[0])
     best_control = next((int(i) for i in order if measured[i].is_control), best)
@@ -53,12 +59,11 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
         amount=plan.num_tokens if regime == "tokens" else plan.cpu_seconds or 0.0,
         seeds=tuple(seeds),
         rows=tuple(
-            _row(
-                one,
-                valid[i],
-                test[i],
-                None if found is None else _of(found.contrasts, pairs, i),
-                None if on_test is None else _of(on_test.contrasts, pairs, i),
+            replace(
+                _row(one, valid[i], test[i]),
+                valid=None if found is None else _of(found.contrasts, pairs, i),
+                test=None if on_test is None else _of(on_test.contrasts, pairs, i),
+                **singles.get(i, {}),
             )
             for i, one in enumerate(measured)
         ),
@@ -105,13 +110,8 @@ def _complete(measured: list[Measured], seeds: Sequence[int]) -> tuple[list[Meas
     return [one for one in measured if seed in one.marks], [seed]
 
 
-def _row(
-    one: Measured,
-    valid: NDArray[np.float64],
-    test: NDArray[np.float64],
-    contrast: Contrast | None,
-    on_test: Contrast | None,
-) -> Row:
+def _row(one: Measured, valid: NDArray[np.float64], test: NDArray[np.float64]) -> Row:
+    """Without the differences."""
     marks, has_spread = list(one.marks.values()), len(valid) > 1
     return Row(
         name=one.name,
@@ -126,13 +126,46 @@ def _row(
         gap=float(np.mean([mark.gap for mark in marks])),
         tokens=float(np.mean([mark.tokens for mark in marks])),
         cpu_seconds=float(np.mean([mark.cpu_seconds for mark in marks])),
-        valid=contrast,
-        test=on_test,
+        valid=None,
+        test=None,
     )
 
 
 def _of(contrasts: Sequence[Contrast], pairs: Sequence[Pair], index: int) -> Contrast | None:
     return next((c for c, (i, _) in zip(contrasts, pairs, strict=True) if i == index), None)
+
+
+def _against_singles(
+    valid: NDArray[np.float64], measured: Sequence[Measured]
+) -> dict[int, dict[str, Any]]:
+    """What says whether the bottleneck matters: each mixture against the best single softmax.
+
+    An adaptive mixture may beat the control because it is adaptive: an adaptive softmax counts,
+    too, and without one an adaptive mixture says nothing. As the softmax is chosen by looking, all
+    such pairs count.
+    """
+    means, found = valid.mean(1), {}
+    singles = [
+        i for i, one in enumerate(measured) if one.cell.is_single and one.name == one.cell.name
+    ]
+    mixtures = [i for i, one in enumerate(measured) if one.cell.is_mixture]
+    family = [
+        (i, j)
+        for i in mixtures
+        for j in singles
+        if measured[i].cell.embedding_size == measured[j].cell.embedding_size
+    ]
+    for i in mixtures:
+        others = [j for mixture, j in family if mixture == i]
+        is_known = any(measured[j].is_adaptive for j in others)
+        if not others or (measured[i].is_adaptive and not is_known):
+            continue
+        best = min(others, key=means.__getitem__)
+        analysis = analyse(valid, [(i, best)], family)
+        if analysis is not None:
+            contrast = analysis.contrasts[0]
+            found[i] = {"single": contrast, "single_label": measured[best].label}
+    return found
 
 
 def _best_contrast(
