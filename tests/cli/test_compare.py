@@ -30,7 +30,7 @@ def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_pat
     assert code == 0, errors
     assert "The plan" in errors and "2 cells × 2 seeds" in errors
     folder = tmp_path / "compare-tale-1"
-    assert {"plan.json", "report.html", "report.json", "report.csv"} <= {
+    assert {"plan.json", "report.html", "report.json", "report.csv", "report.png"} <= {
         path.name for path in folder.iterdir()
     }
     result = json.loads(out)

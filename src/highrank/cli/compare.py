@@ -74,7 +74,7 @@ class Options:
     resume: Annotated[Path | None, unless_given("a new comparison", "FOLDER")] = None
     """Continue this comparison; finished runs are kept."""
     out: Annotated[Path | None, unless_given("report.html in its folder", "FILE")] = None
-    """Where the page goes; JSON and CSV of the same name stand beside it."""
+    """Where the page goes; JSON, CSV and PNG of the same name stand beside it."""
     plan: bool = False
     """Print the plan, and stop."""
     json: bool = False
@@ -216,7 +216,7 @@ def _run(plan: "Plan", folder: Path, options: Options) -> None:
 
 def _report(plan: "Plan", folder: Path, options: Options, elapsed: float) -> None:
     from highrank.studies.compare.measure import summarise
-    from highrank.studies.compare.page import compare_csv, compare_page
+    from highrank.studies.compare.page import compare_csv, compare_page, compare_picture
     from highrank.studies.compare.table import compare_table
 
     result, page = summarise(plan, folder, elapsed), options.out or folder / "report.html"
@@ -228,6 +228,8 @@ def _report(plan: "Plan", folder: Path, options: Options, elapsed: float) -> Non
     table = compare_csv(result)
     write_atomically(page.with_suffix(".csv"), lambda new: new.write_text(table, "utf-8"))
     write_outputs(result, compare_page(result, shlex.join(["highrank", *sys.argv[1:]])), page)
+    if result.regimes:
+        compare_picture(result, page.with_suffix(".png"))
     if not options.json:
         plain_console().print(f"The page with pictures: {page.absolute().as_uri()}")
 

@@ -99,7 +99,7 @@ def test_the_report_has_every_cell(written, folder):
     for words in ("Equal tokens", "Equal time", "control + cache", "MoS, K = 3", "Recommended"):
         assert words in text
     page = compare_page(result, "highrank compare tiny")
-    assert result.answer.split(":")[0] in page and page.count("<svg") == 5
+    assert result.answer.split(":")[0] in page and page.count("<svg") == 9
     assert "highrank compare tiny" in page and "http-equiv" in page
     rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
     # Two regimes, two seeds; the control has two more with the cache.

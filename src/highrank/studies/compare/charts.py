@@ -1,4 +1,4 @@
-"""The pictures of a comparison: learning curves, loss against K and d, rank, cost."""
+"""The pictures of a comparison: learning curves, rank and loss, cost."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from highrank.report.figure import Axis, Lines, Mark, Series
 from highrank.report.theme import Style
 from highrank.studies.compare.curve import break_even, mean_loss_at
-from highrank.studies.compare.result import CellResult, CompareResult, Regime, Row
+from highrank.studies.compare.result import CellResult, CompareResult, Regime
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
@@ -39,7 +39,7 @@ def perplexity_of(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-def _perplexities(values: Sequence[float], title: str = "perplexity, valid") -> Axis:
+def perplexities(values: Sequence[float], title: str = "perplexity, valid") -> Axis:
     """A logarithmic axis with the round numbers around the data."""
     low, high = min(values), max(values)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
@@ -77,79 +77,8 @@ def learning_chart(result: CompareResult, by: str) -> Lines | None:
     return Lines(
         series=tuple(series),
         x=Axis(label=title, is_log=True),
-        y=_perplexities([y for line in series for y in line.y]),
+        y=perplexities([y for line in series for y in line.y]),
     )
-
-
-def sweep_chart(result: CompareResult, regime: Regime, by: str) -> Lines | None:
-    """Loss on valid against K, or against d, with the intervals of the difference to the control.
-
-    Args:
-        by: "components" or "size". None where nothing varies.
-    """
-    rows = {row.name: row for row in regime.rows}
-    cells = [cell for cell in result.cells if cell.name in rows and cell.role != "other context"]
-    groups: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        groups.setdefault(_group(cell, by), []).append(cell)
-    if by == "components":
-        controls = {cell.embedding_size: cell for cell in cells if cell.role == "control"}
-        groups = {
-            name: [controls[some[0].embedding_size], *some]
-            for name, some in groups.items()
-            if some[0].role != "control" and some[0].embedding_size in controls
-        }
-    value = _components if by == "components" else _size
-    groups = {name: some for name, some in groups.items() if len({*map(value, some)}) > 1}
-    wanted = 3 if by == "components" else 2
-    if not groups or max(map(len, groups.values())) < wanted:
-        return None
-    series = []
-    for count, (name, some) in enumerate(groups.items()):
-        some = sorted(some, key=value)
-        found = [rows[cell.name] for cell in some]
-        series.append(
-            Series(
-                label=name,
-                x=[value(cell) for cell in some],
-                y=[perplexity_of(row.valid_loss) for row in found],
-                style=Style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)]),
-                intervals=[_interval(row) for row in found],
-            )
-        )
-    ticks = tuple(sorted({x for line in series for x in line.x}))
-    title = "components, K" if by == "components" else "d"
-    ends = [end for line in series for pair in line.intervals for end in pair]
-    return Lines(
-        series=tuple(series),
-        x=Axis(label=title, is_log=True, ticks=ticks),
-        y=_perplexities([*ends, *(y for line in series for y in line.y)]),
-    )
-
-
-def _group(cell: CellResult, by: str) -> str:
-    """Cells that differ in K, or in d, alone."""
-    name = cell.label.replace(f", K = {cell.num_components}", "") if by == "components" else ""
-    if by == "components":
-        return f"{name}, d = {cell.embedding_size}"
-    return cell.label
-
-
-def _components(cell: CellResult) -> int:
-    return cell.num_components
-
-
-def _size(cell: CellResult) -> int:
-    return cell.embedding_size
-
-
-def _interval(row: Row) -> tuple[float, float]:
-    """Of the perplexity, around its own value; a control has none."""
-    if row.valid is None:
-        here = perplexity_of(row.valid_loss)
-        return here, here
-    control = row.valid_loss - row.valid.difference
-    return perplexity_of(control + row.valid.low), perplexity_of(control + row.valid.high)
 
 
 def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
@@ -171,7 +100,7 @@ def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
     return Lines(
         series=series,
         x=Axis(label="effective rank, ε = 10⁻³", is_log=True),
-        y=_perplexities([line.y[0] for line in series]),
+        y=perplexities([line.y[0] for line in series]),
     )
 
 

@@ -9,9 +9,10 @@ from highrank.report.figure import Lines, describe, draw, save_png, to_svg
 from highrank.report.formats import duration, environment_text
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.compare.answer import TITLES, amount_text
-from highrank.studies.compare.charts import cost_chart, learning_chart, rank_chart, sweep_chart
+from highrank.studies.compare.charts import cost_chart, learning_chart, rank_chart
 from highrank.studies.compare.record import Mark
 from highrank.studies.compare.result import CompareResult, Regime
+from highrank.studies.compare.sweeps import sweep_charts
 from highrank.studies.compare.table import (
     cell_rows,
     cost_rows,
@@ -22,6 +23,9 @@ from highrank.studies.compare.table import (
 )
 
 SIZE = (7.0, 4.4)
+SWEEPS = {"components": "The number of components", "size": "The size d"}
+# Charts of a sweep that a picture shows: loss, gap and rank.
+NUM_PICTURED = 3
 MARK_FIELDS = tuple(Mark.__dataclass_fields__)
 
 
@@ -32,9 +36,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         command: what was typed, for those who want to repeat it.
     """
     main = result.regimes[-1] if result.regimes else None
-    sweeps = (
-        [] if main is None else [sweep_chart(result, main, by) for by in ("components", "size")]
-    )
+    sweeps = {} if main is None else {by: sweep_charts(result, main, by) for by in SWEEPS}
     return render(
         "studies/compare/page.html.j2",
         title=f"Output layers on {result.corpus}",
@@ -49,7 +51,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         cells=_table(CELL_TITLES, cell_rows(result), 2) if main is not None else None,
         costs=_table(COST_TITLES, cost_rows(result), 2) if result.costs else None,
         learning=_figures(*(learning_chart(result, by) for by in ("tokens", "seconds"))),
-        sweeps=_figures(*sweeps),
+        sweeps=[(SWEEPS[by], _sweep(charts)) for by, charts in sweeps.items() if charts],
         rank=_figures(None if main is None else rank_chart(result, main)),
         cost=_figures(cost_chart(result)),
     )
@@ -122,13 +124,30 @@ def _figures(*charts: Lines | None) -> list[Figure]:
     ]
 
 
+def _sweep(charts: Sequence[Lines]) -> list[Figure]:
+    caption = "Vertical lines: 95 % intervals of the difference to the control of the same d."
+    titles = (chart.y.label.split(":")[0].split(",")[0] for chart in charts)
+    return [
+        Figure(
+            svg=to_svg(draw(chart)),
+            description=describe(chart),
+            title=f"{title[0].upper()}{title[1:]}",
+            caption="" if count else caption,
+        )
+        for count, (chart, title) in enumerate(zip(charts, titles, strict=True))
+    ]
+
+
 def compare_picture(result: CompareResult, path: Path) -> None:
-    """Write the learning curves against tokens and against CPU seconds as a PNG."""
-    found = [learning_chart(result, by) for by in ("tokens", "seconds")]
-    charts = [chart for chart in found if chart is not None]
+    """Write the most telling charts as a PNG: what K or d does, else the learning curves."""
+    swept = [sweep_charts(result, result.regimes[-1], by) for by in SWEEPS if result.regimes]
+    curves = [learning_chart(result, by) for by in ("tokens", "seconds")]
+    charts = next((some[:NUM_PICTURED] for some in swept if some), None)
+    if charts is None:
+        charts = [chart for chart in curves if chart is not None]
     if not charts:
         raise ValueError("a picture must show at least one validation, got none")
-    save_png(draw(*charts, size=(6.0, 4.6), margin=0.1), path)
+    save_png(draw(*charts, size=(12.0 / len(charts), 4.6), margin=0.1), path)
 
 
 def compare_csv(result: CompareResult) -> str:
