@@ -114,6 +114,8 @@ LANGUAGE = Comparison(
     hidden_sizes=(96, 64),
     budget="2.5m",
 )
+# A softmax with d = 31 represents the language of rank 32.
+LANGUAGE_SIZES = {"factorised": (8, 31)}
 DEFAULT_TEXT = Comparison(
     corpus="sotu", hidden_sizes=(96, 64), embedding=(32,), max_tokens=200_000, budget="2.5m"
 )
@@ -127,7 +129,15 @@ COMPARISONS: dict[str, Callable[[], Comparison]] = {
     "paper-ablation-ptb-small": lambda: replace(
         SMALL, heads=("tied-softmax", "moc", "mos"), components=(5,)
     ),
-    "paper-k-sweep-ptb-small": lambda: replace(SMALL, heads=("mos",), components=(2, 3, 5, 8)),
+    # Few tokens, read several times: otherwise there is no gap to see.
+    "paper-k-sweep-ptb-small": lambda: replace(
+        SMALL,
+        heads=("mos",),
+        components=(3, 5, 10, 15),
+        embedding=(32,),
+        max_tokens=100_000,
+        budget="30m",
+    ),
 }
 
 
@@ -136,5 +146,5 @@ def comparison_of(name: str) -> Comparison:
     if name in COMPARISONS:
         return COMPARISONS[name]()
     if name in LANGUAGES:
-        return replace(LANGUAGE, corpus=name)
+        return replace(LANGUAGE, corpus=name, embedding=LANGUAGE_SIZES.get(name, (8,)))
     return replace(SMALL if name == "penn-treebank" else Comparison(corpus=name), corpus=name)
