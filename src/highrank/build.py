@@ -215,6 +215,7 @@ def _check_stage(name: str, stage: StageConfig) -> None:
     _positive(f"{name}.lr", stage.lr)
     _positive(f"{name}.clip", stage.clip)
     _at_least(0.0, f"{name}.weight-decay", stage.weight_decay)
+    _at_least(0, f"{name}.warmup-steps", stage.warmup_steps)
     _at_least(1, f"{name}.epochs", stage.epochs)
     if stage.average_power is not None:
         _at_least(0.0, f"{name}.average-power", stage.average_power)

@@ -76,6 +76,8 @@ class StageConfig:
     """Learning rate. In a window it is scaled by the window's length."""
     weight_decay: float = 1.2e-6
     """On every parameter. Added to the gradient (sgd, asgd) or decoupled (adamw)."""
+    warmup_steps: int = 0
+    """The learning rate rises linearly over the first so many steps of the run."""
     clip: float = 0.25
     """Largest 2-norm of the gradient over all parameters."""
     epochs: int = 1000

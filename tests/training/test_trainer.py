@@ -80,6 +80,16 @@ def test_the_learning_rate_follows_the_drawn_window_and_the_cosine(config, corpu
         assert made.optimizer.param_groups[0]["lr"] == pytest.approx(want)
 
 
+def test_the_rate_rises_over_the_first_steps(config, corpus):
+    stage = StageConfig(optimizer="adamw", lr=0.1, warmup_steps=4, clip=1.0)
+    batch = replace(config.batch, bptt_std=0.0, bptt_half_probability=0.0)
+    made, rates = trainer(config, corpus, train=stage, batch=batch), []
+    for _ in range(6):
+        made.train_window(0.0)
+        rates.append(made.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+
+
 def test_an_epoch_reads_the_text_once_and_stops_two_rows_before_its_end(config, corpus):
     made, rows = trainer(config, corpus), 0
     while not made.is_epoch_over:

@@ -96,6 +96,13 @@ class Trainer:
         """Mean loss of this epoch's tokens so far, with dropout."""
         return self.epoch_loss.item() / max(1, self.epoch_tokens)
 
+    def _schedule(self, progress: float) -> float:
+        """What the learning rate is multiplied with."""
+        factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if self.stage.anneal else 1.0
+        if self.step < self.stage.warmup_steps:
+            factor *= (self.step + 1) / self.stage.warmup_steps
+        return factor
+
     def train_window(self, progress: float) -> int:
         """One update; returns its number of tokens.
 
@@ -106,8 +113,7 @@ class Trainer:
             self._grow()
         self.model.train()
         length = self._draw_bptt()
-        factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if self.stage.anneal else 1.0
-        lr = self.stage.lr * factor * length / self.config.batch.bptt
+        lr = self.stage.lr * self._schedule(progress) * length / self.config.batch.bptt
         length = min(length, len(self.data) - 1 - self.row)
         tokens = self.data[self.row : self.row + length]  # (T, B)
         target = self.data[self.row + 1 : self.row + 1 + length]  # (T, B)
