@@ -45,7 +45,7 @@ class Options:
     """E, the d of the paper."""
     seeds: int = 3
     """Runs of each cell. One seed decides nothing."""
-    budget: str = "15m"
+    budget: str = "12m"
     """Time for everything: 90s, 20m, 1.5h."""
     equal: tuple[Literal["parameters", "context", "time", "tokens"], ...] = ()
     """What is the same for all: parameters, through the layers before the last; context, D and E;
@@ -128,7 +128,7 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
         Options,
         prog=f"highrank compare {name or ''}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
-        "Your own text or a corpus comes first: highrank compare my.txt --budget 15m\n\n"
+        "Your own text or a corpus comes first: highrank compare my.txt --budget 12m\n\n"
         f"Or a preset:\n\n{newline.join(COMPARISONS)}",
         default=default,
         args=arguments,

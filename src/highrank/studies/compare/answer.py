@@ -102,10 +102,20 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
             f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
         )
     assert best.single is not None
+    sizes = sorted({cell.embedding_size for cell in plan.cells})
+    # A larger softmax that was measured, and lost, leaves the bound of rank as the reason.
+    is_certain = regime.contrast is not None and len(sizes) > 1
+    text = (
+        f"The bottleneck {'matters' if is_certain else 'may matter'} here: at equal tokens "
+        f"{best.label} (d = {best.embedding_size}) is {percent(best.single.difference)} better "
+        f"than one softmax of that d ({best.single_label})."
+    )
+    if is_certain:
+        return text
+    larger = 2 * best.embedding_size
     return (
-        f"The bottleneck matters here: at equal tokens {best.label} (d = {best.embedding_size}) "
-        f"is {percent(best.single.difference)} better than one softmax of that d "
-        f"({best.single_label})."
+        f"{text} Whether it is the bound of rank, a larger softmax tells: --embedding "
+        f"{best.embedding_size} {larger}."
     )
 
 
@@ -176,9 +186,7 @@ def command(plan: Plan, cell: Cell, row: str) -> str:
     """What trains this head with this network, and evaluates it where that makes the row."""
     model, head = cell.config.model, cell.config.head
     sizes = " ".join(map(str, model.hidden_sizes))
-    text = (
-        f"highrank train small --corpus {plan.corpus} --head.kind {head.kind} --head.grow-at None"
-    )
+    text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
     if has_components(head.kind):
         text += f" --head.num-components {cell.num_components}"
     for name, value in head.options.items():

@@ -42,7 +42,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         title=f"Output layers on {result.corpus}",
         answer=result.answer,
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
-        f"{duration(result.elapsed)}",
+        f"{duration(sum(run.cpu_seconds for run in result.runs))} of CPU time in training",
         result=result,
         command=command,
         environment=environment_text(result.environment),

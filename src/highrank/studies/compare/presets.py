@@ -30,12 +30,12 @@ class Comparison:
     """What is compared on what, as the command's defaults."""
 
     corpus: str
-    heads: tuple[str, ...] = ("tied-softmax", "mos", "pointer")
+    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
     components: tuple[int, ...] = (4,)
     embedding: tuple[int, ...] = (64,)
     hidden_sizes: tuple[int, ...] = (256, 192)
     seeds: int = 3
-    budget: str = "15m"
+    budget: str = "12m"
     equal: tuple[str, ...] = ("parameters", "context", "tokens")
     max_tokens: int | None = None
     is_paper_size: bool = False
