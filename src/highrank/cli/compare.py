@@ -137,6 +137,7 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
 
 
 def _compare(comparison: "Comparison", options: Options) -> None:
+    from highrank.report.formats import printable
     from highrank.run import new_run
     from highrank.studies.compare.plan import write_plan
     from highrank.studies.compare.question import make_plan
@@ -148,6 +149,7 @@ def _compare(comparison: "Comparison", options: Options) -> None:
     wide_console(stderr=True).print(plan_table(plan))
     if options.plan:
         return
+    plan = replace(plan, command=printable(shlex.join(["highrank", *sys.argv[1:]])))
     folder = new_run(options.runs, f"compare-{Path(question.corpus).name}")
     write_plan(plan, folder)
     _run(plan, folder, options)
@@ -227,7 +229,7 @@ def _report(plan: "Plan", folder: Path, options: Options, elapsed: float) -> Non
         wide_console().print(compare_table(result))
     table = compare_csv(result)
     write_atomically(page.with_suffix(".csv"), lambda new: new.write_text(table, "utf-8"))
-    write_outputs(result, compare_page(result, shlex.join(["highrank", *sys.argv[1:]])), page)
+    write_outputs(result, compare_page(result, plan.command), page)
     if result.regimes:
         compare_picture(result, page.with_suffix(".png"))
     if not options.json:

@@ -49,6 +49,8 @@ class Plan:
     device: str = "cpu"
     is_search: bool = False
     """Whether cells are dropped on the way."""
+    command: str = ""
+    """What was typed, for the report."""
 
     @property
     def regimes(self) -> tuple[str, ...]:
