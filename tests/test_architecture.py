@@ -17,7 +17,7 @@ LAYERS = (  # noqa: SIM905
 # Only the command line knows them: deleting one touches nothing else.
 LEAVES = ("studies", "explorer")
 # The files of a study that show its numbers; all others measure.
-SHOWING = ("page", "charts", "table")
+SHOWING = ("page", "charts", "sweeps", "table")
 # Each heavy dependency has one home.
 HOMES = {
     "triton": "ops",

@@ -29,8 +29,8 @@ PANEL = (4.4, 3.5)
 FONT_SIZE = 12
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
-# More labels than these take several rows of the legend.
-MOST_LABELS = 5
+# Inches of the legend's line and gaps, and of a letter of its labels.
+LEGEND_LINE, LEGEND_LETTER = 0.62, 0.094
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +123,22 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
             handles,
             order,
             loc="outside upper left",
-            ncols=len(order) if len(order) <= MOST_LABELS else 2 * len(charts),
+            ncols=_num_columns(order, size[0] * len(charts)),
             borderaxespad=margin * 72 / FONT_SIZE,
         )
     return figure
+
+
+def _num_columns(labels: Sequence[str], width: float) -> int:
+    """As many as fit beside each other."""
+    for count in range(len(labels), 1, -1):
+        # Labels fill the columns from the top.
+        rows = math.ceil(len(labels) / count)
+        columns = [labels[start : start + rows] for start in range(0, len(labels), rows)]
+        letters = sum(max(map(len, column)) for column in columns)
+        if len(columns) * LEGEND_LINE + letters * LEGEND_LETTER <= width:
+            return count
+    return 1
 
 
 def to_svg(figure: "Figure") -> str:

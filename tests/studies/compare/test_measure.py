@@ -100,7 +100,10 @@ def test_the_report_has_every_cell(written, folder):
         assert words in text
     page = compare_page(result, "highrank compare tiny")
     assert result.answer.split(":")[0] in page and page.count("<svg") == 9
-    assert "highrank compare tiny" in page and "http-equiv" in page
+    assert "compare</span> <span" in page and "http-equiv" in page
+    # Heads are explained, and a run that has just begun to learn is called so.
+    assert "What it is: " in text and "<dd>K softmaxes that share one output embedding" in page
+    assert "At equal tokens each run has read" in text
     rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
     # Two regimes, two seeds; the control has two more with the cache.
     assert len(rows) == 4 * 4 + 4
@@ -112,7 +115,8 @@ def test_the_report_has_every_cell(written, folder):
 
 def test_the_plan_is_printed_before_it_runs(make_plan):
     text = printed(plan_table(make_plan("mos", cpu_seconds=0.5)))
-    assert "2 cells × 2 seeds, measured at 1,200 tokens, and at 0 CPU seconds" in text.replace(
-        "\n", " "
+    assert (
+        "2 cells × 2 seeds, to be measured at 1,200 tokens, and at 0 CPU seconds"
+        in text.replace("\n", " ")
     )
     assert "control, K = 1" in text and "24-16" in text

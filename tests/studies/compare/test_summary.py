@@ -94,7 +94,7 @@ def test_a_head_pays_if_it_wins_more_than_the_control_would_in_its_time(
 def say(plan, runs):
     regime = summarise_regime(plan, runs, "tokens")
     costs = summarise_costs(plan, runs, regime)
-    return answer(plan, [regime], True, "a text"), recommend(plan, [regime], costs)
+    return answer(plan, [regime], True, "a text"), recommend(plan, [regime], costs, 10_000)
 
 
 def test_a_winner_is_named_with_its_interval(plan, make_records):

@@ -1,8 +1,11 @@
 """What a comparison says, in sentences: the answer, and which head to take."""
 
+import inspect
 import math
 from collections.abc import Sequence
 
+from highrank.heads import head_class
+from highrank.presets.small import small_for
 from highrank.studies.compare.cell import Cell, has_components
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
@@ -91,8 +94,9 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     better = [row for row in rows if row.single is not None and row.single.verdict == "better"]
     if not better:
         return (
-            "At equal tokens no mixture is seen to be better than one softmax: nothing here says "
-            "that the bottleneck limits this model on this text."
+            "At equal tokens no mixture is seen to be better than one softmax"
+            f"{_findable(regime)}: nothing here says that the bottleneck limits this model on this "
+            "text."
         )
     best = min(better, key=lambda row: row.valid_loss)
     if regime.contrast is not None and regime.contrast.verdict == "worse":
@@ -119,6 +123,12 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     )
 
 
+def _findable(regime: Regime) -> str:
+    if regime.detectable is None:
+        return ""
+    return f", by the {percent(regime.detectable)} that would have been found"
+
+
 def _winner(regime: Regime) -> Row | None:
     """The best row, if it is better than its control and not worse than the best control."""
     better = [r for r in regime.rows if r.valid is not None and r.valid.verdict == "better"]
@@ -133,9 +143,13 @@ def _row(regime: Regime, name: str) -> Row:
 
 
 def recommend(
-    plan: Plan, regimes: Sequence[Regime], costs: Sequence[Cost]
+    plan: Plan, regimes: Sequence[Regime], costs: Sequence[Cost], num_train: int
 ) -> Recommendation | None:
-    """The head, K and d to take, by the validation loss; None from one seed."""
+    """The head, K and d to take, by the validation loss; None from one seed.
+
+    Args:
+        num_train: tokens of the training split.
+    """
     regime = main_regime(regimes)
     if regime is None or len(regime.seeds) < 2:
         return None
@@ -165,7 +179,8 @@ def recommend(
     return Recommendation(
         cell=name,
         text=f"{chosen.label}{number}, d = {cell.embedding_size}",
-        command="" if plan.corpus in LANGUAGES else command(plan, cell, chosen.name),
+        description=description(cell),
+        command="" if plan.corpus in LANGUAGES else command(plan, cell, chosen.name, num_train),
         evidence=reason,
     )
 
@@ -182,8 +197,22 @@ def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:
     ]
 
 
-def command(plan: Plan, cell: Cell, row: str) -> str:
-    """What trains this head with this network, and evaluates it where that makes the row."""
+def description(cell: Cell) -> str:
+    """What the head is; as its class says in its first line, unless it is a plain softmax."""
+    if cell.config.head.kind == "softmax":
+        is_tied = cell.role == "other context"
+        return (
+            f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
+        )
+    text = inspect.getdoc(head_class(cell.config.head.kind)) or ""
+    return text.splitlines()[0] if text else ""
+
+
+def command(plan: Plan, cell: Cell, row: str, num_train: int) -> str:
+    """What trains this head with this network in full: annealed, and for as long as `small` is.
+
+    With a cache it is the evaluation that makes the row.
+    """
     model, head = cell.config.model, cell.config.head
     sizes = " ".join(map(str, model.hidden_sizes))
     text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
@@ -192,4 +221,5 @@ def command(plan: Plan, cell: Cell, row: str) -> str:
     for name, value in head.options.items():
         text += f" --head.{name.replace('_', '-')} {value}"
     text += f" --model.embedding-size {cell.embedding_size} --model.hidden-sizes {sizes}"
+    text += f" --train.epochs {small_for(plan.corpus, num_train).train.epochs}"
     return text if row == cell.name else f"{text}; then highrank evaluate RUN --cache --search"

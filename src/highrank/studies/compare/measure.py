@@ -46,7 +46,9 @@ def _train(
         schedule.note(outcome)
         if on_progress is not None:
             cell = plan.cells[outcome.index]
-            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {outcome.state}"
+            done = schedule.done[outcome.index, outcome.seed]
+            state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
+            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {state}"
             on_progress(schedule.fraction * schedule.until, text)
         if outcome.state == "interrupted" and not stopped:
             stopped.append(outcome.signal or signal.SIGINT)
@@ -85,7 +87,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         floor=floor_of(corpus),
         folder=str(folder),
         answer=sentences.answer(plan, regimes, is_complete, name),
-        recommendation=sentences.recommend(plan, regimes, costs),
+        recommendation=sentences.recommend(plan, regimes, costs, len(corpus.split("train"))),
         is_complete=is_complete,
         equal=plan.equal,
         cells=tuple(_cell_result(cell, corpus, runs) for cell in plan.cells),
@@ -105,6 +107,7 @@ def _cell_result(cell: Cell, corpus: CorpusLike, runs: Sequence[RunRecord]) -> C
     return CellResult(
         name=cell.name,
         label=cell.label,
+        description=sentences.description(cell),
         spec=cell.spec,
         role=cell.role,
         embedding_size=cell.embedding_size,

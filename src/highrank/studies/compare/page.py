@@ -75,8 +75,8 @@ REGIME_TITLES = (
     "On valid",
     "Valid",
     "Test",
-    "Valid, % of control’s",
-    "Test, % of control’s",
+    "Valid − control, %",
+    "Test − control, %",
 )
 
 

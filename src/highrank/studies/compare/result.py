@@ -78,6 +78,8 @@ class Cost:
 class CellResult:
     name: str
     label: str
+    description: str
+    """What the head is, in a sentence."""
     spec: str
     role: str
     embedding_size: int
@@ -102,8 +104,10 @@ class Recommendation:
     cell: str
     text: str
     """The head, K and d."""
+    description: str
+    """What that head is."""
     command: str
-    """What trains it; empty for an exact language, which is no prepared corpus."""
+    """What trains it in full; empty for an exact language, which is no prepared corpus."""
     evidence: str
 
 

@@ -1,6 +1,7 @@
 """What `highrank compare` prints: the plan before, tables after."""
 
 import math
+import statistics
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -8,10 +9,13 @@ from rich.table import Table
 
 from highrank.report.formats import duration, make_table
 from highrank.studies.compare.answer import TITLES, amount_text, percent
+from highrank.studies.compare.curve import break_even
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import CompareResult, Regime
 from highrank.studies.compare.statistics import Contrast
 
+# Nats that twice the tokens would win, and seconds for each CPU second, that a reader is told of.
+WORTH_MORE, MUCH_WAITING = 0.05, 1.3
 VERDICTS = {"better": "better", "worse": "worse", "no difference seen": "none seen"}
 
 
@@ -33,8 +37,9 @@ def plan_table(plan: Plan) -> RenderableType:
     tokens = f"{plan.num_tokens:,} tokens"
     time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
     text = (
-        f"{len(plan.cells)} cells × {len(plan.seeds)} seeds, measured at {tokens}{time} of "
-        f"training each; {plan.jobs} at a time: about {duration(plan.seconds)}."
+        f"{len(plan.cells)} cells × {len(plan.seeds)} seeds, to be measured at {tokens}{time} of "
+        f"training each; {plan.jobs} at a time, with a reserve: about {duration(plan.seconds)}. "
+        "CPU s and minutes are those of one run."
     )
     return Group(table, text)
 
@@ -57,13 +62,14 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
     if result.recommendation is not None:
         found = result.recommendation
         yield f"Recommended: {found.text}, because {found.evidence}."
+        yield f"What it is: {found.description}"
         if found.command:
-            yield f"Train it: {found.command}"
+            yield f"Train it in full, at a rate that is annealed: {found.command}"
 
 
 def _regime_table(regime: Regime) -> Table:
     title = f"{TITLES[regime.name].capitalize()}, {amount_text(regime)}: perplexities"
-    numbers = ("valid", "test", "valid, % of control's", "test, %")
+    numbers = ("valid", "test", "valid − control, %", "test − control, %")
     table = make_table(("head", "d", "on valid"), numbers, title=title)
     for row in regime.rows:
         table.add_row(
@@ -178,6 +184,34 @@ def notes(result: CompareResult) -> list[str]:
     dropped = {run.cell: run.note for run in result.runs if run.state == "dropped"}
     labels = {cell.name: f"{cell.label} (d = {cell.embedding_size})" for cell in result.cells}
     found += [f"The search: {labels[name]} was {note}." for name, note in dropped.items()]
+    found += [*_length(result), *_business(result)]
     if not result.is_complete:
         found.append(f"Unfinished. Resume with: highrank compare --resume {result.folder}")
     return found
+
+
+def _length(result: CompareResult) -> Iterator[str]:
+    """How far the runs are from their end."""
+    regime = next((one for one in result.regimes if one.name == "tokens"), None)
+    control = next((cell for cell in result.cells if cell.role == "control"), None)
+    if regime is None or control is None:
+        return
+    curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    more = break_even(curves, regime.amount, 2.0)
+    if more >= WORTH_MORE:
+        yield (
+            f"At equal tokens each run has read {regime.amount / result.num_train:.2g} times the "
+            f"{result.num_train:,} training tokens. Twice as many would lower the control's "
+            f"perplexity by about {percent(-more)}, and may change the order: give it a larger "
+            "--budget before you rely on it."
+        )
+
+
+def _business(result: CompareResult) -> Iterator[str]:
+    """Whether the machine did something else at the same time."""
+    waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
+    if waiting and statistics.median(waiting) > MUCH_WAITING:
+        yield (
+            f"The machine was busy: a second of CPU time took {statistics.median(waiting):.1f} "
+            "seconds. When it is quiet, the same budget trains longer."
+        )
