@@ -76,7 +76,7 @@ def language_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) 
         model=replace(model, weight_dropout=0.0, embedding_range=1.5),
         head=replace(config.head, activation="identity"),
         batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
-        train=replace(CONSTANT, lr=4e-3, weight_decay=0.0, warmup_steps=0),
+        train=replace(CONSTANT, lr=4e-3, weight_decay=0.0, warmup_steps=200),
     )
 
 
