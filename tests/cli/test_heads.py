@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from highrank import presets
+from highrank.cli.head_options import with_head_options
+
 TINY = """
 --corpus tale --model.embedding-size 8 --model.hidden-sizes 12 10 --batch.batch-size 4
 --valid-batch-size 2 --threads 1 --head.grow-at None --head.dropout 0.1 --train.epochs 1
@@ -18,6 +21,7 @@ OPTIONS = {
     "partition": "--head.num-partitions 3",
     "mfs": "--head.num-components 2 --head.num-partitions 2 --head.layers -2 -1",
     "pointwise": "--head.num-components 2 --head.logit-map plif:100,5",
+    "adaptive-pointer": "--head.frequent 6 --head.num-states 20",
 }
 
 
@@ -49,3 +53,19 @@ def test_a_head_that_looks_back_trains_resumes_and_generates(highrank, tmp_path)
     for command in (("evaluate", run, "--split", "test"), ("generate", run, "--num-tokens", "5")):
         code, output, errors = highrank(*command)
         assert code == 0 and output.strip(), errors
+
+
+@pytest.mark.parametrize(
+    ("preset", "kind", "expected"),
+    [
+        ("small", "mos", 4),
+        ("small", "adaptive-mos", 8),
+        ("small", "pointer", 1),
+        ("small-mos", "moc", 4),
+        ("ptb-mos", "moc", 15),
+    ],
+)
+def test_a_head_has_as_many_components_as_the_preset_or_a_few(preset, kind, expected):
+    config = with_head_options(presets.get(preset), ["--head.kind", kind])
+    assert (config.head.kind, config.head.num_components) == (kind, expected)
+    assert config.head.grow_at is None

@@ -17,8 +17,6 @@ TINY = [
     "--model.hidden-sizes",
     "12",
     "10",
-    "--head.num-components",
-    "2",
     "--threads",
     "1",
     "--batch.batch-size",
@@ -62,25 +60,25 @@ def highrank(folder, *arguments):
 
 
 def test_a_run_ends_with_perplexities_files_and_samples(place):
-    done = highrank(place, "train", "small", "--corpus", "tale", *TINY, "--train.epochs", "2")
+    done = highrank(place, "train", "small-mos", "--corpus", "tale", *TINY, "--train.epochs", "2")
     assert done.returncode == 0, done.stderr
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
     assert "Samples at temperature 0.8:" in done.stdout
     # Components of a run this short do not specialise.
     assert "have collapsed" in done.stdout and "--head.grow-at" in done.stdout
-    run = place / "runs" / "small-1"
+    run = place / "runs" / "small-mos-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 2
-    again = highrank(place, "train", "--resume=runs/small-1", "--threads", "1")
+    assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 4
+    again = highrank(place, "train", "--resume=runs/small-mos-1", "--threads", "1")
     assert again.returncode == 0 and "finished" in again.stdout
     events = [
         json.loads(line)["event"] for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
     assert [e for e in events if e != "step"] == ["epoch", "grow", "epoch", "end"]
     assert events.count("step") > 10
-    both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-1")
+    both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-mos-1")
     assert both.returncode == 2 and "--resume must come without a preset or a text" in both.stderr
-    numbers = json.loads(highrank(place, "train", "--resume", "runs/small-1", "--json").stdout)
+    numbers = json.loads(highrank(place, "train", "--resume", "runs/small-mos-1", "--json").stdout)
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in done.stdout
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in done.stdout
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in done.stdout
@@ -103,12 +101,12 @@ def test_a_text_is_prepared_and_trained_in_one_command(place, tmp_path):
     assert done.returncode == 0, done.stderr
     errors = done.stderr.decode("ascii")
     assert "Corpus caf: 3,600 tokens (words) to train on, 14 distinct, in" in errors
-    assert re.search(r"head mos with K = 2, \d,\d{3} parameters; 2 epochs\. --budget", errors)
+    assert re.search(r"head adaptive-pointer, \d,\d{3} parameters; 2 epochs\. --budget", errors)
     assert "caf\\xe9" in done.stdout.decode("ascii")
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     assert config["corpus"] == "caf" and config["batch"]["batch_size"] == 4
     # Where no option says otherwise, the size of the text decides.
-    assert config["head"]["grow_at"] == 0.85 and config["valid_batch_size"] == 2
+    assert config["head"]["kind"] == "adaptive-pointer" and config["valid_batch_size"] == 2
 
 
 @pytest.mark.parametrize("option", [[], ["--corpus"]])

@@ -25,7 +25,10 @@ import pytest
         (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),
         (["--corpus", "tale", "--threads", "100000"], "threads must be between 1 and"),
         (["--corpus", "tale", "--test-batch-size", "0"], "test-batch-size must be between 1 and"),
-        (["--corpus", "tale", "--head.num-components", "100000000"], "must fit into memory, got"),
+        (
+            ["small-mos", "--corpus", "tale", "--head.num-components", "100000000"],
+            "must fit into memory, got",
+        ),
         (["--corpus", "tale", "--model.embedding-size", "9999999999"], "must be at most"),
     ],
 )

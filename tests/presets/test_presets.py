@@ -36,7 +36,10 @@ def test_parameters_are_as_many_as_published(name, vocab_size, expected):
 
 @pytest.mark.parametrize(
     "names",
-    [("ptb-small-softmax", "ptb-small-mos", "ptb-small-grown"), ("small", "small-softmax")],
+    [
+        ("ptb-small-softmax", "ptb-small-mos", "ptb-small-grown"),
+        ("small", "small-mos", "small-softmax"),
+    ],
 )
 def test_small_runs_are_equal_in_parameters_and_context_size(names):
     configs = [presets.get(name) for name in names]
@@ -70,7 +73,7 @@ def test_every_preset_has_a_description(name):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"one of small, small-softmax, .*, got 'ptb'"):
+    with pytest.raises(ValueError, match=r"one of small, small-mos, .*, got 'ptb'"):
         presets.get("ptb")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from highrank.config import HeadConfig, RunConfig
+from highrank.presets.small import NUM_COMPONENTS
 
 
 def with_head_options(config: RunConfig, arguments: list[str]) -> RunConfig:
@@ -71,16 +72,24 @@ def _foreign(kind: str) -> list[str]:
 
 
 def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
-    """The configuration for a head of this kind: a preset's growth goes with the preset's head."""
+    """The configuration for a head of this kind.
+
+    A preset's growth goes with the preset's head; if that has no components, this one gets K.
+    """
     given = {a.split("=")[0].removeprefix("--head.").replace("-", "_") for a in arguments}
     for name in _foreign(kind):
         if name in given:
             raise ValueError(
                 f"--head.{name.replace('_', '-')} must be left out for --head.kind {kind}, got one"
             )
-    if kind == "mos" or kind == config.head.kind:
+    if kind == config.head.kind:
         return config
-    return dataclasses.replace(config, head=dataclasses.replace(config.head, grow_at=None))
+    head = config.head
+    if kind != "mos":
+        head = dataclasses.replace(head, grow_at=None)
+    if "num_components" in _foreign(head.kind):
+        head = dataclasses.replace(head, num_components=NUM_COMPONENTS.get(kind, 4))
+    return dataclasses.replace(config, head=head)
 
 
 def _kind_in(arguments: list[str]) -> str | None:

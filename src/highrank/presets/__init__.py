@@ -9,6 +9,7 @@ from highrank.presets import papers, small
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
+    "small-mos": small.small_mos,
     "small-softmax": small.small_softmax,
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
