@@ -155,6 +155,22 @@ def test_an_adaptive_mixture_alone_says_nothing_of_the_bottleneck(make_plan, mak
     assert "The bottleneck" not in text
 
 
+def test_a_larger_softmax_is_named_also_where_a_mixture_of_its_size_is_level(
+    cells, plan, make_records
+):
+    found = cells("mos", sizes=(4, 8), is_equal=False)
+    plan = replace(plan, cells=found, speeds=plan.speeds[:1] * 4)
+    runs = make_records(plan, losses(5.0), losses(4.9, 1), losses(4.5, 2), losses(4.4995, 3))
+    text, choice = say(plan, runs)
+    assert text.startswith("One softmax with d = 8 is enough on a text at equal tokens")
+    assert "With d = 4 the bottleneck matters" in text and "a softmax of d = 8 does without" in text
+    assert "One softmax with d = 8 beats every head with d = 4: its perplexity is 33.0 %" in text
+    assert "the best of them, MoS, K = 3 (" in text
+    assert choice.cell == "softmax-d8"
+    regime = summarise_regime(plan, runs, "tokens")
+    assert [(one.embedding_size, one.label) for one in regime.smaller] == [(4, "MoS, K = 3")]
+
+
 def test_a_larger_softmax_that_loses_leaves_the_rank_as_the_reason(cells, plan, make_records):
     found = cells("mos", sizes=(4, 8), is_equal=False)
     plan = replace(plan, cells=found, speeds=plan.speeds[:1] * 4)

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from highrank.heads import head_class
 from highrank.presets.small import small_for
@@ -55,8 +55,9 @@ def answer(plan: Plan, regimes: Sequence[Regime], is_complete: bool, corpus: str
             f"{best.embedding_size}) has the lowest loss at {TITLES[regime.name]}, but seeds "
             "differ, too. Take --seeds 3 or more."
         )
-    text = f"{partial}{_finding(regime, corpus)} {_bottleneck(plan, regimes)}"
-    return f"{text} {SEARCHED}" if plan.is_search else text
+    parts = [_finding(regime, corpus), *_sizes(regime), _bottleneck(plan, regimes)]
+    parts += [SEARCHED] if plan.is_search else []
+    return partial + " ".join(part for part in parts if part)
 
 
 def _finding(regime: Regime, corpus: str) -> str:
@@ -77,11 +78,26 @@ def _finding(regime: Regime, corpus: str) -> str:
             f"higher loss, the best of them by {percent(regime.contrast.difference)} of the "
             f"perplexity ({interval_text(regime.contrast)})."
         )
+    finding = "No difference seen {}: no head is better than the control with one component."
+    if any(one.contrast.verdict == "better" for one in regime.smaller):
+        size = _row(regime, regime.best_control).embedding_size
+        finding = f"One softmax with d = {size} is enough {{}}: no head is seen to be better."
     return (
-        f"No difference seen {where}: no head is better than the control with one component. A "
-        f"difference of {percent(regime.detectable)} in perplexity would have been found with a "
-        "probability of 80 %."
+        f"{finding.format(where)} A difference of {percent(regime.detectable)} in perplexity would "
+        "have been found with a probability of 80 %."
     )
+
+
+def _sizes(regime: Regime) -> Iterator[str]:
+    """Where a larger d alone beats every head of a smaller one."""
+    control = _row(regime, regime.best_control)
+    for one in regime.smaller:
+        if one.contrast.verdict == "better":
+            yield (
+                f"One softmax with d = {control.embedding_size} beats every head with d = "
+                f"{one.embedding_size}: its perplexity is {percent(one.contrast.difference)} lower "
+                f"than that of the best of them, {one.label} ({interval_text(one.contrast)})."
+            )
 
 
 def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
@@ -99,7 +115,11 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
             "text."
         )
     best = min(better, key=lambda row: row.valid_loss)
-    if regime.contrast is not None and regime.contrast.verdict == "worse":
+    is_beaten = any(
+        one.embedding_size == best.embedding_size and one.contrast.verdict == "better"
+        for one in regime.smaller
+    )
+    if is_beaten or (regime.contrast is not None and regime.contrast.verdict == "worse"):
         control = _row(regime, regime.best_control)
         return (
             f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "

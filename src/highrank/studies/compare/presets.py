@@ -117,7 +117,7 @@ LANGUAGE = Comparison(
     budget="2.5m",
 )
 # A softmax with d = 31 represents the language of rank 32.
-LANGUAGE_SIZES = {"factorised": (8, 31)}
+FACTORISED = replace(LANGUAGE, corpus="factorised", embedding=(8, 31), budget="5m")
 DEFAULT_TEXT = Comparison(
     corpus="sotu", hidden_sizes=(96, 64), embedding=(32,), max_tokens=200_000, budget="2.5m"
 )
@@ -148,5 +148,5 @@ def comparison_of(name: str) -> Comparison:
     if name in COMPARISONS:
         return COMPARISONS[name]()
     if name in LANGUAGES:
-        return replace(LANGUAGE, corpus=name, embedding=LANGUAGE_SIZES.get(name, (8,)))
+        return FACTORISED if name == FACTORISED.corpus else replace(LANGUAGE, corpus=name)
     return replace(SMALL if name == "penn-treebank" else Comparison(corpus=name), corpus=name)

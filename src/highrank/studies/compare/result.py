@@ -36,6 +36,17 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Smaller:
+    """The best control against the best head of a smaller d."""
+
+    embedding_size: int
+    label: str
+    """Of that head, which may be the control of its d."""
+    contrast: Contrast
+    """Of the loss on valid, the control's minus the head's; corrected for all pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Regime:
     name: str
     """"tokens" or "time"."""
@@ -56,6 +67,8 @@ class Regime:
     best_control: str
     contrast: Contrast | None
     """The best cell that is no control against the best control, corrected for all pairs."""
+    smaller: tuple[Smaller, ...] = ()
+    """What a larger d alone does, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True)

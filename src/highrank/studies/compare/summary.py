@@ -1,6 +1,6 @@
 """From runs to rows: means, differences from the control, costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -12,7 +12,7 @@ from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.curve import break_even
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.record import Mark, RunRecord
-from highrank.studies.compare.result import Cost, Regime, Row
+from highrank.studies.compare.result import Cost, Regime, Row, Smaller
 from highrank.studies.compare.statistics import Contrast, Pair, analyse
 
 WITH_CACHE = "control + cache"
@@ -74,6 +74,7 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
         best=measured[best].name,
         best_control=measured[best_control].name,
         contrast=_best_contrast(valid, measured, order.tolist(), best_control),
+        smaller=tuple(_smaller(valid, measured, order.tolist(), best_control)),
     )
 
 
@@ -178,6 +179,21 @@ def _best_contrast(
     family = list(combinations(range(len(measured)), 2))
     found = analyse(valid, [(best, control)], family)
     return None if found is None else found.contrasts[0]
+
+
+def _smaller(
+    valid: NDArray[np.float64], measured: Sequence[Measured], order: Sequence[int], control: int
+) -> Iterator[Smaller]:
+    """The best control against the best of each smaller d."""
+    family = list(combinations(range(len(measured)), 2))
+    size = measured[control].cell.embedding_size
+    for smaller in sorted({one.cell.embedding_size for one in measured}):
+        best = next(i for i in order if measured[i].cell.embedding_size == smaller)
+        found = analyse(valid, [(control, best)], family) if smaller < size else None
+        if found is not None:
+            yield Smaller(
+                embedding_size=smaller, label=measured[best].label, contrast=found.contrasts[0]
+            )
 
 
 def summarise_costs(
