@@ -45,6 +45,7 @@ NAN = float("nan")
         ("train", "clip", 0.0, "train.clip must be a positive number, got 0.0"),
         ("train", "weight_decay", NAN, "train.weight-decay must be at least 0, got nan"),
         ("train", "warmup_steps", -1, "train.warmup-steps must be at least 0, got -1"),
+        ("finetune", "warmup_steps", 5, "finetune.warmup-steps must be 0"),
         ("train", "epochs", 0, "train.epochs must be at least 1, got 0"),
         ("train", "switch_epoch", 0, "train.switch-epoch must be at least 1, got 0"),
         ("finetune", "stop_after", -1, "finetune.stop-after must be at least 0, got -1"),

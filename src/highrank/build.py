@@ -175,6 +175,11 @@ def check_values(config: RunConfig) -> None:
     _check_stage("train", config.train)
     if config.finetune is not None:
         _check_stage("finetune", config.finetune)
+        if config.finetune.warmup_steps:
+            raise ValueError(
+                "finetune.warmup-steps must be 0, as only the first stage warms up, got "
+                f"{config.finetune.warmup_steps}"
+            )
     checked_options(config.head)
     _check_growth(config)
 

@@ -77,7 +77,7 @@ class StageConfig:
     weight_decay: float = 1.2e-6
     """On every parameter. Added to the gradient (sgd, asgd) or decoupled (adamw)."""
     warmup_steps: int = 0
-    """The learning rate rises linearly over the first so many steps of the run."""
+    """Steps over which the learning rate rises linearly at the start of the run."""
     clip: float = 0.25
     """Largest 2-norm of the gradient over all parameters."""
     epochs: int = 1000

@@ -97,7 +97,7 @@ class Trainer:
         return self.epoch_loss.item() / max(1, self.epoch_tokens)
 
     def _schedule(self, progress: float) -> float:
-        """What the learning rate is multiplied with."""
+        """Factor of the learning rate: warm-up times cosine."""
         factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if self.stage.anneal else 1.0
         if self.step < self.stage.warmup_steps:
             factor *= (self.step + 1) / self.stage.warmup_steps

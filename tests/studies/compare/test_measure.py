@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -101,9 +102,8 @@ def test_the_report_has_every_cell(written, folder):
     page = compare_page(result, "highrank compare tiny")
     assert result.answer.split(":")[0] in page and page.count("<svg") == 9
     assert "compare</span> <span" in page and "http-equiv" in page
-    # Heads are explained, and a run that has just begun to learn is called so.
+    # Heads are explained.
     assert "What it is: " in text and "<dd>K softmaxes that share one output embedding" in page
-    assert "At equal tokens each run has read" in text
     rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
     # Two regimes, two seeds; the control has two more with the cache.
     assert len(rows) == 4 * 4 + 4
@@ -120,3 +120,18 @@ def test_the_plan_is_printed_before_it_runs(make_plan):
         in text.replace("\n", " ")
     )
     assert "control, K = 1" in text and "24-16" in text
+
+
+@pytest.mark.parametrize(("waiting", "is_busy"), [(1.0, False), (2.0, True)])
+def test_short_runs_and_busy_machines_are_called_so(
+    make_plan, make_records, folder, monkeypatch, waiting, is_busy
+):
+    plan = make_plan("mos")
+    runs = make_records(plan, [5.0, 5.01], [4.9, 4.92])
+    runs = tuple(replace(run, seconds=run.cpu_seconds * waiting) for run in runs)
+    monkeypatch.setattr("highrank.studies.compare.measure.read_runs", lambda *_: runs)
+    text = " ".join(printed(compare_table(summarise(plan, folder))).split())
+    # The curves of these runs fall as the tokens to the power of -0.1.
+    assert "each run has read 0.6 times the 2,000 training tokens. Twice as many" in text
+    assert "perplexity by about 28.5 %" in text
+    assert ("a second of CPU time took 2.0 seconds" in text) == is_busy

@@ -94,9 +94,10 @@ def _sizes(regime: Regime) -> Iterator[str]:
     for one in regime.smaller:
         if one.contrast.verdict == "better":
             yield (
-                f"One softmax with d = {control.embedding_size} beats every head with d = "
-                f"{one.embedding_size}: its perplexity is {percent(one.contrast.difference)} lower "
-                f"than that of the best of them, {one.label} ({interval_text(one.contrast)})."
+                f"d = {one.embedding_size} is too small here: one softmax with d = "
+                f"{control.embedding_size} beats every head with it, its perplexity is "
+                f"{percent(one.contrast.difference)} lower than that of the best of them, "
+                f"{one.label} ({interval_text(one.contrast)})."
             )
 
 
@@ -104,10 +105,14 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     """Whether mixtures, which have no bound of rank, win for each token."""
     regime = next((one for one in regimes if one.name == "tokens"), None)
     mixtures = {cell.name for cell in plan.cells if cell.is_mixture}
-    rows = [row for row in regime.rows if row.name in mixtures] if regime is not None else []
-    if not rows or regime is None:
+    if regime is None:
+        return ""
+    rows = [row for row in regime.rows if row.name in mixtures and row.single is not None]
+    if not rows:
         return ""
     better = [row for row in rows if row.single is not None and row.single.verdict == "better"]
+    if not better and any(one.contrast.verdict == "better" for one in regime.smaller):
+        return ""
     if not better:
         return (
             "At equal tokens no mixture is seen to be better than one softmax"
@@ -126,9 +131,14 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
             f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
         )
     assert best.single is not None
-    sizes = sorted({cell.embedding_size for cell in plan.cells})
-    # A larger softmax that was measured, and lost, leaves the bound of rank as the reason.
-    is_certain = regime.contrast is not None and len(sizes) > 1
+    control = _row(regime, regime.best_control)
+    # Only a larger softmax that was measured, and lost, leaves the bound of rank as the reason.
+    is_certain = (
+        control.embedding_size > best.embedding_size
+        and regime.best == best.name
+        and regime.contrast is not None
+        and regime.contrast.verdict == "better"
+    )
     text = (
         f"The bottleneck {'matters' if is_certain else 'may matter'} here: at equal tokens "
         f"{best.label} (d = {best.embedding_size}) is {percent(best.single.difference)} better "
@@ -136,17 +146,16 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     )
     if is_certain:
         return text
-    larger = 2 * best.embedding_size
     return (
-        f"{text} Whether it is the bound of rank, a larger softmax tells: --embedding "
-        f"{best.embedding_size} {larger}."
+        f"{text} A larger softmax would show whether the bound of rank is the reason: --embedding "
+        f"{best.embedding_size} {2 * best.embedding_size}."
     )
 
 
 def _findable(regime: Regime) -> str:
     if regime.detectable is None:
         return ""
-    return f", by the {percent(regime.detectable)} that would have been found"
+    return f" (a gain of {percent(regime.detectable)} would have been found)"
 
 
 def _winner(regime: Regime) -> Row | None:
@@ -168,7 +177,7 @@ def recommend(
     """The head, K and d to take, by the validation loss; None from one seed.
 
     Args:
-        num_train: tokens of the training split.
+        num_train: tokens of the corpus' whole training split, which the command reads.
     """
     regime = main_regime(regimes)
     if regime is None or len(regime.seeds) < 2:

@@ -69,8 +69,10 @@ class Cell:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether it mixes softmaxes, so that no rank is out of its reach."""
-        return self.num_components > 1 and self.config.head.kind != "moc"
+        """Whether it is K softmaxes and nothing else: its rank may exceed that of one."""
+        kind = self.config.head.kind
+        is_extended = issubclass(head_class(kind), ExtendedMixture)
+        return self.num_components > 1 and kind != "moc" and not is_extended
 
     @property
     def context_size(self) -> int:

@@ -78,6 +78,8 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
     costs = summarise_costs(plan, runs, found[0])
+    # What is recommended reads the whole corpus.
+    num_train = len(open_source(plan.corpus, None).split("train"))
     is_complete = all(run.state in ("finished", "diverged", "dropped") for run in runs)
     name = Path(plan.corpus).name
     return CompareResult(
@@ -87,7 +89,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         floor=floor_of(corpus),
         folder=str(folder),
         answer=sentences.answer(plan, regimes, is_complete, name),
-        recommendation=sentences.recommend(plan, regimes, costs, len(corpus.split("train"))),
+        recommendation=sentences.recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
         cells=tuple(_cell_result(cell, corpus, runs) for cell in plan.cells),

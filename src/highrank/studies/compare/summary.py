@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +62,8 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
                 _row(one, valid[i], test[i]),
                 valid=None if found is None else _of(found.contrasts, pairs, i),
                 test=None if on_test is None else _of(on_test.contrasts, pairs, i),
-                **singles.get(i, {}),
+                single=singles[i][0] if i in singles else None,
+                single_label=singles[i][1] if i in singles else "",
             )
             for i, one in enumerate(measured)
         ),
@@ -138,7 +138,7 @@ def _of(contrasts: Sequence[Contrast], pairs: Sequence[Pair], index: int) -> Con
 
 def _against_singles(
     valid: NDArray[np.float64], measured: Sequence[Measured]
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, tuple[Contrast, str]]:
     """What says whether the bottleneck matters: each mixture against the best single softmax.
 
     An adaptive mixture may beat the control because it is adaptive: an adaptive softmax counts,
@@ -164,8 +164,7 @@ def _against_singles(
         best = min(others, key=means.__getitem__)
         analysis = analyse(valid, [(i, best)], family)
         if analysis is not None:
-            contrast = analysis.contrasts[0]
-            found[i] = {"single": contrast, "single_label": measured[best].label}
+            found[i] = analysis.contrasts[0], measured[best].label
     return found
 
 

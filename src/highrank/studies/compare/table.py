@@ -184,7 +184,7 @@ def notes(result: CompareResult) -> list[str]:
     dropped = {run.cell: run.note for run in result.runs if run.state == "dropped"}
     labels = {cell.name: f"{cell.label} (d = {cell.embedding_size})" for cell in result.cells}
     found += [f"The search: {labels[name]} was {note}." for name, note in dropped.items()]
-    found += [*_length(result), *_business(result)]
+    found += [*_length(result), *_load(result)]
     if not result.is_complete:
         found.append(f"Unfinished. Resume with: highrank compare --resume {result.folder}")
     return found
@@ -197,6 +197,8 @@ def _length(result: CompareResult) -> Iterator[str]:
     if regime is None or control is None:
         return
     curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    if not curves:
+        return
     more = break_even(curves, regime.amount, 2.0)
     if more >= WORTH_MORE:
         yield (
@@ -207,8 +209,8 @@ def _length(result: CompareResult) -> Iterator[str]:
         )
 
 
-def _business(result: CompareResult) -> Iterator[str]:
-    """Whether the machine did something else at the same time."""
+def _load(result: CompareResult) -> Iterator[str]:
+    """A note if other programs used the machine."""
     waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
     if waiting and statistics.median(waiting) > MUCH_WAITING:
         yield (
