@@ -49,7 +49,7 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
         if not one.is_control and one.cell.embedding_size in controls
     ]
     found, on_test = analyse(valid, pairs), analyse(test, pairs)
-    singles = _against_singles(valid, measured)
+    singles = _against_singles(valid, measured, pairs)
     order = valid.mean(1).argsort()
     best = int(order[0])
     best_control = next((int(i) for i in order if measured[i].is_control), best)
@@ -137,13 +137,15 @@ def _of(contrasts: Sequence[Contrast], pairs: Sequence[Pair], index: int) -> Con
 
 
 def _against_singles(
-    valid: NDArray[np.float64], measured: Sequence[Measured]
+    valid: NDArray[np.float64], measured: Sequence[Measured], pairs: Sequence[Pair]
 ) -> dict[int, tuple[Contrast, str]]:
     """What says whether the bottleneck matters: each mixture against the best single softmax.
 
     An adaptive mixture may beat the control because it is adaptive: an adaptive softmax counts,
-    too, and without one an adaptive mixture says nothing. As the softmax is chosen by looking, all
-    such pairs count.
+    too, and without one an adaptive mixture says nothing. All pairs that are looked at count.
+
+    Args:
+        pairs: of each head and its control.
     """
     means, found = valid.mean(1), {}
     singles = [
@@ -162,7 +164,7 @@ def _against_singles(
         if not others or (measured[i].is_adaptive and not is_known):
             continue
         best = min(others, key=means.__getitem__)
-        analysis = analyse(valid, [(i, best)], family)
+        analysis = analyse(valid, [(i, best)], [*dict.fromkeys((*pairs, *family))])
         if analysis is not None:
             found[i] = analysis.contrasts[0], measured[best].label
     return found
