@@ -129,7 +129,7 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
         prog=f"highrank compare {name or ''}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
         "Your own text or a corpus comes first: highrank compare my.txt --budget 12m\n\n"
-        "It decides the defaults below: highrank compare my.txt --help shows those of a text\n\n"
+        "It decides the defaults: highrank compare my.txt --help shows its own\n\n"
         f"Or a preset:\n\n{newline.join(COMPARISONS)}",
         default=default,
         args=arguments,
