@@ -15,7 +15,7 @@ ADAMW = StageConfig(
 
 
 def small() -> RunConfig:
-    """An adaptive softmax with a pointer, on the State of the Union addresses; about 7 minutes."""
+    """An adaptive softmax with a pointer: two epochs of the State of the Union addresses."""
     return RunConfig(
         corpus="sotu",
         model=ModelConfig(
