@@ -125,3 +125,11 @@ def test_a_repeated_control_has_other_seeds(cells):
     control, again = cells("repeat")
     assert control.config == again.config
     assert control.run_config(1).seed == 1 and again.run_config(1).seed == 1_001
+
+
+def test_embeddings_start_in_a_range_that_suits_their_size(cells):
+    found = cells("mos", sizes=(4, 16), is_equal=False)
+    small, large = (cell.config.model for cell in found[::2])
+    assert small.embedding_range == pytest.approx(2 * large.embedding_range)
+    # Of exact languages with d = 8.
+    assert large.embedding_range == pytest.approx(1.5 / 2**0.5)

@@ -6,6 +6,7 @@ D hidden size, E embedding size, K components, V vocabulary.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,7 +144,8 @@ def make_cells(
     """The control of each d, then its heads; the same head is there once.
 
     Args:
-        base: the network and how it trains; its head's dropout holds for all.
+        base: the network and how it trains; its head's dropout holds for all, the range of its
+            embeddings for their size.
         is_equal: whether all have about as many parameters as the control of the largest d.
     """
     sizer = Sizer(vocab_size, token_counts)
@@ -217,7 +219,13 @@ def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfi
     if spec.kind == "softmax":
         options.setdefault("embedding_size", size)
     head = replace(base.head, kind=spec.kind, num_components=count, options=options, grow_at=None)
-    return replace(base, model=replace(base.model, embedding_size=size), head=head)
+    # Logits of the same size at the start, whatever d is: with few numbers of ±0.5 each, a tied
+    # model does not get beyond the frequencies of the tokens for a long time.
+    scale = math.sqrt(base.model.embedding_size / size)
+    model = replace(
+        base.model, embedding_size=size, embedding_range=base.model.embedding_range * scale
+    )
+    return replace(base, model=model, head=head)
 
 
 def _name(spec: Spec, count: int, size: int) -> str:

@@ -47,6 +47,7 @@ def small_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) -> 
     return RunConfig(
         corpus=corpus,
         model=ModelConfig(
+            embedding_size=64,
             hidden_sizes=hidden_sizes,
             embedding_dropout=0.0,
             input_dropout=0.1,
@@ -73,7 +74,7 @@ def language_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) 
     # Embeddings of a few numbers need a large start: with ±0.5 nothing is learned for a while.
     return replace(
         config,
-        model=replace(model, weight_dropout=0.0, embedding_range=1.5),
+        model=replace(model, weight_dropout=0.0, embedding_size=8, embedding_range=1.5),
         head=replace(config.head, activation="identity"),
         batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
         train=replace(CONSTANT, lr=4e-3, weight_decay=0.0, warmup_steps=200),
