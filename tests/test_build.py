@@ -57,9 +57,6 @@ NAN = float("nan")
         ("model", "embedding_range", 0.0, "model.embedding-range must be a positive number"),
         ("head", "num_components", 0, "head.num-components must be at least 1, got 0"),
         ("head", "dropout", NAN, "head.dropout must be at least 0 and below 1, got nan"),
-        ("head", "grow_at", -0.1, "head.grow-at must be a fraction below 1 or a whole epoch"),
-        ("head", "grow_at", 1.5, "head.grow-at must be a fraction below 1 or a whole epoch"),
-        ("head", "grow_at", NAN, "head.grow-at must be a fraction below 1 or a whole epoch"),
     ],
 )
 def test_impossible_values_are_named(part, field, value, message, config):
@@ -92,13 +89,6 @@ def test_options_of_a_head_have_the_types_of_its_arguments(config):
     wrong = replace(config, head=replace(config.head, options={"bias": "no"}))
     with pytest.raises(ValueError, match="head.options.bias must be true or false, got 'no'"):
         check_config(wrong, num_train=1500, num_valid=200)
-
-
-def test_a_head_must_grow_before_the_end(config):
-    late = replace(config, head=replace(config.head, grow_at=4))
-    check_config(late, num_train=1500, num_valid=200)  # finetuning grows it if training has not
-    with pytest.raises(ValueError, match="head.grow-at must be at most train.epochs, 3, got 4"):
-        check_config(replace(late, finetune=None), num_train=1500, num_valid=200)
 
 
 def test_the_largest_batches_train(config, corpus, tmp_path):

@@ -1,16 +1,16 @@
-"""A run's folder: versions, renamed keys, and the counts that it keeps."""
+"""A run's folder: versions, weights, and the counts that it keeps."""
 
-import dataclasses
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from highrank import presets
 from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
+from highrank.models.tensors import write_tensors
 from highrank.run import (
     config_from_json,
     config_to_json,
@@ -21,42 +21,18 @@ from highrank.run import (
 )
 from highrank.training.loop import Run
 
-# What config.json of version 1 called them.
-OLD = {
-    "bptt": "window",
-    "bptt_std": "window_deviation",
-    "bptt_max_delta": "window_extra",
-    "bptt_half_probability": "short_share",
-}
-
-
-def version_1(config):
-    content = dataclasses.asdict(config)
-    content["batch"] = {OLD.get(name, name): value for name, value in content["batch"].items()}
-    content["valid_columns"] = content.pop("valid_batch_size")
-    del content["head"]["options"]
-    return content
-
-
-@pytest.mark.parametrize("name", ["small", "ptb-mos", "ptb-softmax"])
-def test_a_configuration_of_version_1_is_the_same_run(name):
-    config = presets.get(name)
-    content = version_1(config)
-    assert config_from_json(content) == config
-    assert content == version_1(config)
-
 
 def test_a_configuration_names_its_version_and_comes_back():
-    config = presets.get("ptb-small-grown")
+    config = presets.get("ptb-small-mos")
     content = json.loads(json.dumps(config_to_json(config)))
-    assert (content["format"], content["version"]) == ("highrank run", 2)
+    assert (content["format"], content["version"]) == ("highrank run", 3)
     assert config_from_json(content) == config
 
 
-@pytest.mark.parametrize("version", [0, 3, "2"])
+@pytest.mark.parametrize("version", [0, 2, "3"])
 def test_other_versions_are_refused(version):
     content = config_to_json(presets.get("small")) | {"version": version}
-    with pytest.raises(ValueError, match=r"config.json must have version 1 to 2, got"):
+    with pytest.raises(ValueError, match="format 'highrank run' and version 3, got"):
         config_from_json(content)
 
 
@@ -67,7 +43,8 @@ def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
     assert read_counts(tmp_path / "run", 4) == [1, 3, 1, 0]
     assert read_config(tmp_path / "run") == presets.get("small")
     (tmp_path / "run" / "token_counts.json").unlink()
-    assert read_counts(tmp_path / "run", 4) is None
+    with pytest.raises(ValueError, match="token_counts.json could not be read"):
+        read_counts(tmp_path / "run", 4)
 
 
 @pytest.fixture
@@ -112,14 +89,14 @@ def test_weights_that_are_no_numbers_are_refused(trained):
     path = trained / "model.safetensors"
     state = load_file(path)
     state["head.bias"][3] = float("nan")
-    save_file(state, path)
+    write_tensors(path, state)
     with pytest.raises(ValueError, match="finite numbers only, got others in head.bias"):
         load(trained)
 
 
 def test_weights_of_another_type_are_refused(trained):
     path = trained / "model.safetensors"
-    save_file({name: tensor.double() for name, tensor in load_file(path).items()}, path)
+    write_tensors(path, {name: tensor.double() for name, tensor in load_file(path).items()})
     with pytest.raises(ValueError, match="in torch.float64 instead of torch.float32"):
         load(trained)
 

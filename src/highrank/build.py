@@ -11,9 +11,8 @@ import torch
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.environment import memory_bytes, prepare_bfloat16
 from highrank.files import checked
-from highrank.heads import HEADS, Head, head_arguments, head_class
+from highrank.heads import Head, head_arguments, head_class
 from highrank.heads.adaptive.head import AdaptiveHead
-from highrank.heads.growth import can_grow
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 
@@ -36,13 +35,11 @@ COPIES = 3
 def build_model(
     config: RunConfig,
     vocab_size: int,
-    num_components: int | None = None,
     token_counts: Sequence[int] | None = None,
 ) -> LanguageModel:
     """The model of a configuration, freshly initialised.
 
     Args:
-        num_components: K, if it is not the configuration's: a head that is to grow starts with 1.
         token_counts: how often the training split has each token, for heads that want it.
     """
     model = config.model
@@ -57,7 +54,7 @@ def build_model(
         weight_dropout=model.weight_dropout,
         embedding_range=model.embedding_range,
     )
-    head = build_head(config, vocab_size, num_components, token_counts)
+    head = build_head(config, vocab_size, token_counts)
     weight = getattr(head, "weight", None)
     size = model.embedding_size if weight is None else weight.shape[1]
     if model.tied and size != model.embedding_size:
@@ -76,13 +73,12 @@ def build_model(
 def build_head(
     config: RunConfig,
     vocab_size: int,
-    num_components: int | None = None,
     token_counts: Sequence[int] | None = None,
 ) -> Head:
     """The head alone; it is given what its constructor has an argument for."""
     head, arguments = config.head, head_arguments(config.head.kind)
     values: dict[str, Any] = {
-        "num_components": num_components or head.num_components,
+        "num_components": head.num_components,
         "dropout": head.dropout,
         "activation": head.activation,
         "token_counts": token_counts,
@@ -93,17 +89,7 @@ def build_head(
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = config.model.embedding_size
     values |= checked_options(head)
-    if num_components not in (None, head.num_components) and "frequent" in arguments:
-        values["frequent"] = _num_frequent(config, vocab_size, token_counts)
     return head_class(head.kind)(sum(sizes), vocab_size, **values)
-
-
-def _num_frequent(config: RunConfig, vocab_size: int, token_counts: Sequence[int] | None) -> int:
-    """R of the head with all its components: one that is to grow has it from the start."""
-    with torch.device("meta"):
-        grown = build_head(config, vocab_size, token_counts=token_counts)
-    assert isinstance(grown, AdaptiveHead)
-    return grown.num_frequent
 
 
 def _layer_sizes(config: RunConfig) -> tuple[int, ...]:
@@ -181,7 +167,6 @@ def check_values(config: RunConfig) -> None:
                 f"{config.finetune.warmup_steps}"
             )
     checked_options(config.head)
-    _check_growth(config)
 
 
 def check_streams(name: str, value: int, num_tokens: int, num_rows: int, split: str) -> None:
@@ -228,24 +213,6 @@ def _check_stage(name: str, stage: StageConfig) -> None:
         value = getattr(stage, option)
         if value is not None:
             _at_least(least, f"{name}.{option.replace('_', '-')}", value)
-
-
-def _check_growth(config: RunConfig) -> None:
-    at = config.head.grow_at
-    if at is None:
-        return
-    if not can_grow(head_class(config.head.kind)):
-        known = ", ".join(kind for kind in HEADS if can_grow(head_class(kind)))
-        raise ValueError(
-            f"head.kind must be a mixture that can start with one component ({known}) for "
-            f"head.grow-at, got {config.head.kind}: add --head.grow-at None"
-        )
-    if not (0 <= at < 1 or (at >= 1 and float(at).is_integer())):
-        raise ValueError(f"head.grow-at must be a fraction below 1 or a whole epoch, got {at}")
-    if at > config.train.epochs and config.finetune is None:
-        raise ValueError(
-            f"head.grow-at must be at most train.epochs, {config.train.epochs}, got {at:g}"
-        )
 
 
 def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:

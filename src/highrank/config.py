@@ -41,9 +41,6 @@ class HeadConfig:
     """On the contexts, one mask per sequence and component (dropoutl)."""
     activation: Literal["tanh", "identity"] = "tanh"
     """What follows the linear layer of each context."""
-    grow_at: float | None = None
-    """Train with one component first, and turn it into K: below 1 at this fraction of the run,
-    from 1 on when that epoch begins."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the head's constructor."""
 

@@ -9,11 +9,10 @@ metrics.jsonl       one line per event
 trainer.pt          the checkpoint, which alone is needed to resume
 """
 
-import copy
 import dataclasses
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 
 from highrank.build import build_model, check_values
 from highrank.config import RunConfig
-from highrank.data.catalog import find_corpus
 from highrank.data.corpus import Corpus, CorpusLike
 from highrank.data.recorded import RecordedCorpus, read_record, write_record
 from highrank.data.vocabulary import Vocabulary
@@ -33,7 +31,7 @@ from highrank.models.language_model import LanguageModel
 from highrank.models.tensors import read_shapes, read_tensors
 from highrank.models.weights import load_state, save_state
 
-FORMAT, VERSION = "highrank run", 2
+FORMAT, VERSION = "highrank run", 3
 CONFIG_FILE, VOCABULARY_FILE, COUNTS_FILE = "config.json", "vocabulary.json", "token_counts.json"
 CORPUS_FILE = "corpus.json"
 MODEL_FILE, METRICS_FILE, CHECKPOINT_FILE = "model.safetensors", "metrics.jsonl", "trainer.pt"
@@ -44,16 +42,6 @@ FIRST_FILES = {
     for file in (VOCABULARY_FILE, COUNTS_FILE, CONFIG_FILE)
     for name in (file, f".{file}.new")
     if name != CONFIG_FILE
-}
-# Keys of config.json by the version that they were last used in.
-RENAMED_KEYS = {
-    1: {
-        "batch.window": "bptt",
-        "batch.window_deviation": "bptt_std",
-        "batch.window_extra": "bptt_max_delta",
-        "batch.short_share": "bptt_half_probability",
-        "valid_columns": "valid_batch_size",
-    }
 }
 
 
@@ -112,11 +100,9 @@ def read_config(folder: Path) -> RunConfig:
         raise ValueError(f"{path} must be the configuration of a run: {error}") from None
 
 
-def read_counts(folder: Path, vocab_size: int) -> list[int] | None:
-    """How often the training split has each token; None for a run of version 1."""
+def read_counts(folder: Path, vocab_size: int) -> list[int]:
+    """How often the training split has each token."""
     path = folder / COUNTS_FILE
-    if not path.is_file():
-        return None
     content = read_json(path)
     try:
         counts = list(checked(tuple[int, ...], content, "the content"))
@@ -137,20 +123,14 @@ def record_corpus(folder: Path, corpus: CorpusLike) -> None:
         if (old.header, old.path) == (corpus.header, corpus.path.absolute()):
             return
     except ValueError:
-        # A run of an earlier version has none, and a damaged one can be replaced.
+        # A new run has none, and a damaged one can be replaced.
         pass
     write_record(path, corpus)
 
 
 def read_corpus(folder: Path, config: RunConfig) -> RecordedCorpus:
-    """The corpus of a run; one of an earlier version has kept no more than its name."""
-    if (folder / CORPUS_FILE).exists():
-        return read_record(folder / CORPUS_FILE, config.corpus)
-    try:
-        corpus = find_corpus(config.corpus)
-    except ValueError as error:
-        raise ValueError(f"{folder} has no {CORPUS_FILE}, and {error}") from None
-    return RecordedCorpus(corpus.header, corpus.path, config.corpus)
+    """The corpus of a run."""
+    return read_record(folder / CORPUS_FILE, config.corpus)
 
 
 def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabulary]:
@@ -193,9 +173,8 @@ def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -
             f"embeddings in {path}"
         )
     try:
-        num_components = num_components_of(config, shapes)
         with torch.device("meta"):
-            like = save_state(build_model(config, vocab_size, num_components, counts))
+            like = save_state(build_model(config, vocab_size, counts))
         _check_shapes({name: tuple(tensor.shape) for name, tensor in like.items()}, shapes)
         state = read_tensors(path, device)
         _check_types(like, state)
@@ -204,7 +183,7 @@ def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -
         raise ValueError(
             f"{path} must be weights of {folder / CONFIG_FILE}, got {reason}"
         ) from None
-    model = build_model(config, vocab_size, num_components, counts)
+    model = build_model(config, vocab_size, counts)
     load_state(model, state)
     return model
 
@@ -253,49 +232,24 @@ def is_in_training(folder: Path) -> bool:
         return not lock_file(file.fileno(), is_shared=True)
 
 
-def num_components_of(config: RunConfig, shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """K of saved weights if the head was to grow, since it may not have grown yet; else None."""
-    if config.head.grow_at is None:
-        return None
-    # The softmaxes may be one part of the head: head.softmaxes.prior.weight.
-    names = [n for n in shapes if n.startswith("head.") and n.endswith("prior.weight")]
-    if len(names) != 1 or not shapes[names[0]]:
-        raise TypeError("no head.prior.weight")
-    return shapes[names[0]][0]
-
-
 def config_to_json(config: RunConfig) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION} | dataclasses.asdict(config)
 
 
 def config_from_json(values: Any) -> RunConfig:
-    """The configuration that `config_to_json`, of this version or an earlier one, made.
-
-    Its values have the types and the ranges of a configuration.
-    """
+    """The configuration that `config_to_json` made, its values of their types and ranges."""
     if not isinstance(values, Mapping):
         raise ValueError(f"config.json must be an object, got {reprlib.repr(values)}")
-    content = copy.deepcopy(dict(values))
-    # Runs of version 1 did not say so.
-    version = content.pop("version", 1) if content.pop("format", None) == FORMAT else 1
-    if type(version) is not int or version not in (*RENAMED_KEYS, VERSION):
-        found = reprlib.repr(version)
-        raise ValueError(f"config.json must have version 1 to {VERSION}, got {found}")
-    for old in range(version, VERSION):
-        _rename(content, RENAMED_KEYS[old])
+    content = dict(values)
+    found = (content.pop("format", None), content.pop("version", None))
+    if found != (FORMAT, VERSION):
+        raise ValueError(
+            f"config.json must have format {FORMAT!r} and version {VERSION}, got "
+            f"{reprlib.repr(found[0])} and {reprlib.repr(found[1])}"
+        )
     config = from_json(RunConfig, content)
     check_values(config)
     return config
-
-
-def _rename(content: dict[str, Any], table: Mapping[str, str]) -> None:
-    for old, new in table.items():
-        *groups, name = old.split(".")
-        found = content
-        for group in groups:
-            found = found.get(group, {})
-        if isinstance(found, dict) and name in found:
-            found[new] = found.pop(name)
 
 
 def _check_same(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:

@@ -9,7 +9,7 @@ from highrank.cli.head_options import with_head_options
 
 TINY = """
 --corpus tale --model.embedding-size 8 --model.hidden-sizes 12 10 --batch.batch-size 4
---valid-batch-size 2 --threads 1 --head.grow-at None --head.dropout 0.1 --train.epochs 1
+--valid-batch-size 2 --threads 1 --head.dropout 0.1 --train.epochs 1
 """
 OPTIONS = {
     "softmax": "--model.hidden-sizes 12 8",
@@ -68,4 +68,3 @@ def test_a_head_that_looks_back_trains_resumes_and_generates(highrank, tmp_path)
 def test_a_head_has_as_many_components_as_the_preset_or_a_few(preset, kind, expected):
     config = with_head_options(presets.get(preset), ["--head.kind", kind])
     assert (config.head.kind, config.head.num_components) == (kind, expected)
-    assert config.head.grow_at is None

@@ -65,7 +65,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     assert "valid perplexity" in done.stdout and "test  perplexity" in done.stdout
     assert "Samples at temperature 0.8:" in done.stdout
     # Components of a run this short do not specialise.
-    assert "have collapsed" in done.stdout and "--head.grow-at" in done.stdout
+    assert "have collapsed" in done.stdout and "--model.embedding-size" in done.stdout
     run = place / "runs" / "small-mos-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 4
@@ -74,7 +74,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(place):
     events = [
         json.loads(line)["event"] for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
-    assert [e for e in events if e != "step"] == ["epoch", "grow", "epoch", "end"]
+    assert [e for e in events if e != "step"] == ["epoch", "epoch", "end"]
     assert events.count("step") > 10
     both = highrank(place, "train", "ptb-mos", "--resume", "runs/small-mos-1")
     assert both.returncode == 2 and "--resume must come without a preset or a text" in both.stderr

@@ -15,10 +15,6 @@ import pytest
         (["ptb-mos"], "highrank data prepare penn-treebank"),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--resume", "nothing"], "a run must be a folder that `highrank train` made, got nothing"),
-        (
-            ["--corpus", "tale", "--head.kind", "softmax", "--head.grow-at", "0.5"],
-            "got softmax: add --head.grow-at None",
-        ),
         (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 192 and 64"),
         (["--corpus", "tale", "--device", "gpu"], "device"),
         (["--corpus", "tale", "--threads", "0"], "threads must be between 1 and"),

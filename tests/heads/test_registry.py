@@ -88,9 +88,3 @@ def test_an_option_that_means_nothing_to_the_head_is_refused(argument):
     arguments = ["--head.kind", "scaled", argument, "3"]
     with pytest.raises(ValueError, match="must be left out for --head.kind scaled, got one"):
         with_head_options(CONFIG, arguments)
-
-
-def test_growth_of_a_preset_goes_with_its_head():
-    config = replace(CONFIG, head=HeadConfig(kind="mos", grow_at=0.5))
-    assert with_head_options(config, ["--head.kind", "scaled"]).head.grow_at is None
-    assert with_head_options(config, []).head.grow_at == 0.5

@@ -197,7 +197,7 @@ class Mutator:
         corpus = tiny.make_corpus(folder)
         shutil.copytree(corpus.path, folder / "corpus")
         corpus = load_corpus(folder / "corpus")
-        tiny.train("growth", corpus, folder / "finished")
+        tiny.train("adamw", corpus, folder / "finished")
         self._leave_in_the_middle(corpus, folder / "middle")
         gc.collect()
         self.files = [

@@ -11,7 +11,7 @@ from highrank.heads import HEADS, head_arguments
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "slept"]
 SIZES = "--model.embedding-size 8 --model.hidden-sizes 12 10 --model.no-tied --batch.batch-size 4"
-RUN = "--train.epochs 1 --head.grow-at None --threads 1"
+RUN = "--train.epochs 1 --threads 1"
 OPTIONS = {
     "pointer": "--head.num-states 20",
     "adaptive-pointer": "--head.num-states 20 --head.frequent 5",

@@ -22,7 +22,7 @@ STEPS = (
     (log.os, "ftruncate"),
 )
 MOMENTS = ("before", "during", "after")
-KINDS = ("finetuning", "growth")
+KINDS = ("finetuning", "adamw")
 # More than a run has; those beyond its end are passed over.
 NUM_CALLS = 150
 NUM_FAST = 16

@@ -35,8 +35,7 @@ ASGD = StageConfig(optimizer="asgd", lr=1.0, epochs=2, clip=1.0)
 CONFIGS = {
     "asgd": BASE,
     "finetuning": replace(BASE, finetune=ASGD),
-    "growth": replace(BASE, train=ADAMW, head=replace(BASE.head, grow_at=0.6)),
-    "growth in finetuning": replace(BASE, finetune=ASGD, head=replace(BASE.head, grow_at=3)),
+    "adamw": replace(BASE, train=ADAMW),
     "micro-batches": replace(BASE, batch=replace(BASE.batch, micro_batch_size=3)),
     "budget": replace(BASE, train=replace(BASE.train, epochs=10**6)),
 }
@@ -127,7 +126,7 @@ def exit_code(child):
 
 def warm_up(corpus, folder):
     """Let this process load what its children would otherwise each load."""
-    train("growth", corpus, folder)
+    train("adamw", corpus, folder)
 
 
 def write_json(path, content):

@@ -17,9 +17,14 @@ def epoch(tokens, train, valid):
     return {"event": "epoch", "tokens": tokens, **losses}
 
 
+def step(tokens, train):
+    return {"event": "step", "tokens": tokens, "train_loss": math.log(train)}
+
+
 METRICS = [
+    step(1_000_000, 323.0),
     epoch(1_000_000, 323.0, 196.0),
-    {"event": "grow", "tokens": 1_500_000, "num_components": 5},
+    step(2_000_000, 110.0),
     epoch(2_000_000, 110.0, 117.0),
     {"event": "end", "valid_loss": 4.0, "test_loss": 4.0},
 ]
@@ -29,12 +34,6 @@ def test_perplexities_are_drawn_against_millions_of_tokens():
     train, valid = learning_chart(METRICS).series
     assert train.x == valid.x == [1.0, 2.0]
     assert train.y == pytest.approx([323.0, 110.0]) and valid.y == pytest.approx([196.0, 117.0])
-
-
-def test_growth_is_marked_where_it_happened():
-    (mark,) = learning_chart(METRICS).marks
-    assert mark.x == 1.5 and "K = 5" in mark.label
-    assert learning_chart(METRICS[:1]).marks == ()
 
 
 @pytest.mark.parametrize(
@@ -113,10 +112,4 @@ def test_the_summary_tells_whether_components_have_specialised(nats, gate, state
     assert f"the components have {state}: {found.state_reason} (I(component; token) = " in text
     is_specialised = state == "specialised"
     assert ("highrank audit 'runs/my run'" in text) == is_specialised
-    assert ("--head.grow-at" in summary(found, grow_at=0.5)) != is_specialised
-    assert "--head.grow-at" not in text
-
-
-def test_a_run_that_ended_before_it_grew_is_one_softmax():
-    assert "the run ended before the head could grow" in summary(None, grow_at=0.5)
-    assert "could grow" not in summary(None)
+    assert ("--model.embedding-size" in text) != is_specialised

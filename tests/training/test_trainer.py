@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank.build import build_model, check_config
+from highrank.build import build_model
 from highrank.config import BatchConfig, ModelConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.training.trainer import Trainer
@@ -128,9 +128,3 @@ def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(config, corpu
     for loss, over in [(3.0, False), (2.9, False), (3.1, True)]:
         made.end_epoch(loss)
         assert made.is_stage_over == over
-
-
-def test_a_head_that_cannot_grow_is_refused(config):
-    head = replace(config.head, kind="doc", grow_at=0.5)
-    with pytest.raises(ValueError, match=r"head.kind must be .*mos.* for head.grow-at, got doc"):
-        check_config(replace(config, head=head), 1000, 1000)

@@ -209,7 +209,7 @@ def language(
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can express of an exact language?
 
-    A softmax, a mixture, a grown one, E = 16; 2 million tokens, log P of rank 64.
+    A softmax and a mixture, E = 16; 2 million tokens, log P of rank 64.
 
     An hour on one core. After Ctrl-C the same command resumes.
 

@@ -72,10 +72,7 @@ def _foreign(kind: str) -> list[str]:
 
 
 def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
-    """The configuration for a head of this kind.
-
-    A preset's growth goes with the preset's head; if that has no components, this one gets K.
-    """
+    """The configuration for a head of this kind: K if the preset's head has no components."""
     given = {a.split("=")[0].removeprefix("--head.").replace("-", "_") for a in arguments}
     for name in _foreign(kind):
         if name in given:
@@ -85,8 +82,6 @@ def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
     if kind == config.head.kind:
         return config
     head = config.head
-    if kind != "mos":
-        head = dataclasses.replace(head, grow_at=None)
     if "num_components" in _foreign(head.kind):
         head = dataclasses.replace(head, num_components=NUM_COMPONENTS.get(kind, 4))
     return dataclasses.replace(config, head=head)

@@ -155,13 +155,6 @@ class Head(nn.Module):
             self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
         self.vocab_size = vocab_size
 
-    def renew_components(self, num_components: int) -> None:
-        """Replace what each component has of its own by fresh values for so many components.
-
-        A mixture that writes this can grow: start with one component, and become K.
-        """
-        raise ValueError(f"{type(self).__name__} cannot change its number of components.")
-
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
         return self.log_prob_from(self.features(hidden, **past))

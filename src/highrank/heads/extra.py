@@ -68,10 +68,6 @@ class ExtendedMixture(Head):
     def tie(self, weight: Tensor) -> None:
         self.softmaxes.tie(weight)
 
-    def renew_components(self, num_components: int) -> None:
-        self.softmaxes.renew_components(num_components)
-        self.num_components = num_components
-
     def extra(self, hidden: Tensor, **past: Any) -> Any:
         """What the further components of each token are made from."""
         raise NotImplementedError

@@ -72,7 +72,13 @@ class LowRankMixture(MixtureHead):
         check_sizes(num_components=num_components, rank=rank)
         check_start_noise(start_noise)
         self.rank, self.start_noise, self.prior_bias = rank, start_noise, prior_bias
-        self.renew_components(num_components)
+        D, K, r = hidden_size, num_components, rank
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.num_components = K
+        self.prior = nn.Linear(D, K, bias=prior_bias, **options)
+        self.down = nn.Linear(D, K * r, bias=False, **options)
+        self.up = nn.Parameter(torch.empty(K, r, self.embedding_size, **options))
+        self._start()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -88,15 +94,6 @@ class LowRankMixture(MixtureHead):
             down = self.down.weight[: self.rank].repeat(self.num_components, 1)
             self.down.weight.copy_(down)
             self.prior.weight.mul_(PRIOR_SCALE)
-
-    def renew_components(self, num_components: int) -> None:
-        D, K, r = self.hidden_size, num_components, self.rank
-        options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
-        self.num_components = K
-        self.prior = nn.Linear(D, K, bias=self.prior_bias, **options)
-        self.down = nn.Linear(D, K * r, bias=False, **options)
-        self.up = nn.Parameter(torch.empty(K, r, self.embedding_size, **options))
-        self._start()
 
     @property
     def rank_bound(self) -> int | None:

@@ -247,13 +247,6 @@ class PriorMixture(MixtureHead):
         if hasattr(self, "prior"):
             self._start()
 
-    def renew_components(self, num_components: int) -> None:
-        D, E, K = self.hidden_size, self.embedding_size, num_components
-        options: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
-        self.num_components = K
-        self.latent = nn.Linear(D, K * E, **options)
-        self.prior = nn.Linear(D, K, bias=False, **options)
-
     def _start(self) -> None:
         if self.start_noise is not None:
             assert self.latent is not None

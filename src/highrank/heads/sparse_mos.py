@@ -70,17 +70,12 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
             device=device,
             dtype=dtype,
         )
-        self.most_active, self.balance = num_active, balance
-        self.num_active = min(num_active, num_components)
+        self.num_active, self.balance = min(num_active, num_components), balance
 
     @property
     def rank_bound(self) -> int | None:
         """That of one softmax if m = 1, whichever component it is; else no bound is known."""
         return super().rank_bound if self.num_active == 1 else None
-
-    def renew_components(self, num_components: int) -> None:
-        super().renew_components(num_components)
-        self.num_active = min(self.most_active, num_components)
 
     def mixture(self, hidden: Tensor) -> Mixture:
         """All K contexts; components that are not chosen have log-weight -inf."""

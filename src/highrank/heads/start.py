@@ -14,11 +14,9 @@ from torch import Tensor, nn
 PRIOR_SCALE = 0.1
 
 
-def zero_sum_noise(
-    weight: Tensor, num_components: int, generator: torch.Generator | None = None
-) -> Tensor:
+def zero_sum_noise(weight: Tensor, num_components: int) -> Tensor:
     """(K, *weight.shape), in standard deviations of `weight`; its sum over K is zero."""
-    noise = torch.randn(num_components, *weight.shape, generator=generator, dtype=weight.dtype)
+    noise = torch.randn(num_components, *weight.shape, dtype=weight.dtype)
     return (noise - noise.mean(0)).to(weight.device) * weight.std(correction=0)
 
 

@@ -13,7 +13,6 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small-softmax": small.small_softmax,
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
-    "ptb-small-grown": small.ptb_small_grown,
     **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in small.NUM_COMPONENTS},
     "ptb-softmax": papers.ptb_softmax,
     "ptb-moc": papers.ptb_moc,

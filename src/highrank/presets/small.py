@@ -58,10 +58,8 @@ def small_for(corpus: str, num_train: int) -> RunConfig:
 
 
 def small_mos() -> RunConfig:
-    """The same network with a mixture of four softmaxes, grown late; about 11 minutes."""
-    return replace(
-        small(), head=HeadConfig(kind="mos", num_components=4, dropout=0.1, grow_at=0.85)
-    )
+    """The same network with a mixture of four softmaxes."""
+    return replace(small(), head=HeadConfig(kind="mos", num_components=4, dropout=0.1))
 
 
 def small_softmax() -> RunConfig:
@@ -97,19 +95,13 @@ def ptb_small_softmax() -> RunConfig:
 
 
 def ptb_small_mos() -> RunConfig:
-    """The same size and budget, with a mixture of five softmaxes from the start.
+    """The same size and budget, with a mixture of five softmaxes.
 
     Contexts that start nearly equal learned faster than independent ones, with three seeds.
     """
     softmax = ptb_small_softmax()
     head = HeadConfig(kind="mos", num_components=5, dropout=0.0, options={"start_noise": 0.05})
     return replace(softmax, model=replace(softmax.model, hidden_sizes=(320, 256)), head=head)
-
-
-def ptb_small_grown() -> RunConfig:
-    """The same mixture, grown from one softmax after 70 % of the budget."""
-    mos = ptb_small_mos()
-    return replace(mos, head=replace(mos.head, grow_at=0.7, options={}))
 
 
 # The other heads, with a number of softmaxes that trains in minutes where they have several.

@@ -8,7 +8,7 @@ from typing import Any
 
 from highrank.analysis.components import ComponentReport
 from highrank.config import RunConfig
-from highrank.report.figure import Axis, Lines, Mark, Series, draw, save_png
+from highrank.report.figure import Axis, Lines, Series, draw, save_png
 from highrank.report.theme import Style
 from highrank.training.result import TrainingResult
 
@@ -36,15 +36,12 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
     ]
-    head = config.head
     if result.mixture is not None:
-        lines.append(_state(result.mixture, run, head.grow_at is not None))
-    elif head.grow_at is not None and head.num_components > 1:
-        lines.append("It is one softmax: the run ended before the head could grow.")
+        lines.append(_state(result.mixture, run))
     return "\n".join(lines)
 
 
-def _state(mixture: ComponentReport, run: str, has_grown: bool) -> str:
+def _state(mixture: ComponentReport, run: str) -> str:
     """Whether the components have specialised, and what to do if not."""
     text = (
         f"At the start of valid the components have {mixture.state_text}: {mixture.state_reason} "
@@ -52,10 +49,9 @@ def _state(mixture: ComponentReport, run: str, has_grown: bool) -> str:
     )
     if mixture.state == "specialised":
         return f"{text} More: highrank audit {shlex.quote(run)}"
-    earlier = "grows earlier (--head.grow-at), " if has_grown else ""
     return (
-        f"{text} They may specialise if the mixture {earlier}trains longer, or has smaller "
-        "embeddings (--model.embedding-size)."
+        f"{text} They may specialise if the mixture trains longer, or has smaller embeddings "
+        "(--model.embedding-size)."
     )
 
 
@@ -65,14 +61,11 @@ def learning_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
-    """Train and valid perplexity against the tokens of training, and where the head grew."""
+    """Train and valid perplexity against the tokens of training."""
     epochs = [line for line in metrics if line["event"] == "epoch"]
     if not epochs:
         raise ValueError("a learning curve must have at least one validation, got none")
     steps = [line for line in metrics if line["event"] == "step"]
-    # A run that began in an earlier version has lines of steps from some epoch on, or none.
-    first = steps[0]["tokens"] if steps else math.inf
-    train = [line for line in epochs if line["tokens"] < first] + steps
     series = tuple(
         Series(
             label=label,
@@ -81,7 +74,7 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
             style=style,
         )
         for label, key, style, lines in (
-            ("train, with dropout", "train_loss", TRAIN, train),
+            ("train, with dropout", "train_loss", TRAIN, steps),
             ("valid", "valid_loss", VALID, epochs),
         )
     )
@@ -89,11 +82,6 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
         series=series,
         x=Axis(label="million tokens read"),
         y=Axis(label="perplexity", is_log=True, ticks=_ticks(series)),
-        marks=tuple(
-            Mark(x=line["tokens"] / 1e6, label=f"K = {line['num_components']} from here")
-            for line in metrics
-            if line["event"] == "grow"
-        ),
     )
 
 

@@ -34,7 +34,6 @@ class Clock:
         self.session_start = 0.0
         # Of the windows alone: what training takes of the processor, whatever else it does.
         self.window_seconds, self.cpu_seconds = 0.0, 0.0
-        self.validated_components = 0
         self.ended_budget: float | None = None
         self.is_warm = False
         self.furthest = 0.0
@@ -68,32 +67,28 @@ class Clock:
             self.windows.append((tokens, seconds))
         self.is_warm = True
 
-    def add_growth(self, seconds: float) -> None:
-        """A window in which the head grew: the speed before it says nothing about the new one."""
+    def add_validation(self, seconds: float) -> None:
         self.seconds += seconds
-        self.windows.clear()
+        self.validation_seconds = seconds
 
-    def add_validation(self, seconds: float, num_components: int) -> None:
-        self.seconds += seconds
-        self.validation_seconds, self.validated_components = seconds, num_components
-
-    def reserve(self, num_components: int) -> float:
+    @property
+    def reserve(self) -> float:
         """Seconds to keep for the last validation: as long as the one before it took.
 
-        Where a head of so many components had none, a token takes at most as long as in training.
+        Where there was none, a token takes at most as long as in training.
         """
-        if self.validated_components == num_components or self.speed is None:
+        if self.validation_seconds > 0 or self.speed is None:
             return self.validation_seconds
-        return max(self.validation_seconds, self.num_valid / self.speed)
+        return self.num_valid / self.speed
 
-    def progress(self, num_components: int) -> float:
+    def progress(self) -> float:
         """The fraction of the time before the last validation that is spent; 0 without a budget.
 
         It never goes back, though what is kept for the validation changes.
         """
         if self.budget is None:
             return 0.0
-        now = min(1.0, self.seconds / max(1e-9, self.budget - self.reserve(num_components)))
+        now = min(1.0, self.seconds / max(1e-9, self.budget - self.reserve))
         self.furthest = max(self.furthest, now)
         return self.furthest
 
@@ -102,19 +97,19 @@ class Clock:
         """Whether the last validation of this budget is done."""
         return self.budget is not None and self.budget == self.ended_budget
 
-    def is_over(self, num_components: int) -> bool:
+    def is_over(self) -> bool:
         """Whether it is time for the last validation, or was."""
         if self.budget is None:
             return False
         # A run that this budget has ended stays so, though its last validation was quick.
-        return self.has_ended or self.seconds + self.reserve(num_components) >= self.budget
+        return self.has_ended or self.seconds + self.reserve >= self.budget
 
     def end(self) -> None:
         """The last validation of this budget is done."""
         self.ended_budget = self.budget
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("seconds", "validation_seconds", "validated_components", "budget", "ended_budget")
+        names = ("seconds", "validation_seconds", "budget", "ended_budget")
         more = ("furthest", "window_seconds", "cpu_seconds")
         return {name: getattr(self, name) for name in (*names, *more)}
 

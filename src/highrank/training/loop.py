@@ -128,12 +128,7 @@ class Run:
     @property
     def progress(self) -> float:
         """The fraction of the stage that is done: of its epochs, or of the time."""
-        return max(self.trainer.epoch_progress, self.clock.progress(self.num_components))
-
-    @property
-    def num_components(self) -> int:
-        """K, at the moment."""
-        return self.trainer.num_components
+        return max(self.trainer.epoch_progress, self.clock.progress())
 
     def go(
         self,
@@ -186,10 +181,9 @@ class Run:
                 raise ValueError(f"{path} is missing: the run cannot be resumed")
             return None
         state = load_checkpoint(path)
-        if "config" in state:
-            check_same_config(self.folder, _config_of(state["config"], path), config)
-        for name, digest in state.get("corpus_sha256", {}).items():
-            if digest != self.corpus_sha256.get(name):
+        check_same_config(self.folder, _config_of(state.get("config"), path), config)
+        for name, digest in self.corpus_sha256.items():
+            if state.get("corpus_sha256", {}).get(name) != digest:
                 raise ValueError(
                     "the corpus must be the one that the run began with, got another "
                     f"{name} split: prepare {config.corpus} as it was"
@@ -202,9 +196,8 @@ class Run:
             self.trainer.load_state_dict(state["trainer"])
             self.clock.load_state_dict(state["clock"])
             for name in COUNTERS:
-                # Checkpoints up to format 3 had no lines of steps, and not the log itself.
-                setattr(self, name, state.get(name, getattr(self, name)))
-            text = state["metrics"] if "metrics" in state else self.log.whole_lines(state["log"])
+                setattr(self, name, state[name])
+            text = state["metrics"]
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ValueError(f"{path} must be a checkpoint of this run, got {reason}") from None
@@ -223,10 +216,7 @@ class Run:
                     return "finished"
                 trainer.start_finetuning(trainer.best)
                 self.note(event="finetune", step=trainer.step)
-            is_out_of_time = self.clock.is_over(self.num_components)
-            if trainer.awaits_growth and not self.clock.has_ended:
-                # What was to grow has one step at least after it.
-                is_out_of_time = False
+            is_out_of_time = self.clock.is_over()
             if is_out_of_time and trainer.step == self.validated_step:
                 return "out of time"
             # Not of a run that has ended: opened again, it keeps its time.
@@ -254,19 +244,14 @@ class Run:
         return every is not None and self.num_tokens - self.validated_tokens >= every
 
     def _train_window(self) -> None:
-        trainer, num_components = self.trainer, self.num_components
+        trainer = self.trainer
         start, cpu_start = time.monotonic(), time.process_time()
         try:
             tokens = trainer.train_window(self.progress)
         except Diverged as error:
             raise self._diverged(trainer.step + 1, str(error)) from None
         elapsed = time.monotonic() - start
-        if self.num_components == num_components:
-            self.clock.add_window(tokens, elapsed, time.process_time() - cpu_start)
-        else:
-            self.clock.add_growth(elapsed)
-            position = {"step": trainer.step - 1, "tokens": self.num_tokens}
-            self.note(event="grow", **position, num_components=self.num_components)
+        self.clock.add_window(tokens, elapsed, time.process_time() - cpu_start)
         self.num_tokens += tokens
         self._note_step(tokens)
         self._show()
@@ -285,7 +270,7 @@ class Run:
             step=trainer.step,
             progress=self.progress,
             train_loss=self.step_loss / self.step_tokens,
-            num_components=self.num_components,
+            num_components=trainer.num_components,
             tokens=self.num_tokens,
             seconds=round(self.clock.seconds, 3),
             cpu_seconds=round(self.clock.cpu_seconds, 3),
@@ -315,7 +300,7 @@ class Run:
         if not math.isfinite(valid.nats):
             raise self._diverged(trainer.step, f"the loss on valid is {valid.nats}")
         use = trainer.mixture_use(self.valid)
-        self.clock.add_validation(time.monotonic() - start, self.num_components)
+        self.clock.add_validation(time.monotonic() - start)
         self.valid_loss, self.validated_step = valid.nats, trainer.step
         self.validated_tokens = self.num_tokens
         if is_out_of_time:
@@ -329,7 +314,7 @@ class Run:
             train_loss=trainer.train_loss,
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
-            num_components=self.num_components,
+            num_components=trainer.num_components,
             **use,
             is_averaging=trainer.average is not None,
             tokens=self.num_tokens,
@@ -382,8 +367,5 @@ def make_trainer(
 ) -> Trainer:
     """A trainer as it is before the first step: the seed decides its weights."""
     torch.manual_seed(config.seed)
-    num_components = None if config.head.grow_at is None else 1
-    model = build_model(config, vocab_size, num_components, read_counts(folder, vocab_size)).to(
-        device
-    )
+    model = build_model(config, vocab_size, read_counts(folder, vocab_size)).to(device)
     return Trainer(config, model, Streams(train, config.batch.batch_size, device))

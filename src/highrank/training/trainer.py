@@ -1,4 +1,4 @@
-"""What a run does between two checkpoints: steps, epochs, growth, and its whole state.
+"""What a run does between two checkpoints: steps, epochs, and its whole state.
 
 T time, B streams, D hidden size.
 """
@@ -18,11 +18,9 @@ from highrank.analysis.components import mixture_use
 from highrank.config import RunConfig, StageConfig
 from highrank.data.batches import Streams, draw_bptt
 from highrank.evaluation.static import Evaluation, evaluate
-from highrank.heads.growth import grown, with_components
 from highrank.models.backbone import State, joined, map_state, restored_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, replaced, save_state
-from highrank.run import num_components_of
 from highrank.training.averaging import Average, is_non_monotonic
 from highrank.training.penalties import activation_penalties
 
@@ -44,7 +42,7 @@ class Trainer:
     """A run in progress. Everything that decides its future is in `state_dict`.
 
     Args:
-        model: to be trained, where it is; its head has one component if it is to grow.
+        model: to be trained, where it is.
         data: the training split as streams, where the model is.
     """
 
@@ -72,15 +70,8 @@ class Trainer:
 
     @property
     def num_components(self) -> int:
-        """K, at the moment."""
+        """K."""
         return self.model.head.num_components
-
-    @property
-    def awaits_growth(self) -> bool:
-        """Whether the head is to grow at a fraction of the run, and has not."""
-        at = self.config.head.grow_at
-        is_grown = self.num_components == self.config.head.num_components
-        return at is not None and at < 1 and not is_grown
 
     @property
     def is_epoch_over(self) -> bool:
@@ -109,8 +100,6 @@ class Trainer:
         Args:
             progress: the fraction of the stage that is done, for schedules.
         """
-        if self._must_grow(progress):
-            self._grow()
         self.model.train()
         length = self._draw_bptt()
         lr = self.stage.lr * self._schedule(progress) * length / self.config.batch.bptt
@@ -188,15 +177,12 @@ class Trainer:
         """Continue from the best weights, with a fresh optimiser and a fresh history."""
         self.is_finetuning, self.epoch, self.history = True, 1, []
         self.best = valid_loss
-        shapes = {name: tensor.shape for name, tensor in self.best_state.items()}
-        self._resize(num_components_of(self.config, shapes) or self.num_components)
         load_state(self.model, self.best_state)
         self._start_stage()
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
-            "num_components": self.num_components,
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": tensors_of(self.hidden_state),
@@ -222,7 +208,6 @@ class Trainer:
         """Continue from what `state_dict` gave. The state must be of the same configuration."""
         for name, value in state["position"].items():
             setattr(self, name, value)
-        self._resize(state["num_components"])
         self.model.load_state_dict(state["model"])
         self.optimizer = self._make_optimizer()
         self.optimizer.load_state_dict(state["optimizer"])
@@ -299,54 +284,6 @@ class Trainer:
     def _autocast(self) -> torch.autocast:
         is_on = self.config.precision == "bfloat16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_on)
-
-    def _must_grow(self, progress: float) -> bool:
-        at = self.config.head.grow_at
-        if at is None or self.num_components == self.config.head.num_components:
-            return False
-        if self.is_finetuning or (progress if at < 1 else self.epoch) >= at:
-            return True
-        # Finetuning begins with a mixture in any case.
-        return self.awaits_growth and self.config.finetune is None and self._is_last_window()
-
-    def _is_last_window(self) -> bool:
-        """Whether the window to come ends the last epoch."""
-        if self.epoch < self.stage.epochs:
-            return False
-        state = self.generator.get_state()
-        length = self._draw_bptt()
-        self.generator.set_state(state)
-        return self.row + length >= len(self.data) - 2
-
-    def _grow(self) -> None:
-        """One component becomes K; the optimiser keeps its state of all other parameters."""
-        state = dict(self.optimizer.state)
-        rows = slice(self.row, min(self.row + self.config.batch.bptt, len(self.data) - 1))
-        target = self.data[self.row + 1 : rows.stop + 1]  # (T, B)
-        self.model.eval()
-        with torch.no_grad(), self._autocast():
-            read = self.model.read(self.data[rows], self.hidden_state)
-            self.model.head = grown(
-                self.model.head,
-                self.config.head.num_components,
-                read.hidden,
-                target,
-                self.generator,
-                **read.past,
-            )
-        self.optimizer = self._make_optimizer()
-        for p in self.model.parameters():
-            if p in state:
-                self.optimizer.state[p] = state[p]
-        if self.average is not None:
-            self.average = self._make_average()
-        # The best model is to be a mixture: what was best before it grew no longer counts.
-        self.best = math.inf
-
-    def _resize(self, num_components: int) -> None:
-        """A head of K components, to be filled with weights."""
-        if num_components != self.num_components:
-            self.model.head = with_components(self.model.head, num_components)
 
 
 def _selector(part: slice) -> Callable[[Tensor], Tensor]:

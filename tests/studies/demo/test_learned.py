@@ -14,8 +14,7 @@ from highrank.studies.demo.page import learned_language_table
 def small(monkeypatch):
     sizes = {"train": 6_000, "valid": 500, "test": 1_000}
     monkeypatch.setattr(learned, "SIZES", sizes)
-    grown = replace(SOFTMAX, num_components=2, grow_at=0.5)
-    variants = {"softmax": SOFTMAX, "mos, grown": grown}
+    variants = {"softmax": SOFTMAX, "mos": replace(SOFTMAX, num_components=2)}
     monkeypatch.setattr(learned, "VARIANTS", variants)
 
 
@@ -24,8 +23,8 @@ def test_networks_are_trained_and_compared(tmp_path):
     done = []
     result = run_learned_language(tmp_path, epochs=1, on_progress=lambda x, _: done.append(x))
     assert done == sorted(done) and done[-1] == pytest.approx(1.0, abs=0.05)
-    assert [head.head for head in result.heads] == ["softmax", "mos, grown"]
-    assert [(head.num_components, head.grow_at) for head in result.heads] == [(1, None), (2, 0.5)]
+    assert [head.head for head in result.heads] == ["softmax", "mos"]
+    assert [head.num_components for head in result.heads] == [1, 2]
     assert result.heads[0].specialisation is None and 0 <= result.heads[1].specialisation < 0.01
     for head in result.heads:
         assert head.optimum < head.excess
@@ -48,5 +47,5 @@ def test_heads_may_be_given_equal_time_instead_of_equal_epochs(tmp_path):
     # Runs of another length lie beside them.
     run_learned_language(tmp_path, epochs=1)
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"{name}-100-{length}-seed0" for name in ("softmax", "mos-grown") for length in ("1e", "1s")
+        f"{name}-100-{length}-seed0" for name in ("softmax", "mos") for length in ("1e", "1s")
     }

@@ -10,7 +10,7 @@ one softmax over the vocabulary. No publication of the combination is known.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -104,15 +104,6 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
             if K > 1 and isinstance(layer, nn.Linear)
         ]
         start_nearly_equal(mixed, [self.prior.weight], self.start_noise)
-
-    def renew_components(self, num_components: int) -> None:
-        self.num_components = K = num_components
-        self.components = _components(K, self.mix_first_tail, len(self.cutoffs))
-        prior = self.prior.weight
-        options: dict[str, Any] = {"device": prior.device, "dtype": prior.dtype}
-        for band in range(1 + self.mix_first_tail):
-            self.latents[band] = nn.Linear(self.hidden_size, K * self.widths[band], **options)
-        self.prior = nn.Linear(self.hidden_size, K, bias=False, **options)
 
     @property
     def rank_bound(self) -> int | None:

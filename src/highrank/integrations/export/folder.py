@@ -53,9 +53,6 @@ def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
         AWDLSTMConfig(
             run=config_to_json(config),
             vocab_size=len(vocabulary),
-            num_components=None
-            if config.head.grow_at is None
-            else loaded.model.head.num_components,
             token_counts=read_counts(loaded.folder, len(vocabulary)) if wants_counts else None,
             hidden_size=config.model.hidden_sizes[-1],
             num_hidden_layers=len(config.model.hidden_sizes),

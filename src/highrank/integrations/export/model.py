@@ -35,8 +35,6 @@ class AWDLSTMConfig(PreTrainedConfig):
     run: dict[str, Any] | None = None
     """`config.json` of the run."""
     vocab_size: int = 2
-    num_components: int | None = None
-    """K, if the head had not grown yet or is none that grows: None."""
     token_counts: list[int] | None = None
     """How often the training split has each token, for heads that are built with it."""
     hidden_size: int = 1
@@ -112,7 +110,6 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         self.language_model = build_model(
             config_from_json(config.run),
             config.vocab_size,
-            config.num_components,
             config.token_counts,
         )
         self._tied_weights_keys = {

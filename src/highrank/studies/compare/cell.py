@@ -218,7 +218,7 @@ def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfi
     options = dict(spec.options)
     if spec.kind == "softmax":
         options.setdefault("embedding_size", size)
-    head = replace(base.head, kind=spec.kind, num_components=count, options=options, grow_at=None)
+    head = replace(base.head, kind=spec.kind, num_components=count, options=options)
     # Logits of the same size at the start, whatever d is: with few numbers of ±0.5 each, a tied
     # model does not get beyond the frequencies of the tokens for a long time.
     scale = math.sqrt(base.model.embedding_size / size)

@@ -32,7 +32,6 @@ SOFTMAX = HeadConfig(kind="mos", num_components=1, dropout=0.0, activation="iden
 VARIANTS = {
     "softmax": SOFTMAX,
     "mos": replace(SOFTMAX, num_components=NUM_COMPONENTS),
-    "mos, grown": replace(SOFTMAX, num_components=NUM_COMPONENTS, grow_at=0.4),
 }
 
 
@@ -40,8 +39,6 @@ VARIANTS = {
 class LearnedHead:
     head: str
     num_components: int
-    grow_at: float | None
-    """The fraction of the run after which one component became K; None if there were always K."""
     num_parameters: int
     perplexity: float
     """Of the trained AWD-LSTM on the test tokens, batch size 1."""
@@ -135,7 +132,6 @@ def _learned_head(
     return LearnedHead(
         head=name,
         num_components=variant.num_components,
-        grow_at=variant.grow_at,
         num_parameters=sum(p.numel() for p in model.parameters()),
         perplexity=found.perplexity,
         excess=found.nats - corpus.floor,

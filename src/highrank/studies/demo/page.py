@@ -283,12 +283,12 @@ def learned_language_table(result: LearnedLanguageResult) -> RichTable:
             f"{result.context_size}; {result.num_tokens:,} training tokens, {budget}. Excess: "
             "perplexity above the language's. Optimum: the same head with a free vector for every "
             "context, fitted to the language itself. MI: mutual information I(component; token) at "
-            "the start of valid. Grown: one component at first, then K."
+            "the start of valid."
         ),
     )
     for head in result.heads:
         table.add_row(
-            head.head if head.grow_at is None else f"{head.head} at {head.grow_at:.0%}",
+            head.head,
             str(head.num_components),
             f"{head.perplexity:.3f}",
             f"{math.expm1(head.excess):+.2%}",
