@@ -12,7 +12,7 @@ import pytest
 
 from highrank import __main__ as entry
 from highrank import __version__
-from highrank.cli.main import COMMANDS, GROUPS, RENAMED, main
+from highrank.cli.main import COMMANDS, GROUPS, main
 
 # A terminal of the seventies: Python leaves such a locale for UTF-8 unless it is forbidden.
 PLAIN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -138,21 +138,6 @@ def test_the_version_needs_no_package():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines() == [f"highrank {__version__}", "set()"], done.stderr
-
-
-OLD_OPTIONS = [(command, old) for command, options in RENAMED.items() for old in options]
-
-
-@pytest.mark.parametrize(("command", "old"), OLD_OPTIONS)
-@pytest.mark.parametrize("spelling", [lambda o: [o, "3"], lambda o: [o.replace("-", "_") + "=3"]])
-def test_an_option_that_was_renamed_names_its_successor(
-    command, old, spelling, monkeypatch, capsys
-):
-    first, *rest = spelling(old.removeprefix("--"))
-    code, printed = run(monkeypatch, capsys, command, "runs/any", f"--{first}", *rest)
-    new = RENAMED[command][old]
-    assert (code, printed.out, printed.err) == (2, "", f"highrank: {old} is now {new}\n")
-    assert new in run(monkeypatch, capsys, command, "--help")[1].out
 
 
 @pytest.mark.parametrize("reason", ["", "cannot allocate 9 GB"])

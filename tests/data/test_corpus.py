@@ -74,7 +74,7 @@ def test_a_broken_vocabulary_is_refused(folder):
     ("fields", "message"),
     [
         ({"format": "other"}, "format must be"),
-        ({"version": 9}, "version must be 1 or 2, got 9"),
+        ({"version": 9}, "version must be 2, got 9"),
         ({"dtype": "object"}, "dtype must be one of"),
         ({"splits": {}}, "fields must be"),
         ({"sources": [{"name": "x"}]}, "fields must be"),
@@ -85,15 +85,6 @@ def test_a_foreign_header_is_refused(fields, message, folder):
     change(folder / "corpus.json", **fields)
     with pytest.raises(ValueError, match=message):
         load_corpus(folder)
-
-
-def test_a_corpus_of_version_1_has_no_sizes_of_its_text(folder):
-    file = folder / "corpus.json"
-    splits = json.loads(file.read_text())["splits"]
-    for split in splits.values():
-        assert split.pop("num_bytes") == split.pop("num_chars") > 0
-    change(file, version=1, splits=splits)
-    assert load_corpus(folder).header.splits["test"].num_bytes is None
 
 
 def test_a_folder_without_a_header_is_refused_with_the_command(tmp_path):

@@ -32,16 +32,17 @@ def test_every_flipped_bit_of_the_tensors_is_noticed(path):
             read_tensors(path)
 
 
-def test_a_file_without_a_hash_is_read(tmp_path):
-    save_file(TENSORS, tmp_path / "old")
-    assert torch.equal(read_tensors(tmp_path / "old")["b"], TENSORS["b"])
+def test_a_file_without_a_hash_is_refused(tmp_path):
+    save_file(TENSORS, tmp_path / "bare")
+    with pytest.raises(ValueError, match="bare is damaged: its tensors do not have the hash"):
+        read_tensors(tmp_path / "bare")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_none_are_refused(value, tmp_path):
-    save_file({"a": torch.tensor([1.0, value])}, tmp_path / "old")
-    with pytest.raises(ValueError, match="old must have finite numbers only, got others in a"):
-        read_tensors(tmp_path / "old")
+    write_tensors(tmp_path / "odd", {"a": torch.tensor([1.0, value])})
+    with pytest.raises(ValueError, match="odd must have finite numbers only, got others in a"):
+        read_tensors(tmp_path / "odd")
 
 
 def test_what_is_no_safetensors_file_is_refused(tmp_path):

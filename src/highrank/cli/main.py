@@ -31,17 +31,6 @@ DESCRIPTION = (
     "Output layers of language models beyond one softmax. Start with `highrank demo`.\n\n"
     "`highrank --version` prints the version."
 )
-RENAMED = {
-    "train": {
-        "--valid-columns": "--valid-batch-size",
-        "--batch.window": "--batch.bptt",
-        "--batch.window-deviation": "--batch.bptt-std",
-        "--batch.window-extra": "--batch.bptt-max-delta",
-        "--batch.short-share": "--batch.bptt-half-probability",
-    },
-    "evaluate": {"--columns": "--batch-size", "--cache.flatness": "--cache.theta"},
-    "generate": {"--words": "--num-tokens", "--samples": "--num-samples"},
-}
 # Signs of our own texts for terminals that have none but ASCII.
 ASCII = {"–": "-", "−": "-", "…": "...", "’": "'", "·": "*", "×": "x", "±": "+-", "→": "->"}
 # 10⁻³ becomes 10^-3.
@@ -111,7 +100,6 @@ def _run(arguments: list[str]) -> None:
             raise ValueError(f"a command must be one of {', '.join(COMMANDS)}, got {name}{guess}")
         _run_one_of({name: _described(text) for name, text in COMMANDS.items()}, arguments)
     else:
-        _check_renamed(name, rest)
         module = import_module(f"highrank.cli.{name}")
         if name in GROUPS:
             _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
@@ -146,10 +134,3 @@ def _described(text: str) -> Callable[[], None]:
 
     command.__doc__ = text
     return command
-
-
-def _check_renamed(command: str, arguments: list[str]) -> None:
-    for argument in arguments:
-        option = argument.split("=")[0].replace("_", "-")
-        if option in RENAMED.get(command, {}):
-            raise ValueError(f"{option} is now {RENAMED[command][option]}")

@@ -68,9 +68,9 @@ class Split:
     num_unknown: int
     """How many of them are `<unk>`."""
     sha256: str
-    num_bytes: int | None = None
-    """Of the split's text in UTF-8, line ends as newlines; None for a corpus of version 1."""
-    num_chars: int | None = None
+    num_bytes: int
+    """Of the split's text in UTF-8, line ends as newlines."""
+    num_chars: int
     """The same, in characters."""
 
     @property
@@ -103,8 +103,8 @@ class Header:
         values = dict(content) if isinstance(content, Mapping) else {}
         if values.pop("format", None) != FORMAT:
             raise ValueError(f"its format must be {FORMAT!r}")
-        if (found := values.pop("version", None)) not in (1, VERSION):
-            raise ValueError(f"its version must be 1 or {VERSION}, got {reprlib.repr(found)}")
+        if (found := values.pop("version", None)) != VERSION:
+            raise ValueError(f"its version must be {VERSION}, got {reprlib.repr(found)}")
         if values.get("dtype") not in DTYPES:
             raise ValueError(
                 f"its dtype must be one of {DTYPES}, got {reprlib.repr(values.get('dtype'))}"

@@ -40,21 +40,21 @@ class Dataset:
     """A file's are after an `<eos>`, so that its first token is predicted, too."""
     sha256: str
     """Of the tokens of the split, or of the file."""
+    num_bytes: int
+    """Size of the text in UTF-8."""
+    num_chars: int
     lines: list[list[str]] | None = None
     """The tokens of each line of a file; None for a split."""
     unknown: Counter[str] = field(default_factory=Counter)
     """How often each token outside the vocabulary stands in a file."""
-    num_bytes: int | None = None
-    """Of the text in UTF-8; None for a split of a corpus that does not know."""
-    num_chars: int | None = None
 
-    def bits_per(self, size: int | None, bits: float) -> float | None:
-        """Bits of all tokens over `size`, from the mean bits of a token; None without a size.
+    def bits_per(self, size: int, bits: float) -> float:
+        """Bits of all tokens over `size`, from the mean bits of a token.
 
         Tokens that are not predicted, such as the first of each stream, count like the others.
         """
         num_tokens = len(self.tokens) - (self.lines is not None)
-        return None if size is None else bits * num_tokens / size
+        return bits * num_tokens / size
 
 
 def find_datasets(

@@ -36,10 +36,10 @@ class Result:
     """Mean of a predicted token."""
     bits: float
     """The same, in bits per token: a word or a character."""
-    bits_per_byte: float | None = None
+    bits_per_byte: float
     """All bits over the size of the text in UTF-8; a lower bound where there are <unk>, since what
-    they stand for is not spelled. None for a corpus that does not know its size (version 1)."""
-    bits_per_char: float | None = None
+    they stand for is not spelled."""
+    bits_per_char: float
     num_tokens: int
     """How many were predicted."""
     unknown: Mapping[str, int] = field(default_factory=dict)

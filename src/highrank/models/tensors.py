@@ -12,7 +12,7 @@ from torch import Tensor
 
 from highrank.files import write_atomically
 
-# In the metadata of a safetensors file; files of earlier versions have none.
+# In the metadata of a safetensors file.
 HASH = "sha256"
 
 
@@ -70,7 +70,7 @@ def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except Exception as error:
         raise _not_whole(path, error) from None
-    if HASH in about and about[HASH] != content_sha256(tensors):
+    if about.get(HASH) != content_sha256(tensors):
         raise ValueError(f"{path} is damaged: its tensors do not have the hash in it")
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():

@@ -42,10 +42,8 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
 
 def _numbers(result: Result) -> dict[str, float]:
     """What else is in a row, by the names of the columns."""
-    if result.bits_per_byte is not None and result.bits_per_char is not None:
-        per_byte, per_char = result.bits_per_byte, result.bits_per_char
-        return {"nats": result.nats, "bits/byte": per_byte, "bits/char": per_char}
-    return {"nats": result.nats, f"bits/{_unit(result)}": result.bits}
+    per_byte, per_char = result.bits_per_byte, result.bits_per_char
+    return {"nats": result.nats, "bits/byte": per_byte, "bits/char": per_char}
 
 
 def _unit(result: Result) -> str:
@@ -57,12 +55,7 @@ def _notes(results: Sequence[Result]) -> str:
     """The settings, what the columns are, and what the rows must not be compared with."""
     first, methods = results[0], {result.method for result in results}
     note = f"perplexity and nats: per {_unit(first)}. tokens: how many were predicted, with <eos>."
-    if first.bits_per_byte is None:
-        note += (
-            " Bits per byte are not known: the corpus was prepared before it kept the size of its "
-            "text. Prepare it again with --force to have them."
-        )
-    elif first.unknown.get("tokens", 1):
+    if first.unknown.get("tokens", 1):
         note += (
             " bits/byte, bits/char: over the whole text; what <unk> stands for is not spelled, so "
             "they are lower bounds."

@@ -13,9 +13,7 @@ from highrank.files import is_disk_full, write_atomically
 from highrank.models.tensors import content_sha256, write_tensors
 from highrank.run import CHECKPOINT_FILE
 
-FORMAT = 4
-# Keys of the checkpoint by the format that they were last used in.
-RENAMED_KEYS: dict[int, dict[str, str]] = {2: {"text_sha256": "corpus_sha256"}, 3: {}}
+FORMAT = 5
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -36,18 +34,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         _check_archive(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
         found = state.pop("format") if isinstance(state, dict) else type(state).__name__
-        if type(found) is not int or found not in (*RENAMED_KEYS, FORMAT):
+        if found != FORMAT:
             raise ValueError(f"one of format {found}: start a new run")
-        # Earlier formats have no hash.
-        if found == FORMAT and state.pop("sha256") != content_sha256(state):
+        if state.pop("sha256") != content_sha256(state):
             raise ValueError("a damaged one: its content does not have the hash in it")
-        for format_ in range(found, FORMAT):
-            for old, new in RENAMED_KEYS[format_].items():
-                state[new] = state.pop(old)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"{path} must be a checkpoint of highrank, of format {FORMAT} or before, got {reason}"
+            f"{path} must be a checkpoint of highrank, of format {FORMAT}, got {reason}"
         ) from None
     assert isinstance(state, dict)
     return state
