@@ -158,7 +158,7 @@ def processes(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def corpus():
-    """A corpus in memory, from an exact language: what `Run` needs of one."""
+    """A corpus in memory, from an exact language: what a session needs of one."""
     language = senses(vocab_size=20, num_contexts=16, num_senses=6, seed=1)
     sizes = {"train": 1_500, "valid": 200, "test": 200}
     splits = {
@@ -166,28 +166,36 @@ def corpus():
         for seed, (name, size) in enumerate(sizes.items())
     }
     vocabulary = Vocabulary(("<eos>", *(f"w{i}" for i in range(1, 20))))
-    return SimpleNamespace(vocabulary=vocabulary, split=splits.__getitem__)
+    return in_memory(vocabulary, splits)
 
 
-@pytest.fixture
+def in_memory(vocabulary, splits):
+    """A corpus of these token ids."""
+    counts = np.bincount(splits["train"], minlength=len(vocabulary)).tolist()
+    return SimpleNamespace(vocabulary=vocabulary, token_counts=counts, split=splits.__getitem__)
+
+
+@pytest.fixture(scope="session")
 def config():
     return RunConfig(
         corpus="made in the tests",
         seed=3,
         model=ModelConfig(
             embedding_size=6,
-            hidden_sizes=(8, 7),
-            embedding_dropout=0.1,
-            input_dropout=0.1,
-            hidden_dropout=0.1,
-            output_dropout=0.1,
-            weight_dropout=0.1,
+            options={
+                "hidden_sizes": (8, 7),
+                "embedding_dropout": 0.1,
+                "input_dropout": 0.1,
+                "hidden_dropout": 0.1,
+                "output_dropout": 0.1,
+                "weight_dropout": 0.1,
+                "activation_penalty": 0.1,
+                "temporal_penalty": 0.1,
+            },
         ),
         head=HeadConfig(kind="mos", num_components=3, dropout=0.1),
-        batch=BatchConfig(batch_size=4, bptt=12, bptt_max_delta=8),
+        batch=BatchConfig(batch_size=4, options={"bptt": 12, "bptt_max_delta": 8}),
         train=StageConfig(lr=1.0, epochs=3, switch_epoch=1, clip=1.0),
         finetune=StageConfig(optimizer="asgd", lr=1.0, epochs=2, clip=1.0),
-        activation_penalty=0.1,
-        temporal_penalty=0.1,
         valid_batch_size=2,
     )

@@ -1,11 +1,12 @@
 """Configurations that no run can have are refused with the option's name."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from highrank.build import check_config, check_size
-from highrank.training.loop import Run
+from highrank.build import check_run
+from highrank.config import with_options
+from highrank.training.session import open_session
 
 NAN = float("nan")
 
@@ -14,14 +15,7 @@ NAN = float("nan")
     ("part", "field", "value", "message"),
     [
         (None, "seed", -1, "seed must be at least 0, got -1"),
-        (None, "activation_penalty", -1.0, "activation-penalty must be at least 0, got -1"),
-        (None, "temporal_penalty", NAN, "temporal-penalty must be at least 0, got nan"),
-        (
-            None,
-            "valid_batch_size",
-            0,
-            "valid-batch-size must be between 1 and 100 for",
-        ),
+        (None, "valid_batch_size", 0, "valid-batch-size must be at least 1, got 0"),
         (
             None,
             "valid_batch_size",
@@ -29,17 +23,17 @@ NAN = float("nan")
             "valid-batch-size must be between 1 and 100 for",
         ),
         ("batch", "batch_size", 501, "batch.batch-size must be between 1 and 500 for a training"),
-        ("batch", "batch_size", 0, "batch.batch-size must be between 1 and 500 for a training"),
+        ("batch", "batch_size", 0, "batch.batch-size must be at least 1, got 0"),
         ("batch", "micro_batch_size", 0, "batch.micro-batch-size must be at least 1, got 0"),
         ("batch", "bptt", 0, "batch.bptt must be at least 1, got 0"),
-        ("batch", "bptt_std", -1.0, "batch.bptt-std must be at least 0, got -1"),
-        ("batch", "bptt_max_delta", -1, "batch.bptt-max-delta must be at least 0, got -1"),
-        (
-            "batch",
-            "bptt_half_probability",
-            1.5,
-            "batch.bptt-half-probability must be between",
-        ),
+        ("batch", "bptt_std", -1.0, "batch.bptt-std must be at least 0 and finite, got -1"),
+        ("batch", "bptt_std", 1e308, "batch.bptt_std must be at most 1e+18, got 1e+308"),
+        ("model", "activation_penalty", -1.0, "model.activation-penalty must be at least 0, got"),
+        ("model", "embedding_range", 1e308, "model.embedding_range must be at most 1e+18"),
+        ("model", "kind", "mlp", "model.kind must be one of awd-lstm, got 'mlp'"),
+        ("batch", "kind", "bags", "batch.kind must be one of streams, got 'bags'"),
+        ("train", "steps", 0, "train.steps must be at least 1, got 0"),
+        ("train", "tokens", 2**63, "train.tokens must be at most"),
         ("train", "lr", -1.0, "train.lr must be a positive number, got -1.0"),
         ("train", "lr", NAN, "train.lr must be a positive number, got nan"),
         ("train", "clip", 0.0, "train.clip must be a positive number, got 0.0"),
@@ -54,19 +48,25 @@ NAN = float("nan")
         ("model", "hidden_sizes", (3, 0), "model.hidden-sizes must be at least 1, got 0"),
         ("model", "embedding_size", 10**40, "model.embedding-size must be at most"),
         ("model", "weight_dropout", 1.0, "model.weight-dropout must be at least 0 and below 1"),
-        ("model", "embedding_range", 0.0, "model.embedding-range must be a positive number"),
+        ("model", "embedding_range", 0.0, "model.embedding-range must be positive, got 0.0"),
         ("head", "num_components", 0, "head.num-components must be at least 1, got 0"),
         ("head", "dropout", NAN, "head.dropout must be at least 0 and below 1, got nan"),
     ],
 )
-def test_impossible_values_are_named(part, field, value, message, config):
-    if part is None:
-        wrong = replace(config, **{field: value})
-    else:
-        wrong = replace(config, **{part: replace(getattr(config, part), **{field: value})})
+def test_impossible_values_are_named(part, field, value, message, config, corpus):
     with pytest.raises(ValueError) as caught:
-        check_config(wrong, num_train=1500, num_valid=200)
+        check_run(changed(config, part, field, value), corpus)
     assert str(caught.value).startswith(message)
+
+
+def changed(config, part, field, value):
+    """The configuration with another value of a field, or of an option of a kind."""
+    if part is None:
+        return replace(config, **{field: value})
+    one = getattr(config, part)
+    is_option = field not in {known.name for known in fields(one)}
+    new = with_options(one, **{field: value}) if is_option else replace(one, **{field: value})
+    return replace(config, **{part: new})
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,15 @@ def test_impossible_values_are_named(part, field, value, message, config):
         ("head", "num_components", 2**31 - 1),
     ],
 )
-def test_a_model_that_cannot_fit_is_refused_before_it_is_made(part, field, value, config):
-    wrong = replace(config, **{part: replace(getattr(config, part), **{field: value})})
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(part, field, value, config, corpus):
     with pytest.raises(ValueError, match="must fit into memory, got"):
-        check_size(wrong, vocab_size=20)
+        check_run(changed(config, part, field, value), corpus)
 
 
-def test_options_of_a_head_have_the_types_of_its_arguments(config):
+def test_options_of_a_head_have_the_types_of_its_arguments(config, corpus):
     wrong = replace(config, head=replace(config.head, options={"bias": "no"}))
-    with pytest.raises(ValueError, match="head.options.bias must be true or false, got 'no'"):
-        check_config(wrong, num_train=1500, num_valid=200)
+    with pytest.raises(ValueError, match="head.bias must be true or false, got 'no'"):
+        check_run(wrong, corpus)
 
 
 def test_the_largest_batches_train(config, corpus, tmp_path):
@@ -96,18 +95,18 @@ def test_the_largest_batches_train(config, corpus, tmp_path):
     stage = replace(config.train, epochs=1)
     batch = replace(config.batch, batch_size=500)
     widest = replace(config, batch=batch, valid_batch_size=100, train=stage, finetune=None)
-    assert Run(widest, corpus, tmp_path / "run").go().reason == "finished"
+    assert open_session(widest, corpus, tmp_path / "run").go().reason == "finished"
 
 
 def test_a_refused_configuration_leaves_no_folder(config, corpus, tmp_path):
     with pytest.raises(ValueError, match="valid-batch-size"):
-        Run(replace(config, valid_batch_size=0), corpus, tmp_path / "run")
+        open_session(replace(config, valid_batch_size=0), corpus, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("precision", "calls"), [("float32", []), ("bfloat16", ["prepared"])])
-def test_only_bfloat16_is_tried_on_this_cpu(config, monkeypatch, precision, calls):
+def test_only_bfloat16_is_tried_on_this_cpu(config, corpus, monkeypatch, precision, calls):
     found = []
     monkeypatch.setattr("highrank.build.prepare_bfloat16", lambda: found.append("prepared"))
-    check_config(replace(config, precision=precision), 1500, 200)
+    check_run(replace(config, precision=precision), corpus)
     assert found == calls

@@ -14,7 +14,7 @@ from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.weights import save_state
-from highrank.run import prepare_folder
+from highrank.run.folder import prepare_folder
 from highrank.training.checkpoint import save_model
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = RunConfig(
         corpus="tale",
-        model=ModelConfig(embedding_size=4, hidden_sizes=(5,)),
+        model=ModelConfig(embedding_size=4, options={"hidden_sizes": (5,)}),
         head=HeadConfig(num_components=2),
     )
     prepare_folder(folder, config, Vocabulary(("<eos>", "a", "b")), np.array([0, 1, 2]))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from highrank.integrations.upgrade import load_huggingface, register, upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
-    from highrank.run import load
+    from highrank.run.loading import load
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _MODULES = {
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
-    "load": "highrank.run",
+    "load": "highrank.run.loading",
     "load_huggingface": "highrank.integrations.upgrade",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
     "register": "highrank.integrations.upgrade",

@@ -1,41 +1,58 @@
-"""From a configuration to objects: its values are checked, its head is found, its model built."""
+"""From a configuration to objects: a model, a head, batches; and whether a run can begin."""
 
 import inspect
-import math
-import reprlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
-from highrank.environment import memory_bytes, prepare_bfloat16
-from highrank.files import checked
-from highrank.heads import Head, head_arguments, head_class
+from highrank.config import RunConfig
+from highrank.data.batches import BATCHES, Batches
+from highrank.data.corpus import CorpusLike
+from highrank.environment import check_device, memory_bytes, prepare_bfloat16
+from highrank.heads import head_class
 from highrank.heads.adaptive.head import AdaptiveHead
-from highrank.models import AWDLSTM, LanguageModel
+from highrank.heads.base import Head
+from highrank.models import backbone_class
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
+from highrank.models.backbone import Backbone
+from highrank.models.language_model import LanguageModel
+from highrank.signatures import arguments_of, checked_options, construct, load_class
 
-# Arguments of a head that do not come from its options.
-GIVEN = (
-    "hidden_size",
-    "vocab_size",
-    "layer_sizes",
-    "token_counts",
-    "batch_first",
-    "device",
-    "dtype",
+# Arguments of constructors that are no options: they come from the corpus or from other fields.
+MODEL_GIVEN = frozenset({"vocab_size", "embedding_size", "device", "dtype"})
+HEAD_GIVEN = frozenset(
+    {"hidden_size", "vocab_size", "layer_sizes", "token_counts", "batch_first", "device", "dtype"}
 )
-# Far beyond what anybody trains: what is larger is a mistake, and is not tried.
-LARGEST, MOST_LAYERS, LARGEST_SEED = 2**31 - 1, 100, 2**64 - 1
+BATCH_GIVEN = frozenset({"tokens", "batch_size", "seed", "device", "columns"})
 # A run has its weights, their gradients and the best weights at least.
 COPIES = 3
 
 
+def batches_class(kind: str) -> type[Any]:
+    """The class of a key of `BATCHES`."""
+    return load_class(BATCHES, kind, "batch.kind")
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The configuration with options of the right types, and only those that are no defaults."""
+    parts: dict[str, Any] = {}
+    for name, class_of, given in (
+        ("model", backbone_class, MODEL_GIVEN),
+        ("head", head_class, HEAD_GIVEN),
+        ("batch", batches_class, BATCH_GIVEN),
+    ):
+        part = getattr(config, name)
+        options = checked_options(class_of(part.kind), part.options, given, name)
+        parts[name] = replace(part, options=options)
+    return replace(config, **parts)
+
+
 def build_model(
-    config: RunConfig,
-    vocab_size: int,
-    token_counts: Sequence[int] | None = None,
+    config: RunConfig, vocab_size: int, token_counts: Sequence[int] | None = None
 ) -> LanguageModel:
     """The model of a configuration, freshly initialised.
 
@@ -43,18 +60,14 @@ def build_model(
         token_counts: how often the training split has each token, for heads that want it.
     """
     model = config.model
-    backbone = AWDLSTM(
+    backbone: Backbone = construct(
+        backbone_class(model.kind),
+        "model",
         vocab_size,
         model.embedding_size,
-        model.hidden_sizes,
-        embedding_dropout=model.embedding_dropout,
-        input_dropout=model.input_dropout,
-        hidden_dropout=model.hidden_dropout,
-        output_dropout=model.output_dropout,
-        weight_dropout=model.weight_dropout,
-        embedding_range=model.embedding_range,
+        **_options(config, "model"),
     )
-    head = build_head(config, vocab_size, token_counts)
+    head = build_head(config, vocab_size, backbone.layer_sizes, token_counts)
     weight = getattr(head, "weight", None)
     size = model.embedding_size if weight is None else weight.shape[1]
     if model.tied and size != model.embedding_size:
@@ -65,7 +78,7 @@ def build_model(
         )
     if model.tied and isinstance(head, AdaptiveHead) and head.is_banded:
         backbone.embedding = AdaptiveEmbedding(
-            model.embedding_size, head.order, head.sizes, head.widths, model.embedding_range
+            model.embedding_size, head.order, head.sizes, head.widths, backbone.embedding_range
         )
     return LanguageModel(backbone, head, tied=model.tied)
 
@@ -73,61 +86,112 @@ def build_model(
 def build_head(
     config: RunConfig,
     vocab_size: int,
+    layer_sizes: Sequence[int],
     token_counts: Sequence[int] | None = None,
 ) -> Head:
-    """The head alone; it is given what its constructor has an argument for."""
-    head, arguments = config.head, head_arguments(config.head.kind)
+    """The head alone; it is given what its constructor has an argument for.
+
+    Args:
+        layer_sizes: of the backbone's hidden states, from the embeddings to the last.
+    """
+    head = config.head
+    kind = head_class(head.kind)
+    arguments, options = arguments_of(kind), _options(config, "head")
+    sizes = _read_sizes(layer_sizes, options.get("layers", kind.layers))
     values: dict[str, Any] = {
         "num_components": head.num_components,
         "dropout": head.dropout,
         "activation": head.activation,
         "token_counts": token_counts,
+        "layer_sizes": sizes,
     }
-    values["layer_sizes"] = sizes = _layer_sizes(config)
     values = {name: value for name, value in values.items() if name in arguments}
     size = arguments.get("embedding_size")
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = config.model.embedding_size
-    values |= checked_options(head)
-    return head_class(head.kind)(sum(sizes), vocab_size, **values)
+    found: Head = construct(kind, "head", sum(sizes), vocab_size, **(values | options))
+    return found
 
 
-def _layer_sizes(config: RunConfig) -> tuple[int, ...]:
-    """Of the hidden states that the head asks for."""
-    layers = config.head.options.get("layers", head_class(config.head.kind).layers)
-    sizes = (config.model.embedding_size, *config.model.hidden_sizes)
+def build_batches(
+    config: RunConfig,
+    train: NDArray[np.integer],
+    device: torch.device | str = "cpu",
+    columns: slice = slice(None),
+) -> Batches:
+    """The training split as batches.
+
+    Args:
+        columns: the sequences of each batch that this process reads.
+    """
+    batch = config.batch
+    found: Batches = construct(
+        batches_class(batch.kind),
+        "batch",
+        train,
+        batch.batch_size,
+        seed=config.seed,
+        device=device,
+        columns=columns,
+        **_options(config, "batch"),
+    )
+    return found
+
+
+def _options(config: RunConfig, part: str) -> dict[str, Any]:
+    return dict(getattr(canonical(config), part).options)
+
+
+def _read_sizes(layer_sizes: Sequence[int], layers: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the hidden states that a head asks for."""
     for layer in layers:
-        if not -len(sizes) <= layer < len(sizes):
+        if not -len(layer_sizes) <= layer < len(layer_sizes):
             raise ValueError(
-                f"head.layers must be from {-len(sizes)} (the embeddings) to -1, got {layer}"
+                f"head.layers must be from {-len(layer_sizes)} (the embeddings) to -1, got {layer}"
             )
-    return tuple(sizes[layer] for layer in layers)
+    return tuple(layer_sizes[layer] for layer in layers)
 
 
-def checked_options(head: HeadConfig) -> dict[str, Any]:
-    """The further options of a head, each an argument of its constructor, of its type."""
-    arguments = head_arguments(head.kind)
-    known = [name for name in arguments if name not in GIVEN]
-    for name in head.options:
-        if name not in known:
-            raise ValueError(
-                f"head.options must be arguments of {head.kind} ({', '.join(known)}), got {name}"
-            )
-    return {
-        name: checked(arguments[name].annotation, value, f"head.options.{name}")
-        for name, value in head.options.items()
-    }
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run that can begin: its values fit together, to the corpus and to this machine."""
+
+    config: RunConfig
+    corpus: CorpusLike
+    device: str
+    num_parameters: int
 
 
-def check_size(config: RunConfig, vocab_size: int) -> None:
-    """Raise ValueError for a model that this machine cannot hold, before anything is allocated."""
+def check_run(config: RunConfig, corpus: CorpusLike, device: str = "cpu") -> CheckedRun:
+    """Find mistakes before anything is allocated or a folder is made."""
+    config = canonical(config)
+    train, valid = corpus.split("train"), corpus.split("valid")
+    build_batches(config, train)
+    check_streams("valid-batch-size", config.valid_batch_size, len(valid), "validation")
+    if config.precision == "bfloat16":
+        prepare_bfloat16()
+    check_device(device)
+    return CheckedRun(config, corpus, device, _checked_size(config, len(corpus.vocabulary)))
+
+
+def check_streams(name: str, value: int, num_tokens: int, split: str) -> None:
+    """Raise unless so many streams of a split have two tokens each."""
+    if not 1 <= value <= num_tokens // 2:
+        raise ValueError(
+            f"{name} must be between 1 and {num_tokens // 2:,} for a {split} split of "
+            f"{num_tokens:,} tokens, got {value}"
+        )
+
+
+def _checked_size(config: RunConfig, vocab_size: int) -> int:
+    """The number of parameters; raise ValueError if this machine cannot hold the model."""
     try:
         with torch.device("meta"):
-            model = build_model(config, vocab_size)
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
+            parameters = list(build_model(config, vocab_size).parameters())
+        size = sum(p.numel() * p.element_size() for p in parameters)
     except (RuntimeError, TypeError, OverflowError):
         # Numbers of which torch cannot even make a shape.
-        size = None
+        parameters, size = [], None
     memory = memory_bytes()
     if size is None or (memory is not None and COPIES * size > memory):
         found = "sizes beyond all" if size is None else f"{COPIES * size / 1e9:,.0f} GB"
@@ -135,99 +199,4 @@ def check_size(config: RunConfig, vocab_size: int) -> None:
             "a model's weights, their gradients and its best weights must fit into memory, got "
             f"{found}: lower model.hidden-sizes, model.embedding-size or head.num-components"
         )
-
-
-def check_config(config: RunConfig, num_train: int, num_valid: int) -> None:
-    """Raise ValueError for values that no run can have on splits of so many tokens."""
-    check_values(config)
-    # A training stream has a row to read, one to predict, and the one the loop stops before.
-    check_streams("batch.batch-size", config.batch.batch_size, num_train, 3, "training")
-    check_streams("valid-batch-size", config.valid_batch_size, num_valid, 2, "validation")
-    if config.precision == "bfloat16":
-        prepare_bfloat16()
-
-
-def check_values(config: RunConfig) -> None:
-    """Raise ValueError for values that no run can have, whatever its corpus."""
-    _at_least(0, "seed", config.seed, LARGEST_SEED)
-    _at_least(0.0, "activation-penalty", config.activation_penalty)
-    _at_least(0.0, "temporal-penalty", config.temporal_penalty)
-    _check_model(config.model)
-    if config.validate_every is not None:
-        _at_least(1, "validate-every", config.validate_every)
-    _at_least(1, "head.num-components", config.head.num_components)
-    _fraction("head.dropout", config.head.dropout)
-    _check_batch(config.batch)
-    _check_stage("train", config.train)
-    if config.finetune is not None:
-        _check_stage("finetune", config.finetune)
-        if config.finetune.warmup_steps:
-            raise ValueError(
-                "finetune.warmup-steps must be 0, as only the first stage warms up, got "
-                f"{config.finetune.warmup_steps}"
-            )
-    checked_options(config.head)
-
-
-def check_streams(name: str, value: int, num_tokens: int, num_rows: int, split: str) -> None:
-    most = num_tokens // num_rows
-    if not 1 <= value <= most:
-        raise ValueError(
-            f"{name} must be between 1 and {most:,} for a {split} split of {num_tokens:,} tokens, "
-            f"got {value}"
-        )
-
-
-def _check_model(model: ModelConfig) -> None:
-    _at_least(1, "model.embedding-size", model.embedding_size)
-    if not 1 <= len(model.hidden_sizes) <= MOST_LAYERS:
-        found = len(model.hidden_sizes)
-        raise ValueError(f"model.hidden-sizes must be 1 to {MOST_LAYERS} sizes, got {found}")
-    for size in model.hidden_sizes:
-        _at_least(1, "model.hidden-sizes", size)
-    for name in ("embedding", "input", "hidden", "output", "weight"):
-        _fraction(f"model.{name}-dropout", getattr(model, f"{name}_dropout"))
-    _positive("model.embedding-range", model.embedding_range)
-
-
-def _check_batch(batch: BatchConfig) -> None:
-    if batch.micro_batch_size is not None:
-        _at_least(1, "batch.micro-batch-size", batch.micro_batch_size)
-    _at_least(1, "batch.bptt", batch.bptt)
-    _at_least(0.0, "batch.bptt-std", batch.bptt_std)
-    _at_least(0, "batch.bptt-max-delta", batch.bptt_max_delta)
-    if not 0 <= batch.bptt_half_probability <= 1:
-        found = batch.bptt_half_probability
-        raise ValueError(f"batch.bptt-half-probability must be between 0 and 1, got {found}")
-
-
-def _check_stage(name: str, stage: StageConfig) -> None:
-    _positive(f"{name}.lr", stage.lr)
-    _positive(f"{name}.clip", stage.clip)
-    _at_least(0.0, f"{name}.weight-decay", stage.weight_decay)
-    _at_least(0, f"{name}.warmup-steps", stage.warmup_steps)
-    _at_least(1, f"{name}.epochs", stage.epochs)
-    if stage.average_power is not None:
-        _at_least(0.0, f"{name}.average-power", stage.average_power)
-    for option, least in (("switch_after", 0), ("switch_epoch", 1), ("stop_after", 0)):
-        value = getattr(stage, option)
-        if value is not None:
-            _at_least(least, f"{name}.{option.replace('_', '-')}", value)
-
-
-def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:
-    """For a whole number there is a largest, too."""
-    if isinstance(value, int) and value > most:
-        raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
-    if not (value >= least and math.isfinite(value)):
-        raise ValueError(f"{name} must be at least {least:g}, got {value}")
-
-
-def _fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
-
-
-def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be a positive number, got {value}")
+    return sum(p.numel() for p in parameters)

@@ -1,32 +1,33 @@
-"""What a run is: plain frozen data, no behaviour, imports nothing of the package."""
+"""What a run is: plain frozen data that checks itself.
 
+A model, a head and batches are a kind, what all of their kind have in common, and `options`:
+further arguments of the constructor that the kind stands for (`build.py`), only those that differ
+from its defaults.
+"""
+
+import math
+import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
+
+from highrank.signatures import LARGEST
+
+LARGEST_SEED, MOST_TOKENS = 2**64 - 1, 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The backbone: AWD-LSTM."""
+    """The backbone."""
 
+    kind: str = "awd-lstm"
+    """The network before the head: a key of `highrank.models.BACKBONES`."""
     embedding_size: int = 280
     """Size of the token embeddings, input and output (E)."""
-    hidden_sizes: tuple[int, ...] = (960, 960, 620)
-    """Size of each LSTM layer; the last one feeds the head (D)."""
     tied: bool = True
     """Input and output share one embedding, or (--model.no-tied) each has its own."""
-    embedding_dropout: float = 0.1
-    """Fraction of the tokens that are left out of a window (dropoute)."""
-    input_dropout: float = 0.4
-    """On the embeddings, one mask per sequence (dropouti)."""
-    hidden_dropout: float = 0.225
-    """Between the layers, one mask per sequence (dropouth)."""
-    output_dropout: float = 0.4
-    """On the last layer, one mask per sequence (dropout)."""
-    weight_dropout: float = 0.5
-    """On each recurrent matrix, one mask per window (wdrop)."""
-    embedding_range: float = 0.1
-    """Embeddings start uniform in ± this. The paper's 0.1 takes a thousand steps to get going."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the backbone's constructor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +50,23 @@ class HeadConfig:
 class BatchConfig:
     """How the corpus is cut into batches."""
 
+    kind: str = "streams"
+    """How batches are made of text: a key of `highrank.data.batches.BATCHES`."""
     batch_size: int = 12
-    """Streams of the corpus that are read in parallel (B)."""
+    """Sequences that are read in parallel (B)."""
     micro_batch_size: int | None = None
-    """Streams per backward pass; gradients are those of the whole batch. None takes all at once."""
-    bptt: int = 70
-    """Mean length of a window of truncated BPTT, in tokens."""
-    bptt_std: float = 5.0
-    """Standard deviation of the length; 0 makes all windows equally long."""
-    bptt_max_delta: int = 40
-    """The longest window is this much longer than the mean (max_seq_len_delta)."""
-    bptt_half_probability: float = 0.05
-    """Probability that a window's length is drawn around half the mean."""
+    """Sequences per backward pass; gradients are those of the whole batch. None takes all at
+    once."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the constructor of these batches."""
+
+
+Part = TypeVar("Part", ModelConfig, HeadConfig, BatchConfig)
+
+
+def with_options(part: Part, **options: Any) -> Part:
+    """The same with further or other options."""
+    return replace(part, options={**part.options, **options})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +76,20 @@ class StageConfig:
     optimizer: Literal["sgd", "asgd", "adamw"] = "sgd"
     """sgd may switch to averaging; asgd averages from the start; adamw is for quick runs."""
     lr: float = 20.0
-    """Learning rate. In a window it is scaled by the window's length."""
+    """Learning rate. Batches may scale it: windows of text by their length."""
     weight_decay: float = 1.2e-6
-    """On every parameter. Added to the gradient (sgd, asgd) or decoupled (adamw)."""
+    """On the parameters that the backbone names. Added to the gradient (sgd, asgd) or decoupled
+    (adamw)."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly at the start of the run."""
     clip: float = 0.25
     """Largest 2-norm of the gradient over all parameters."""
     epochs: int = 1000
     """Most passes over the training split."""
+    steps: int | None = None
+    """Most updates of the stage."""
+    tokens: int | None = None
+    """Most tokens to predict in the stage."""
     switch_after: int | None = 5
     """sgd: start averaging when validation is worse than the best of all but the last n epochs."""
     switch_epoch: int | None = None
@@ -105,13 +116,75 @@ class RunConfig:
     train: StageConfig = field(default_factory=StageConfig)
     finetune: StageConfig | None = None
     """A second stage, from the best weights of the first."""
-    activation_penalty: float = 2.0
-    """α of activation regularisation (AR)."""
-    temporal_penalty: float = 1.0
-    """β of temporal activation regularisation (TAR)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 runs the matrix multiplies under autocast."""
     valid_batch_size: int = 10
     """Streams of text in validation; the test is read as one."""
     validate_every: int | None = None
     """Also validate whenever so many more tokens were read. None: after each epoch only."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for values that no run can have, whatever its corpus."""
+        _at_least(0, "seed", self.seed, LARGEST_SEED)
+        _at_least(1, "model.embedding-size", self.model.embedding_size)
+        _at_least(1, "head.num-components", self.head.num_components)
+        _fraction("head.dropout", self.head.dropout)
+        _at_least(1, "batch.batch-size", self.batch.batch_size)
+        if self.batch.micro_batch_size is not None:
+            _at_least(1, "batch.micro-batch-size", self.batch.micro_batch_size)
+        _at_least(1, "valid-batch-size", self.valid_batch_size)
+        if self.validate_every is not None:
+            _at_least(1, "validate-every", self.validate_every)
+        _check_stage("train", self.train)
+        if self.finetune is not None:
+            _check_stage("finetune", self.finetune)
+            if self.finetune.warmup_steps:
+                raise ValueError(
+                    "finetune.warmup-steps must be 0, as only the first stage warms up, got "
+                    f"{self.finetune.warmup_steps}"
+                )
+
+
+# What the numbers of a stage must at least be; those that are None are left out.
+LEAST_OF_STAGE = {
+    "weight_decay": 0.0,
+    "warmup_steps": 0,
+    "epochs": 1,
+    "steps": 1,
+    "tokens": 1,
+    "switch_after": 0,
+    "switch_epoch": 1,
+    "average_power": 0.0,
+    "stop_after": 0,
+}
+
+
+def _check_stage(name: str, stage: StageConfig) -> None:
+    _positive(f"{name}.lr", stage.lr)
+    _positive(f"{name}.clip", stage.clip)
+    for one in fields(stage):
+        value = getattr(stage, one.name)
+        if one.name in LEAST_OF_STAGE and value is not None:
+            option, most = (
+                one.name.replace("_", "-"),
+                MOST_TOKENS if one.name == "tokens" else LARGEST,
+            )
+            _at_least(LEAST_OF_STAGE[one.name], f"{name}.{option}", value, most)
+
+
+def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:
+    """Raise unless it is; a whole number also has a largest value."""
+    if isinstance(value, int) and value > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
+    if not (value >= least and math.isfinite(value)):
+        raise ValueError(f"{name} must be at least {least:g}, got {value}")
+
+
+def _fraction(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a positive number, got {value}")

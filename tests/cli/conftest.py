@@ -11,7 +11,7 @@ from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, Sta
 from highrank.data.prepare import prepare_text
 from highrank.data.vocabulary import Vocabulary
 from highrank.training.log import MetricsLog
-from highrank.training.loop import Run
+from highrank.training.session import open_session
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 
@@ -26,13 +26,13 @@ def trained(tmp_path_factory):
     corpus = prepare_text(place / "tale.txt", cache=place / "cache").corpus
     config = RunConfig(
         corpus="tale",
-        model=ModelConfig(embedding_size=8, hidden_sizes=(12, 10)),
+        model=ModelConfig(embedding_size=8, options={"hidden_sizes": (12, 10)}),
         head=HeadConfig(num_components=3),
-        batch=BatchConfig(batch_size=4, bptt=20),
+        batch=BatchConfig(batch_size=4, options={"bptt": 20}),
         train=StageConfig(optimizer="adamw", lr=1e-2, epochs=2, clip=1.0),
         valid_batch_size=2,
     )
-    run = Run(config, corpus, place / "tiny")
+    run = open_session(config, corpus, place / "tiny")
     run.go()
     # The log is locked as long as somebody has it open.
     del run

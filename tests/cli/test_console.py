@@ -9,7 +9,7 @@ from rich.console import Console
 
 from highrank.cli import console as module
 from highrank.cli.console import check_outputs, progress, show, training_progress, write_outputs
-from highrank.training.loop import Progress
+from highrank.training.outcome import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from highrank.cli.console import Printer, has_colors, print_samples
 from highrank.generation import Sampling, stream
-from highrank.run import load
+from highrank.run.loading import load
 
 
 def written(tokens, level="word", **console):

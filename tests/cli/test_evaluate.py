@@ -27,7 +27,7 @@ from highrank.evaluation.dynamic import (
 )
 from highrank.evaluation.static import evaluate, summed
 from highrank.evaluation.statistics import gradient_statistics
-from highrank.run import load
+from highrank.run.loading import load
 
 
 @pytest.fixture(scope="module")

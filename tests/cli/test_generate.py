@@ -6,7 +6,7 @@ import re
 import pytest
 
 from highrank.generation import generate
-from highrank.run import load
+from highrank.run.loading import load
 
 
 def test_it_writes_what_the_function_writes_after_the_prompt(highrank, trained):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank import presets
-from highrank.cli.head_options import with_head_options
+from highrank.cli.options import with_own_options
 
 TINY = """
 --corpus tale --model.embedding-size 8 --model.hidden-sizes 12 10 --batch.batch-size 4
@@ -66,5 +66,5 @@ def test_a_head_that_looks_back_trains_resumes_and_generates(highrank, tmp_path)
     ],
 )
 def test_a_head_has_as_many_components_as_the_preset_or_a_few(preset, kind, expected):
-    config = with_head_options(presets.get(preset), ["--head.kind", kind])
+    config = with_own_options(presets.get(preset), ["--head.kind", kind])
     assert (config.head.kind, config.head.num_components) == (kind, expected)

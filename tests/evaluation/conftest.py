@@ -13,7 +13,7 @@ from highrank.data.prepare import prepare_text
 from highrank.evaluation.statistics import gradient_statistics
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
-from highrank.run import LoadedRun
+from highrank.run.loading import LoadedRun
 
 V, SEGMENT = 17, 5
 
@@ -71,7 +71,7 @@ def loaded(tmp_path):
     corpus = prepare_text(tmp_path / "tale.txt", cache=tmp_path / "cache").corpus
     config = RunConfig(
         corpus="tale",
-        model=ModelConfig(embedding_size=6, hidden_sizes=(9, 8)),
+        model=ModelConfig(embedding_size=6, options={"hidden_sizes": (9, 8)}),
         head=HeadConfig(num_components=3),
         valid_batch_size=2,
     )

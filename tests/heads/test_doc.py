@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.build import build_model
+from highrank.build import build_batches, build_model
 from highrank.config import HeadConfig
-from highrank.data.batches import Streams
 from highrank.heads import DirectOutputConnection, MixtureOfSoftmaxes
 from highrank.training.trainer import Trainer
 
@@ -76,11 +75,10 @@ def test_all_components_share_a_dropout_mask_and_biases_start_at_zero():
 def test_training_adds_the_balance_term_and_reads_the_lower_layer(config, corpus):
     def gradients(balance):
         torch.manual_seed(1)
+        train = corpus.split("train")
         head = HeadConfig(kind="doc", num_components=4, dropout=0.0, options={"balance": balance})
         model = build_model(replace(config, head=head), 20)
-        trainer = Trainer(config, model, Streams(corpus.split("train"), 4))
-        tokens = trainer.data[0:12]
-        loss = trainer._backward(tokens, trainer.data[1:13])
+        loss = Trainer(model, config.train)._backward(next(build_batches(config, train)))
         return loss, [p.grad for p in model.head.lower.parameters()], model.head.prior.weight.grad
 
     loss, lower, prior = gradients(0.0)

@@ -9,11 +9,11 @@ import torch
 import tyro
 
 from highrank.build import build_head, build_model, check_config
-from highrank.cli.head_options import plain_config, with_head_options
+from highrank.cli.options import plain_config, with_own_options
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import HEADS, Softmax, head_arguments, head_class
 
-MODEL = ModelConfig(embedding_size=6, hidden_sizes=(8, 6))
+MODEL = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 6)})
 CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(kind="scaled", dropout=0.0))
 
 
@@ -74,11 +74,11 @@ def test_its_options_are_options_of_the_command():
     """As `highrank train --head.kind scaled --head.scale 3` parses them."""
     config = replace(CONFIG, head=HeadConfig(kind="mos", dropout=0.0))
     arguments = ["--head.kind", "scaled", "--head.scale", "3"]
-    default = with_head_options(config, arguments)
+    default = with_own_options(config, arguments)
     parsed = tyro.cli(RunConfig, default=default, args=arguments)
     want = HeadConfig(kind="scaled", dropout=0.0, options={"scale": 3.0})
     assert plain_config(parsed).head == want
-    assert plain_config(with_head_options(replace(config, head=want), [])).head == want
+    assert plain_config(with_own_options(replace(config, head=want), [])).head == want
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_its_options_are_options_of_the_command():
 def test_an_option_that_means_nothing_to_the_head_is_refused(argument):
     arguments = ["--head.kind", "scaled", argument, "3"]
     with pytest.raises(ValueError, match="must be left out for --head.kind scaled, got one"):
-        with_head_options(CONFIG, arguments)
+        with_own_options(CONFIG, arguments)

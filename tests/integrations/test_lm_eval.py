@@ -19,8 +19,8 @@ from highrank.data.tokenizer import readable
 from highrank.evaluation.static import evaluate
 from highrank.generation import generate
 from highrank.integrations.lm_eval import RunLM, harness_model
-from highrank.run import load_run
-from highrank.training.loop import Run
+from highrank.run.loading import load_run
+from highrank.training.session import open_session
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 TEXT = "the old cat saw a dog.\nit slept, and then the dog slept.\n"
@@ -51,13 +51,13 @@ def run(tmp_path_factory):
     corpus = prepare_text(place / "tale.txt", cache=place / "cache").corpus
     config = RunConfig(
         corpus=str(corpus.path),
-        model=ModelConfig(embedding_size=8, hidden_sizes=(10, 8)),
+        model=ModelConfig(embedding_size=8, options={"hidden_sizes": (10, 8)}),
         head=HeadConfig(num_components=2),
-        batch=BatchConfig(batch_size=8, bptt=20),
+        batch=BatchConfig(batch_size=8, options={"bptt": 20}),
         train=StageConfig(optimizer="adamw", lr=1e-2, epochs=1, clip=1.0),
         valid_batch_size=2,
     )
-    Run(config, corpus, place / "run").go()
+    open_session(config, corpus, place / "run").go()
     return load_run(place / "run")
 
 

@@ -27,8 +27,10 @@ from highrank.config import RunConfig
 from highrank.data.corpus import load_corpus
 from highrank.evaluation.static import evaluate
 from highrank.models.tensors import content_sha256
-from highrank.run import load, load_run, read_config, read_corpus
-from highrank.training.loop import Run
+from highrank.run.configuration import read_config
+from highrank.run.folder import read_corpus
+from highrank.run.loading import load, load_run
+from highrank.training.session import open_session
 
 # What no reader may ask for, however large a damaged file claims to be.
 EXTRA_BYTES = 2 << 30
@@ -212,7 +214,7 @@ class Mutator:
             self.sound[run] = {reader.__name__: reader(folder / "copy" / run) for reader in READERS}
 
     def _leave_in_the_middle(self, corpus, folder):
-        run = Run(tiny.CONFIGS["finetuning"], corpus, folder)
+        run = open_session(tiny.CONFIGS["finetuning"], corpus, folder)
         run.on_progress = lambda now: now.step == 20 and run._note_signal(2)
         assert run.go().reason == "interrupted"
 
@@ -279,7 +281,7 @@ def resume(folder):
     """As `highrank train --resume`, for one step."""
     config = read_config(folder)
     assert isinstance(config, RunConfig)
-    run = Run(config, read_corpus(folder, config).found, folder)
+    run = open_session(config, read_corpus(folder, config).found, folder)
     before = content_sha256(run.trainer.state_dict())
     if not run.trainer.is_epoch_over:
         run._train_window()

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from highrank.build import build_model
-from highrank.config import BatchConfig, HeadConfig, RunConfig, StageConfig
-from highrank.data.batches import Streams
+from highrank.config import HeadConfig, StageConfig
+from highrank.data.batches import TextStreams
 from highrank.data.vocabulary import Vocabulary
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
 from highrank.evaluation.static import evaluate, score, summed
@@ -20,8 +20,9 @@ from highrank.generation import generate
 from highrank.heads import Pointer
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.weights import load_state
-from highrank.run import load
-from highrank.training.loop import Run
+from highrank.run.loading import load
+from highrank.training.outcome import Reason
+from highrank.training.session import open_session
 from highrank.training.trainer import Trainer
 
 V, B, T = 13, 4, 5
@@ -48,20 +49,22 @@ def test_the_evaluation_window_does_not_change_the_number(window):
 
 
 def test_micro_batches_are_the_batch_and_a_resumed_trainer_is_the_same():
-    batch = BatchConfig(batch_size=B, bptt=T, bptt_std=0.0)
-    config = RunConfig(corpus="none", batch=batch, train=StageConfig(lr=1.0))
-    small = replace(config, batch=replace(batch, micro_batch_size=3))
-    whole = Trainer(config, build(), Streams(TOKENS, B))
-    parts = Trainer(small, build(), Streams(TOKENS, B))
-    for _ in range(4):
-        whole.train_window(0.0)
-        parts.train_window(0.0)
+    def trained(micro_batch_size):
+        batches = TextStreams(TOKENS, B, bptt=T, bptt_std=0.0)
+        trainer = Trainer(build(), StageConfig(lr=1.0), micro_batch_size=micro_batch_size)
+        for _ in range(4):
+            trainer.step(next(batches))
+        return trainer, batches
+
+    whole, _ = trained(None)
+    parts, batches = trained(3)
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(one, other)
-    again = Trainer(small, build(), Streams(TOKENS, B))
+    again = Trainer(build(), StageConfig(lr=1.0), micro_batch_size=3)
     again.load_state_dict(parts.state_dict())
-    parts.train_window(0.0)
-    again.train_window(0.0)
+    batch = next(batches)
+    parts.step(batch)
+    again.step(batch)
     for one, other in zip(parts.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -82,11 +85,11 @@ def interrupt_at(step):
 
 def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(pointing, corpus, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    Run(pointing, corpus, one).go()
-    first = Run(pointing, corpus, two, on_progress=interrupt_at(40))
-    assert first.go().reason == "interrupted"
+    open_session(pointing, corpus, one).go()
+    first = open_session(pointing, corpus, two, on_progress=interrupt_at(40))
+    assert first.go().reason is Reason.INTERRUPTED
     del first
-    assert Run(pointing, corpus, two).go().reason == "finished"
+    assert open_session(pointing, corpus, two).go().reason is Reason.FINISHED
     before, after = (load_file(folder / "model.safetensors") for folder in (one, two))
     assert before.keys() == after.keys()
     assert "head.softmaxes.weight" not in before
@@ -95,11 +98,11 @@ def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(pointing, corpus
 
 
 def test_what_is_saved_and_loaded_predicts_the_same(pointing, corpus, tmp_path):
-    run = Run(pointing, corpus, tmp_path / "run")
+    run = open_session(pointing, corpus, tmp_path / "run")
     run.go()
     model, _ = load(tmp_path / "run")
     best, test = build_model(pointing, len(corpus.vocabulary)), corpus.split("test")
-    load_state(best, run.trainer.best_state)
+    load_state(best, run.best_state)
     assert evaluate(model, test).nats == evaluate(best, test).nats
 
 

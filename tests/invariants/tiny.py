@@ -17,16 +17,16 @@ from highrank.data.prepare import TextOptions, prepare_text
 from highrank.models.tensors import content_sha256, read_tensors
 from highrank.training import loop
 from highrank.training.checkpoint import load_checkpoint
-from highrank.training.loop import Run
 from highrank.training.result import finish
+from highrank.training.session import open_session
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 BASE = RunConfig(
     corpus="tale",
     seed=3,
-    model=ModelConfig(embedding_size=6, hidden_sizes=(8, 7)),
+    model=ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)}),
     head=HeadConfig(kind="mos", num_components=3, dropout=0.1),
-    batch=BatchConfig(batch_size=4, bptt=20, bptt_max_delta=8),
+    batch=BatchConfig(batch_size=4, options={"bptt": 20, "bptt_max_delta": 8}),
     train=StageConfig(lr=1.0, epochs=2, switch_epoch=1, clip=1.0),
     valid_batch_size=2,
 )
@@ -76,7 +76,7 @@ def train(kind, corpus, folder):
     if kind == "budget":
         loop.time = StepClock()
     budget = BUDGET if kind == "budget" else None
-    run = Run(CONFIGS[kind], corpus, folder, budget=budget)
+    run = open_session(CONFIGS[kind], corpus, folder, budget=budget)
     outcome = run.go()
     if outcome.reason != "interrupted":
         finish(run, corpus.split("test"), outcome)

@@ -1,16 +1,15 @@
 """The seams of a model: any backbone with any state, heads that look back or at lower layers."""
 
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from highrank.config import BatchConfig, RunConfig, StageConfig
-from highrank.data.batches import Streams
+from highrank.config import StageConfig
+from highrank.data.batches import TextStreams
 from highrank.heads import Head, Softmax
 from highrank.models import AWDLSTM, LanguageModel
-from highrank.models.backbone import BackboneOutput
+from highrank.models.backbone import BackboneOutput, decay_matrices_only
 from highrank.training.trainer import Trainer
 
 T, B, V, E, D = 5, 4, 13, 6, 7
@@ -19,12 +18,15 @@ T, B, V, E, D = 5, 4, 13, 6, 7
 class GRUBackbone(nn.Module):
     """Not an LSTM: its state is a dictionary."""
 
-    hidden_bound = None
+    title, hidden_bound, context_length, embedding_range = "GRU", None, None, 0.1
 
     def __init__(self):
         super().__init__()
         self.embedding, self.gru = nn.Embedding(V, E), nn.GRU(E, D)
         self.layer_sizes = (E, D)
+
+    def parameter_groups(self, model):
+        return decay_matrices_only(model)
 
     def initial_state(self, batch_size):
         zeros = self.embedding.weight.new_zeros(1, batch_size, D)
@@ -34,7 +36,7 @@ class GRUBackbone(nn.Module):
         x = self.embedding(tokens)
         hidden, h = self.gru(x, state["h"])
         state = {"h": h, "position": state["position"] + len(tokens)}
-        return BackboneOutput(hidden, hidden, state, (x, hidden))
+        return BackboneOutput(hidden, state, (x, hidden))
 
 
 class Copying(Head):
@@ -111,30 +113,37 @@ def test_a_head_that_looks_back_sees_past_tokens_only():
     assert not torch.equal(before[6:], after[6:])
 
 
+def test_decay_is_on_matrices_only():
+    model = LanguageModel(GRUBackbone(), Softmax(D, V), tied=False)
+    matrices, vectors = model.parameter_groups()
+    assert all(p.dim() > 1 for p in matrices["params"]) and "weight_decay" not in matrices
+    assert all(p.dim() == 1 for p in vectors["params"]) and vectors["weight_decay"] == 0
+    assert len(matrices["params"]) + len(vectors["params"]) == len(list(model.parameters()))
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_stateful_model_trains_in_micro_batches_and_resumes(size):
     torch.manual_seed(3)
-    model = LanguageModel(GRUBackbone(), Copying(D, V), tied=False)
-    batch = BatchConfig(batch_size=B, bptt=T, bptt_std=0.0, micro_batch_size=size)
-    config = RunConfig(corpus="none", batch=batch, train=StageConfig(lr=1.0))
+    start = LanguageModel(GRUBackbone(), Copying(D, V), tied=False).state_dict()
     tokens = torch.randint(V, (400,)).numpy()
 
-    def trainer(config, model):
-        return Trainer(config, model, Streams(tokens, B))
+    def trainer(size):
+        model = LanguageModel(GRUBackbone(), Copying(D, V), tied=False)
+        model.load_state_dict(start)
+        batches = TextStreams(tokens, B, bptt=T, bptt_std=0.0)
+        return Trainer(model, StageConfig(lr=1.0), micro_batch_size=size), batches
 
-    whole_batch = replace(config, batch=replace(batch, micro_batch_size=None))
-    whole = trainer(whole_batch, LanguageModel(GRUBackbone(), Copying(D, V), tied=False))
-    whole.model.load_state_dict(model.state_dict())
-    parts = trainer(config, model)
+    (whole, batches), (parts, same) = trainer(None), trainer(size)
     for _ in range(3):
-        whole.train_window(0.0)
-        parts.train_window(0.0)
+        whole.step(next(batches))
+        parts.step(next(same))
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(one, other)
-    again = trainer(config, LanguageModel(GRUBackbone(), Copying(D, V), tied=False))
+    again, batches = trainer(size)
     again.load_state_dict(parts.state_dict())
-    parts.train_window(0.0)
-    again.train_window(0.0)
+    batches.load_state_dict(same.state_dict())
+    parts.step(next(same))
+    again.step(next(batches))
     for one, other in zip(parts.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)
 

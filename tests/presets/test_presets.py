@@ -12,7 +12,7 @@ from highrank.build import build_model
 from highrank.heads import HEADS, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.small import small_for
-from highrank.run import config_from_json, config_to_json
+from highrank.run.configuration import config_from_json, config_to_json
 
 
 @pytest.mark.parametrize(

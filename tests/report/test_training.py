@@ -8,7 +8,7 @@ from highrank.analysis.components import ComponentReport, mixture_state
 from highrank.config import HeadConfig, RunConfig
 from highrank.evaluation.static import Evaluation
 from highrank.report.training import learning_chart, learning_curve, training_summary
-from highrank.training.loop import Outcome
+from highrank.training.outcome import Outcome
 from highrank.training.result import TrainingResult
 
 

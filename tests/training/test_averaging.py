@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from highrank.training.averaging import Average, is_non_monotonic
+from highrank.training.averaging import Average
+from highrank.training.schedule import is_non_monotonic
 
 
 def test_the_average_is_the_mean_of_the_iterates():

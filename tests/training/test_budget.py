@@ -7,8 +7,15 @@ from highrank.training import budget as module
 from highrank.training.budget import Clock, parse_duration, seconds_of_test
 
 
-def test_the_speed_is_of_the_last_windows_without_the_first_of_a_sitting():
-    clock = Clock(None, num_valid=100)
+def make_clock(budget=None):
+    clock = Clock(num_valid=100)
+    if budget is not None:
+        clock.set_budget(budget)
+    return clock
+
+
+def test_the_speed_is_of_the_last_windows_without_the_first_of_a_session():
+    clock = make_clock()
     clock.add_window(10, 5.0)
     assert clock.speed is None
     for _ in range(60):
@@ -18,13 +25,13 @@ def test_the_speed_is_of_the_last_windows_without_the_first_of_a_sitting():
 
 
 def test_without_a_budget_time_is_never_over():
-    clock = Clock(None, num_valid=100)
+    clock = make_clock()
     clock.add_window(1, 1e9)
     assert clock.progress() == 0 and not clock.is_over()
 
 
 def test_time_is_over_when_only_the_last_validation_fits_in():
-    clock = Clock(10.0, num_valid=100)
+    clock = make_clock(10.0)
     clock.add_validation(3.0)
     assert clock.progress() == pytest.approx(3 / 7) and not clock.is_over()
     clock.add_window(10, 4.0)
@@ -32,7 +39,7 @@ def test_time_is_over_when_only_the_last_validation_fits_in():
 
 
 def test_before_a_validation_a_token_takes_as_long_as_in_training():
-    clock = Clock(100.0, num_valid=100)
+    clock = make_clock(100.0)
     assert clock.reserve == 0
     clock.add_window(10, 9.0)
     assert clock.reserve == 0
@@ -43,7 +50,7 @@ def test_before_a_validation_a_token_takes_as_long_as_in_training():
 
 
 def test_a_budget_that_has_ended_a_run_ends_it_for_good_and_a_longer_one_does_not():
-    clock = Clock(10.0, num_valid=100)
+    clock = make_clock(10.0)
     clock.add_validation(6.0)
     assert clock.is_over()
     clock.add_validation(0.1)
@@ -51,8 +58,10 @@ def test_a_budget_that_has_ended_a_run_ends_it_for_good_and_a_longer_one_does_no
     clock.end()
     assert clock.is_over()
     for budget, is_over in ((None, True), (10.0, True), (20.0, False)):
-        again = Clock(budget, num_valid=100)
+        again = make_clock()
         again.load_state_dict(clock.state_dict())
+        if budget is not None:
+            again.set_budget(budget)
         assert again.is_over() == is_over and again.seconds == clock.seconds
 
 
@@ -67,7 +76,7 @@ def test_the_test_is_timed_on_a_short_piece(batch_size, piece, monkeypatch):
 
 
 def test_what_is_neither_a_window_nor_a_validation_counts():
-    clock = Clock(100.0, num_valid=100)
+    clock = make_clock(100.0)
     clock.seconds = 7.0
     clock.start_session()
     clock.add_window(10, 3.0)
@@ -80,22 +89,21 @@ def test_what_is_neither_a_window_nor_a_validation_counts():
 
 
 def test_progress_never_goes_back():
-    clock = Clock(100.0, num_valid=100)
+    clock = make_clock(100.0)
     clock.add_window(10, 1.0)
     clock.add_window(10, 8.0)
     before = clock.progress()
     clock.add_validation(1.0)
     assert clock.reserve == 1.0 and clock.progress() == before > 0.1
-    again = Clock(None, num_valid=100)
+    again = make_clock()
     again.load_state_dict(clock.state_dict())
     assert again.progress() == before
-    longer = Clock(1000.0, num_valid=100)
-    longer.load_state_dict(clock.state_dict())
-    assert longer.progress() < before
+    again.set_budget(1000.0)
+    assert again.progress() < before
 
 
 def test_a_clock_that_stands_still_has_no_speed():
-    clock = Clock(1.0, num_valid=100)
+    clock = make_clock(1.0)
     clock.add_window(10, 0.0)
     clock.add_window(10, 0.0)
     assert clock.speed is None and clock.progress() == 0

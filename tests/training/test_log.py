@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from highrank.run import is_in_training
+from highrank.run.folder import is_in_training
 from highrank.training.log import MetricsLog, is_logged
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from highrank.training.log import tensorboard_writer
-from highrank.training.loop import Run
+from highrank.training.session import open_session
 
 
 def test_perplexities_are_written_against_the_step(config, corpus, tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = Run(replace(config, finetune=None), corpus, tmp_path / "run")
-    run.on_event = tensorboard_writer(run.folder, run.trainer.step)
+    run = open_session(replace(config, finetune=None), corpus, tmp_path / "run")
+    run.on_event = tensorboard_writer(run.folder, run.trainer.num_steps)
     run.go()
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()

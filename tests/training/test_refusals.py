@@ -15,42 +15,42 @@ from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.models import tensors
 from highrank.models.tensors import content_sha256
-from highrank.run import config_to_json
+from highrank.run.configuration import config_to_json
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
-from highrank.training.loop import Run
+from highrank.training.session import open_session
 from highrank.training.trainer import Diverged
 
 
 def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
     once = replace(config, finetune=None, train=replace(config.train, epochs=1))
-    Run(once, corpus, tmp_path / "run").go()
+    open_session(once, corpus, tmp_path / "run").go()
     other = replace(once, train=replace(once.train, epochs=2))
     with pytest.raises(ValueError, match="same configuration.*train.epochs 1, not 2: choose"):
-        Run(other, corpus, tmp_path / "run")
+        open_session(other, corpus, tmp_path / "run")
 
 
 def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
+    open_session(config, corpus, tmp_path / "run").go()
     before = (tmp_path / "run" / "vocabulary.json").read_bytes()
     words = tuple(corpus.vocabulary.tokens)
-    other = SimpleNamespace(vocabulary=Vocabulary((*words[:-1], "other")), split=corpus.split)
+    other = SimpleNamespace(**vars(corpus) | {"vocabulary": Vocabulary((*words[:-1], "other"))})
     with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
-        Run(config, other, tmp_path / "run")
+        open_session(config, other, tmp_path / "run")
     assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
 
 
 def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):
     (tmp_path / "thesis.tex").write_text("all my work")
     with pytest.raises(ValueError, match="folder must be empty"):
-        Run(config, corpus, tmp_path)
+        open_session(config, corpus, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "all my work"
 
 
 def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, corpus, tmp_path):
     wild = replace(config, train=replace(config.train, lr=1e38, clip=1e38))
     with pytest.raises(Diverged, match=r"diverged at step \d+ .*trainer\.pt") as caught:
-        Run(wild, corpus, tmp_path / "run").go()
+        open_session(wild, corpus, tmp_path / "run").go()
     assert caught.value.advice.endswith("--train.lr 3.3e+37")
     state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
@@ -59,11 +59,11 @@ def test_divergence_stops_with_the_step_and_the_last_good_checkpoint(config, cor
 @pytest.mark.parametrize("stage", ["train", "finetune"])
 def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpus, tmp_path):
     """One window makes an epoch: the gradient was fine, the step was not."""
-    batch = replace(config.batch, bptt=400, bptt_std=0, bptt_max_delta=0)
+    batch = replace(config.batch, options={"bptt": 400, "bptt_std": 0.0})
     broken = replace(getattr(config, stage), lr=1e38, clip=1e38)
     wild = replace(config, batch=batch, **{stage: broken})
     with pytest.raises(Diverged, match=r"on valid is (nan|inf).*trainer\.pt") as caught:
-        Run(wild, corpus, tmp_path / "run").go()
+        open_session(wild, corpus, tmp_path / "run").go()
     assert f"--{stage}.lr" in caught.value.advice
     state = torch.load(tmp_path / "run" / "trainer.pt", weights_only=True)["trainer"]
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
@@ -71,31 +71,31 @@ def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpu
 
 def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
+    open_session(config, corpus, tmp_path / "run").go()
     texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
     texts["train"] = texts["train"][::-1].copy()
-    other = SimpleNamespace(vocabulary=corpus.vocabulary, split=texts.__getitem__)
+    other = SimpleNamespace(**vars(corpus) | {"split": texts.__getitem__})
     with pytest.raises(ValueError, match="run began with, got another train split"):
-        Run(config, other, tmp_path / "run")
+        open_session(config, other, tmp_path / "run")
 
 
 @pytest.mark.parametrize("has_model", [True, False])
 def test_a_run_that_lost_its_checkpoint_does_not_begin_anew(has_model, config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
+    open_session(config, corpus, tmp_path / "run").go()
     (tmp_path / "run" / "trainer.pt").unlink()
     if not has_model:
         (tmp_path / "run" / "model.safetensors").unlink()
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     with pytest.raises(ValueError, match="trainer.pt is missing: the run cannot be resumed"):
-        Run(config, corpus, tmp_path / "run")
+        open_session(config, corpus, tmp_path / "run")
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_noticed(config, corpus, tmp_path):
-    run = Run(config, corpus, tmp_path / "run")
+    run = open_session(config, corpus, tmp_path / "run")
     run.save()
-    path = run.checkpoint_path
+    path = run.files.checkpoint_path
     del run  # it holds the folder
     data = path.read_bytes()
     for at in range(500, len(data), 997):
@@ -112,49 +112,49 @@ def test_a_flipped_bit_of_a_checkpoint_is_noticed(config, corpus, tmp_path):
 
 def test_a_changed_configuration_is_noticed(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
+    open_session(config, corpus, tmp_path / "run").go()
     other = replace(config, train=replace(config.train, lr=1.0))
     (tmp_path / "run" / "config.json").write_text(json.dumps(config_to_json(other)))
     with pytest.raises(ValueError, match=r"same configuration, got .* with train.lr 20.0, not 1.0"):
-        Run(other, corpus, tmp_path / "run")
+        open_session(other, corpus, tmp_path / "run")
 
 
 def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(config, corpus, tmp_path):
-    run = Run(config, corpus, tmp_path / "run")
+    run = open_session(config, corpus, tmp_path / "run")
     run.save()
-    path = run.checkpoint_path
+    path = run.files.checkpoint_path
     del run  # it holds the folder
     state = load_checkpoint(path)
     state["config"]["seed"] = "three"
     save_checkpoint(path, state)
     with pytest.raises(ValueError, match=r"trainer.pt must have .*: seed must be a whole number"):
-        Run(config, corpus, tmp_path / "run")
+        open_session(config, corpus, tmp_path / "run")
 
 
 def test_what_a_killed_save_left_is_gone_when_the_run_is_resumed(config, corpus, tmp_path):
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    Run(config, corpus, tmp_path / "run").go()
+    open_session(config, corpus, tmp_path / "run").go()
     for name in ("trainer.pt", "model.safetensors", "corpus.json"):
         (tmp_path / "run" / f".{name}.new").write_text("half")
-    Run(config, corpus, tmp_path / "run")
+    open_session(config, corpus, tmp_path / "run")
     assert not list((tmp_path / "run").glob(".*"))
 
 
 def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):
-    run = Run(config, corpus, tmp_path / "run")
+    run = open_session(config, corpus, tmp_path / "run")
     run.save()
-    before = run.checkpoint_path.read_bytes()
+    before = run.files.checkpoint_path.read_bytes()
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-        for save in (run.save, lambda: save_model(run.folder / "model", run.trainer.best_state)):
+        for save in (run.save, lambda: save_model(run.folder / "model", run.best_state)):
             with pytest.raises(OSError, match=r"whole: --resume continues from it once there is"):
                 save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert run.checkpoint_path.read_bytes() == before
+    assert run.files.checkpoint_path.read_bytes() == before
     assert not list(tmp_path.rglob(".*.new"))
 
 
@@ -167,13 +167,13 @@ def test_a_full_disk_is_found_behind_errors_of_torch_and_safetensors(
     def full_for_safetensors(*_):
         raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
 
-    run = Run(config, corpus, tmp_path / "run")
+    run = open_session(config, corpus, tmp_path / "run")
     save = torch.save
     # torch writes to it as it would to a file.
     monkeypatch.setattr(torch, "save", lambda state, _: save(state, SimpleNamespace(write=full)))
     with pytest.raises(OSError, match=r"full: .*trainer.pt was not written. The run has not beg"):
         run.save()
-    run.checkpoint_path.touch()
+    run.files.checkpoint_path.touch()
     monkeypatch.setattr(tensors, "save_file", full_for_safetensors)
     with pytest.raises(OSError, match=r"full: .*model was not written. The last checkpoint is wh"):
-        save_model(run.folder / "model", run.trainer.best_state)
+        save_model(run.folder / "model", run.best_state)

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from highrank.evaluation.static import evaluate
-from highrank.run import load
-from highrank.training.loop import Run
+from highrank.run.loading import load
 from highrank.training.result import finish
+from highrank.training.session import open_session
 
 
 @pytest.fixture
 def finished(corpus, config, tmp_path):
-    run = Run(replace(config, train=replace(config.train, epochs=1)), corpus, tmp_path / "run")
+    run = open_session(
+        replace(config, train=replace(config.train, epochs=1)), corpus, tmp_path / "run"
+    )
     return run, run.go()
 
 

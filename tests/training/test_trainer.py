@@ -1,4 +1,4 @@
-"""One update of a trainer: micro-batches, penalties, clipping, schedules, stages."""
+"""One update of a trainer: micro-batches, clipping, the learning rate, what it saves."""
 
 import math
 from dataclasses import replace
@@ -6,41 +6,38 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank.build import build_model
-from highrank.config import BatchConfig, ModelConfig, StageConfig
-from highrank.data.batches import Streams, draw_bptt
+from highrank.build import build_batches, build_model
+from highrank.config import BatchConfig, ModelConfig, StageConfig, with_options
+from highrank.training.schedule import learning_rate
 from highrank.training.trainer import Trainer
 
-PLAIN = ModelConfig(
-    embedding_size=6,
-    hidden_sizes=(8, 7),
-    embedding_dropout=0,
-    input_dropout=0,
-    hidden_dropout=0,
-    output_dropout=0,
-    weight_dropout=0,
-)
+PLAIN = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
+PENALISED = with_options(PLAIN, activation_penalty=0.1, temporal_penalty=0.1)
 
 
-def trainer(config, corpus, **changes):
-    """In float64, without dropout."""
-    config = replace(config, model=PLAIN, head=replace(config.head, dropout=0.0), **changes)
+def make(config, corpus, stage=None, micro_batch_size=None, **changes):
+    """A trainer in float64, without dropout, and its batches."""
+    head = replace(config.head, dropout=0.0)
+    config = replace(config, **({"model": PENALISED, "head": head} | changes))
     torch.manual_seed(config.seed)
     model = build_model(config, len(corpus.vocabulary)).double()
-    return Trainer(config, model, Streams(corpus.split("train"), config.batch.batch_size))
+    batches = build_batches(config, corpus.split("train"))
+    return Trainer(model, stage or config.train, micro_batch_size=micro_batch_size), batches
 
 
-def gradients(made):
+def gradients(made, batch):
     made.optimizer.zero_grad()
-    made._backward(made.data[:12], made.data[1:13])
+    made.model.train()
+    made._backward(batch)
     return [p.grad.clone() for p in made.model.parameters()], made.hidden_state
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_micro_batches_are_one_batch(size, config, corpus):
-    whole, whole_state = gradients(trainer(config, corpus))
-    batch = replace(config.batch, micro_batch_size=size)
-    parts, parts_state = gradients(trainer(config, corpus, batch=batch))
+    made, batches = make(config, corpus)
+    batch = next(batches)
+    whole, whole_state = gradients(made, batch)
+    parts, parts_state = gradients(make(config, corpus, micro_batch_size=size)[0], batch)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     for (h, c), (h_parts, c_parts) in zip(whole_state, parts_state, strict=True):
@@ -50,13 +47,13 @@ def test_micro_batches_are_one_batch(size, config, corpus):
 
 def test_an_update_is_clipped_sgd(config, corpus):
     stage = StageConfig(lr=2.0, clip=0.05, weight_decay=0.01)
-    batch = BatchConfig(batch_size=4, bptt=10, bptt_std=0)
-    made = trainer(config, corpus, train=stage, batch=batch)
+    batch = BatchConfig(batch_size=4, options={"bptt": 12, "bptt_std": 0.0})
+    made, batches = make(config, corpus, stage, batch=batch)
     before = [p.detach().clone() for p in made.model.parameters()]
-    raw, _ = gradients(made)
+    first = next(batches)
+    raw, _ = gradients(made, first)
     norm = torch.sqrt(sum(g.square().sum() for g in raw))
-    made = trainer(config, corpus, train=stage, batch=replace(batch, bptt=12))
-    made.train_window(0.0)
+    made.step(first)
     scale = min(1.0, 0.05 / (norm + 1e-6))
     for p, old, g in zip(made.model.parameters(), before, raw, strict=True):
         torch.testing.assert_close(p.detach(), old - 2.0 * (g * scale + 0.01 * old))
@@ -64,67 +61,54 @@ def test_an_update_is_clipped_sgd(config, corpus):
 
 def test_the_learning_rate_follows_the_drawn_window_and_the_cosine(config, corpus):
     stage = StageConfig(optimizer="adamw", lr=0.1, anneal=True, clip=1.0)
-    made, batch = trainer(config, corpus, train=stage), config.batch
-    for share in (0.0, 0.5, 1.0):
-        generator = torch.Generator()
-        generator.set_state(made.generator.get_state())
-        length = draw_bptt(
-            batch.bptt,
-            std=batch.bptt_std,
-            max_delta=batch.bptt_max_delta,
-            half_probability=batch.bptt_half_probability,
-            generator=generator,
-        )
-        made.train_window(share)
-        want = 0.1 * 0.5 * (1 + math.cos(math.pi * share)) * length / config.batch.bptt
+    made, batches = make(config, corpus, stage)
+    for progress in (0.0, 0.5, 1.0):
+        batch = next(batches)
+        assert batch.lr_ratio == (len(batch.target), 12)
+        made.step(batch, progress)
+        want = 0.1 * 0.5 * (1 + math.cos(math.pi * progress)) * len(batch.target) / 12
         assert made.optimizer.param_groups[0]["lr"] == pytest.approx(want)
 
 
-def test_the_rate_rises_over_the_first_steps(config, corpus):
-    stage = StageConfig(optimizer="adamw", lr=0.1, warmup_steps=4, clip=1.0)
-    batch = replace(config.batch, bptt_std=0.0, bptt_half_probability=0.0)
-    made, rates = trainer(config, corpus, train=stage, batch=batch), []
-    for _ in range(6):
-        made.train_window(0.0)
-        rates.append(made.optimizer.param_groups[0]["lr"])
+def test_the_rate_rises_over_the_first_steps():
+    stage = StageConfig(lr=0.1, warmup_steps=4)
+    rates = [learning_rate(stage, step, progress=0.0) for step in range(6)]
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
 
 
-def test_an_epoch_reads_the_text_once_and_stops_two_rows_before_its_end(config, corpus):
-    made, rows = trainer(config, corpus), 0
-    while not made.is_epoch_over:
-        rows += made.train_window(0.0) // 4
-    assert rows in (len(made.data) - 2, len(made.data) - 1)
+def test_a_group_may_have_a_rate_of_its_own(config, corpus):
+    made, batches = make(config, corpus, StageConfig(lr=0.1))
+    groups = made.model.parameter_groups()
+    parameters = groups[0]["params"]
+    made.model.parameter_groups = lambda: [
+        {"params": parameters[:1], "lr_scale": 2.0, "weight_decay": 0.0},
+        {"params": parameters[1:]},
+    ]
+    made.start_stage(made.stage)
+    batch = next(batches)._replace(lr_ratio=(1, 1))
+    made.step(batch)
+    assert [group["lr"] for group in made.optimizer.param_groups] == [0.2, 0.1]
+    assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.0, 1.2e-6]
 
 
-def test_averaging_starts_when_validation_gets_worse_and_from_the_current_weights(config, corpus):
-    made = trainer(config, corpus, train=StageConfig(switch_after=2, epochs=99))
-    for epoch, loss in enumerate([5.0, 4.0, 3.0, 3.5, 4.5, 3.0], 1):
-        made.note_validation(loss)
-        if made.average is None:
-            made.train_window(0.0)
-        made.end_epoch(loss)
-        assert (made.average is not None) == (epoch >= 5), epoch
-    assert made.history == [5.0, 4.0, 3.0, 3.5, 4.5]
+def test_an_average_starts_from_the_current_weights_and_is_borrowed(config, corpus):
+    made, batches = make(config, corpus)
+    made.step(next(batches))
+    made.start_averaging()
     torch.testing.assert_close(made.average.values, list(made.model.parameters()))
+    made.step(next(batches))
+    made.step(next(batches))
+    now = [p.detach().clone() for p in made.model.parameters()]
+    with made.averaged():
+        torch.testing.assert_close(made.average.values, list(made.model.parameters()))
+        assert not torch.equal(now[0], next(made.model.parameters()))
+    torch.testing.assert_close(now, list(made.model.parameters()))
 
 
-def test_finetuning_starts_from_the_best_weights_and_stops_by_its_own_rule(config, corpus):
-    finetune = StageConfig(optimizer="asgd", stop_after=1, epochs=99)
-    made = trainer(config, corpus, finetune=finetune)
-    assert made.note_validation(3.0)
-    best = [p.detach().clone() for p in made.model.parameters()]
-    made.train_window(0.0)
-    assert not made.note_validation(3.1)
-    made.start_finetuning(3.0)
-    torch.testing.assert_close(list(made.model.parameters()), best)
-    for loss, over in [(2.9, False), (2.8, False), (2.95, True)]:
-        made.end_epoch(loss)
-        assert made.is_stage_over == over
-
-
-def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(config, corpus):
-    made = trainer(config, corpus, train=StageConfig(optimizer="asgd", stop_after=1, epochs=99))
-    for loss, over in [(3.0, False), (2.9, False), (3.1, True)]:
-        made.end_epoch(loss)
-        assert made.is_stage_over == over
+def test_penalties_are_learned_from_and_not_reported(config, corpus):
+    made, batches = make(config, corpus)
+    plain, _ = make(config, corpus, model=PLAIN)
+    batch = next(batches)
+    one, other = gradients(made, batch)[0], gradients(plain, batch)[0]
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert made.step(batch) == plain.step(batch)

@@ -139,7 +139,7 @@ def _parsed(arguments: list[str], comparison: "Comparison", name: str | None) ->
 
 def _compare(comparison: "Comparison", options: Options) -> None:
     from highrank.report.formats import printable
-    from highrank.run import new_run
+    from highrank.run.folder import new_run
     from highrank.studies.compare.plan import write_plan
     from highrank.studies.compare.question import make_plan
     from highrank.studies.compare.table import plan_table

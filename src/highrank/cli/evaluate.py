@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from highrank.evaluation.method import Dataset, Method
     from highrank.evaluation.result import Result
     from highrank.evaluation.search import Search
-    from highrank.run import LoadedRun
+    from highrank.run.loading import LoadedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def evaluate(
     set_threads(options.threads)
     from highrank.evaluation.method import find_datasets
     from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
-    from highrank.run import load_run
+    from highrank.run.loading import load_run
 
     grids = _grids(options)
     loaded = load_run(run, options.device)

@@ -29,7 +29,7 @@ def export(
     """
     from highrank.environment import set_threads
     from highrank.integrations.library import check_installed
-    from highrank.run import load_run
+    from highrank.run.loading import load_run
 
     check_installed("export a run")
     from highrank.integrations.export.folder import check_target, export_run

@@ -80,7 +80,7 @@ def finetune(
     """
     from highrank.environment import set_threads
     from highrank.integrations.library import check_installed
-    from highrank.run import new_run
+    from highrank.run.folder import new_run
     from highrank.training.signals import Stopped
 
     check_installed("finetune a model")

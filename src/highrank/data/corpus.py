@@ -2,8 +2,9 @@
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -11,11 +12,12 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from highrank.data.token_counts import COUNTS_FILE, read_counts
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import Vocabulary
 from highrank.files import from_json, read_json
 
-FORMAT, VERSION = "highrank corpus", 2
+FORMAT, VERSION = "highrank corpus", 3
 HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
 SPLITS = ("train", "valid", "test")
 # Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
@@ -142,6 +144,10 @@ class CorpusLike(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
+    @property
+    def token_counts(self) -> Sequence[int]:
+        """How often the training split has each token."""
+
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,)."""
 
@@ -163,6 +169,15 @@ class Corpus:
     @property
     def level(self) -> Level:
         return self.header.level
+
+    @cached_property
+    def token_counts(self) -> list[int]:
+        """How often the training split has each token."""
+        counts = read_counts(self.path, len(self.vocabulary))
+        if (found := sum(counts)) != (wanted := self.header.splits["train"].num_tokens):
+            file = self.path / COUNTS_FILE
+            raise ValueError(f"{file} must have {wanted:,} tokens, got {found:,}: {PREPARE_AGAIN}")
+        return counts
 
     def split(self, name: str) -> "np.memmap[Any, np.dtype[Any]]":
         """The token ids of train, valid or test, (N,), uint16 or uint32, mapped read-only.

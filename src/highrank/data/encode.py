@@ -28,10 +28,18 @@ MAX_DISTINCT = 20_000_000
 READING = 0.95
 
 
-def encode_text(
-    spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress
-) -> tuple[Vocabulary, str, dict[str, Split]]:
-    """Write train.bin, valid.bin and test.bin; return the vocabulary, their dtype and counts.
+class Encoded(NamedTuple):
+    """What is known of the token files that were written."""
+
+    vocabulary: Vocabulary
+    dtype: str
+    splits: dict[str, Split]
+    token_counts: list[int]
+    """How often the training split has each token."""
+
+
+def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress) -> Encoded:
+    """Write train.bin, valid.bin and test.bin.
 
     Args:
         spans: the text of each split.
@@ -39,13 +47,14 @@ def encode_text(
     """
     tokens, sizes = _number(spans, recipe, folder, on_progress)
     vocabulary = _choose_vocabulary(tokens, recipe, folder)
-    dtype = DTYPES[len(vocabulary) > 1 << 16]
+    small, large = DTYPES
+    dtype = small if len(vocabulary) <= 1 << 16 else large
     ids = vocabulary.encode(tokens).astype(dtype)
-    splits = {}
+    splits, counts = {}, {}
     for index, name in enumerate(SPLITS):
         on_progress(READING + (1 - READING) * index / len(SPLITS), f"writing {name}")
-        splits[name] = _write_ids(ids, vocabulary, folder, name, sizes[name])
-    return vocabulary, dtype, splits
+        splits[name], counts[name] = _write_ids(ids, vocabulary, folder, name, sizes[name])
+    return Encoded(vocabulary, dtype, splits, counts["train"].tolist())
 
 
 class Size(NamedTuple):
@@ -137,24 +146,24 @@ def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocab
 
 def _write_ids(
     ids: NDArray[Any], vocabulary: Vocabulary, folder: Path, name: str, size: Size
-) -> Split:
-    digest, num_tokens, num_unknown = sha256(), 0, 0
+) -> tuple[Split, NDArray[np.int64]]:
+    """Write a split; returns what is known of it, and how often it has each token."""
+    digest, counts = sha256(), np.zeros(len(vocabulary), dtype=np.int64)
     with token_file(folder, name).open("wb") as file:
         for chunk in _chunks(folder, name):
             tokens = ids[chunk]
             digest.update(tokens.tobytes())
             # Not tofile: it hides that the disk is full.
             file.write(tokens.tobytes())
-            num_tokens += len(tokens)
-            if vocabulary.unk is not None:
-                num_unknown += int(np.count_nonzero(tokens == vocabulary.unk))
+            counts += np.bincount(tokens, minlength=len(vocabulary))
     _scratch(folder, name).unlink()
-    return Split(
-        num_tokens=num_tokens,
-        num_unknown=num_unknown,
+    split = Split(
+        num_tokens=int(counts.sum()),
+        num_unknown=0 if vocabulary.unk is None else int(counts[vocabulary.unk]),
         sha256=digest.hexdigest(),
         **size._asdict(),
     )
+    return split, counts
 
 
 def _chunks(folder: Path, name: str) -> Iterator[NDArray[np.uint32]]:

@@ -2,13 +2,22 @@
 
 import re
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from highrank.data.catalog import CATALOG, cache_folder, corpus_folder
+from highrank.data.catalog import (
+    CATALOG,
+    DEFAULT_CORPUS,
+    cache_folder,
+    corpus_folder,
+    find_corpus,
+    prepared_folder,
+)
 from highrank.data.corpus import (
     HEADER_FILE,
     SPLITS,
@@ -24,6 +33,7 @@ from highrank.data.corpus import (
 from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
 from highrank.data.text import split_text, whole
+from highrank.data.token_counts import write_counts
 from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
 
 # Temporary names add some; a file's may have 255 bytes in all.
@@ -141,6 +151,26 @@ def find_or_prepare(
     return _prepare(_target(name, cache), spans, recipe, _base(path), False, on_progress)
 
 
+def resolve_corpus(
+    name: str, progress: Callable[[str], AbstractContextManager[OnProgress]]
+) -> Corpus:
+    """The corpus that a user means: a prepared name or folder, or the path of a text.
+
+    A text is prepared unless it was, and so is the default corpus, which needs no download.
+
+    Args:
+        progress: opens a progress bar with a title.
+    """
+    is_prepared = prepared_folder(name) is not None
+    if name == DEFAULT_CORPUS and not is_prepared:
+        with progress("Preparing the State of the Union addresses") as on_progress:
+            return prepare_known(name, on_progress=on_progress).corpus
+    if is_prepared or name in CATALOG or not Path(name).exists():
+        return find_corpus(name)
+    with progress(f"Preparing {name}") as on_progress:
+        return find_or_prepare(Path(name), on_progress=on_progress).corpus
+
+
 def _plan(path: Path, options: TextOptions) -> tuple[Spans, Recipe]:
     spans, rule = split_text(path)
     return spans, Recipe(
@@ -181,7 +211,7 @@ def _prepare(
             f"{target} is not a prepared corpus and will not be replaced: move it away"
         )
     with new_folder(target, replace=force) as folder:
-        vocabulary, dtype, splits = encode_text(spans, recipe, folder, on_progress)
+        vocabulary, dtype, splits, counts = encode_text(spans, recipe, folder, on_progress)
         header = Header(
             name=target.name,
             level=recipe.level,
@@ -195,6 +225,7 @@ def _prepare(
         )
         _check_counts(header)
         vocabulary.save(folder / VOCABULARY_FILE)
+        write_counts(folder, counts)
         (folder / HEADER_FILE).write_text(header.to_json(), encoding="utf-8")
     on_progress(1.0, "done")
     return Prepared(load_corpus(target), is_new=True)

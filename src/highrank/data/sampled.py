@@ -18,6 +18,14 @@ class SampledCorpus(NamedTuple):
     floor: float
     """Loss of the language itself on the test tokens, in nats per token."""
 
+    @property
+    def token_counts(self) -> list[int]:
+        """How often the training split has each token."""
+        found: list[int] = np.bincount(
+            self.tokens["train"], minlength=len(self.vocabulary)
+        ).tolist()
+        return found
+
     def split(self, name: str) -> NDArray[np.integer[Any]]:
         return self.tokens[name]
 

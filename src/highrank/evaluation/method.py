@@ -29,7 +29,7 @@ from highrank.evaluation.static import (
 from highrank.evaluation.statistics import GradientStatistics, chosen, statistics_beside
 from highrank.files import file_sha256
 from highrank.models.language_model import LanguageModel
-from highrank.run import LoadedRun
+from highrank.run.loading import LoadedRun
 
 
 @dataclass(frozen=True, kw_only=True)

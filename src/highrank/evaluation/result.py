@@ -20,7 +20,7 @@ from highrank.evaluation.static import (
 )
 from highrank.evaluation.surprisal import evaluate_lines
 from highrank.files import check_writable, write_atomically
-from highrank.run import LoadedRun
+from highrank.run.loading import LoadedRun
 
 FORMAT, VERSION = "highrank result", 2
 

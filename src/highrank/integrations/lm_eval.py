@@ -34,7 +34,8 @@ from highrank.generation import Sampling, prompt_tokens, stream
 from highrank.integrations.export.tokenizer import RunTokenizer
 from highrank.integrations.upgrade import load_huggingface
 from highrank.models.language_model import LanguageModel
-from highrank.run import VOCABULARY_FILE, load_run
+from highrank.run.folder import VOCABULARY_FILE
+from highrank.run.loading import load_run
 
 logger = logging.getLogger(__name__)
 # Tokens that are read at a time; the state goes on, so that no number depends on it.

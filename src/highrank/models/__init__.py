@@ -1,6 +1,36 @@
-"""Language models: a backbone that reads tokens, and a head that predicts the next one."""
+"""Language models: a backbone that reads tokens, and a head that predicts the next one.
 
-from highrank.models.awd_lstm import AWDLSTM
-from highrank.models.language_model import LanguageModel
+`BACKBONES` is the only list of backbones; a class is loaded when it is used.
+"""
 
-__all__ = ["AWDLSTM", "LanguageModel"]
+from typing import TYPE_CHECKING, Any
+
+from highrank.signatures import load_class
+
+if TYPE_CHECKING:
+    from highrank.models.awd_lstm import AWDLSTM
+    from highrank.models.backbone import Backbone
+    from highrank.models.language_model import LanguageModel
+
+__all__ = ["AWDLSTM", "BACKBONES", "Backbone", "LanguageModel"]
+
+# The key is what --model.kind takes; a backbone's options are its constructor's arguments.
+BACKBONES: dict[str, str] = {
+    "awd-lstm": "highrank.models.awd_lstm:AWDLSTM",
+}
+_OTHERS = {
+    "Backbone": "highrank.models.backbone:Backbone",
+    "LanguageModel": "highrank.models.language_model:LanguageModel",
+}
+
+
+def backbone_class(kind: str) -> type[Any]:
+    """The class of a key of `BACKBONES`."""
+    return load_class(BACKBONES, kind, "model.kind")
+
+
+def __getattr__(name: str) -> Any:
+    paths = {path.split(":")[1]: path for path in (*BACKBONES.values(), *_OTHERS.values())}
+    if name not in paths:
+        raise AttributeError(f"module 'highrank.models' has no attribute {name!r}")
+    return load_class(paths, name, "name")

@@ -2,8 +2,9 @@
 
     embedding, tokens dropped → locked dropout → LSTM → locked dropout → … → LSTM → locked dropout
 
-Each LSTM's recurrent matrix has weight-drop. T time, B sequences, E embedding size, H layer size,
-V vocabulary.
+Each LSTM's recurrent matrix has weight-drop. Training adds the activation penalties AR and TAR of
+Merity, McCann and Socher (2017), arXiv 1708.01009. T time, B sequences, E embedding size, H layer
+size, V vocabulary.
 """
 
 import torch
@@ -11,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import BackboneOutput
+from highrank.models.backbone import BackboneOutput, ParameterGroup
 from highrank.ops.dropout import locked_dropout
 
+MOST_LAYERS = 100
 # (h, c) of each layer, each (1, B, H).
 LSTMState = list[tuple[Tensor, Tensor]]
 
@@ -70,8 +72,16 @@ class AWDLSTM(nn.Module):
         hidden_dropout: between the layers, locked (dropouth).
         output_dropout: on the last layer, locked (dropout).
         weight_dropout: on each recurrent matrix (wdrop).
-        embedding_range: embeddings start uniform in ± this.
+        embedding_range: embeddings start uniform in ± this. The paper's 0.1 takes a thousand steps
+            to get going.
+        activation_penalty: α of activation regularisation (AR).
+        temporal_penalty: β of temporal activation regularisation (TAR).
     """
+
+    title = "AWD-LSTM"
+    # tanh times a sigmoid; dropout is off where the bound matters.
+    hidden_bound: float | None = 1.0
+    context_length: int | None = None
 
     def __init__(
         self,
@@ -85,12 +95,17 @@ class AWDLSTM(nn.Module):
         output_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         embedding_range: float = 0.1,
+        activation_penalty: float = 0.0,
+        temporal_penalty: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not hidden_sizes:
-            raise ValueError(f"hidden_sizes must name at least one layer, got {hidden_sizes}")
+        if not 1 <= len(hidden_sizes) <= MOST_LAYERS:
+            found = len(hidden_sizes)
+            raise ValueError(f"hidden_sizes must be 1 to {MOST_LAYERS} sizes, got {found}")
+        if min(hidden_sizes) < 1:
+            raise ValueError(f"hidden_sizes must be at least 1, got {min(hidden_sizes)}")
         rates = {
             "embedding_dropout": embedding_dropout,
             "input_dropout": input_dropout,
@@ -103,9 +118,15 @@ class AWDLSTM(nn.Module):
                 raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
         if not embedding_range > 0:
             raise ValueError(f"embedding_range must be positive, got {embedding_range}")
+        penalties = {
+            "activation_penalty": activation_penalty,
+            "temporal_penalty": temporal_penalty,
+        }
+        for name, penalty in penalties.items():
+            if not penalty >= 0:
+                raise ValueError(f"{name} must be at least 0, got {penalty}")
         self.layer_sizes, self.embedding_range = (embedding_size, *hidden_sizes), embedding_range
-        # tanh times a sigmoid; dropout is off where the bound matters.
-        self.hidden_bound: float | None = 1.0
+        self.activation_penalty, self.temporal_penalty = activation_penalty, temporal_penalty
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
         self.embedding: nn.Embedding | AdaptiveEmbedding = nn.Embedding(
@@ -134,6 +155,10 @@ class AWDLSTM(nn.Module):
         zeros = [weight.new_zeros(1, batch_size, size) for size in sizes]
         return [(zero, zero.clone()) for zero in zeros]
 
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """One group: weight decay on every parameter, as the paper's code has it."""
+        return [{"params": list(model.parameters())}]
+
     def forward(self, tokens: Tensor, state: LSTMState) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""
         keep = 1.0 if self.training else 0.0
@@ -149,4 +174,21 @@ class AWDLSTM(nn.Module):
             rate = self.output_dropout if last else self.hidden_dropout
             x = locked_dropout(raw, keep * rate, shared_dim=0)
             layers.append(x)
-        return BackboneOutput(x, raw, new_state, tuple(layers))
+        return BackboneOutput(x, new_state, tuple(layers), self._penalty(x, raw))
+
+    def _penalty(self, hidden: Tensor, raw: Tensor) -> Tensor | float:
+        """α · mean(hidden²) + β · mean((raw[t + 1] - raw[t])²), in training.
+
+        No term crosses a window's boundary.
+
+        Args:
+            hidden: (T, B, H), the last layer after dropout.
+            raw: (T, B, H), before it.
+        """
+        penalty: Tensor | float = 0.0
+        if self.training and self.activation_penalty:
+            penalty = self.activation_penalty * hidden.float().square().mean()
+        if self.training and self.temporal_penalty and len(raw) > 1:
+            steps = (raw[1:] - raw[:-1]).float()
+            penalty = penalty + self.temporal_penalty * steps.square().mean()
+        return penalty

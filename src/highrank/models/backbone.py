@@ -1,10 +1,11 @@
 """What a backbone is: tokens and a state in, hidden states and the new state out.
 
-A state is any pytree of tensors whose dimension 1 is the batch. T time, B sequences, D hidden size.
+A state is any pytree of tensors whose dimension 1 is the batch: it may be empty, and its tensors
+may grow, but it keeps its structure. T time, B sequences, D hidden size.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Required, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,28 +18,54 @@ State = Any
 
 class BackboneOutput(NamedTuple):
     hidden: Tensor
-    """(T, B, D), after the last dropout: what feeds the head and the activation penalty."""
-    raw: Tensor
-    """(T, B, D), before it: what the temporal activation penalty compares."""
+    """(T, B, D), after the last dropout: what feeds the head."""
     state: State
     layers: tuple[Tensor, ...]
     """The embeddings and each layer's hidden states, (T, B, size), after their dropout."""
+    penalty: Tensor | float = 0.0
+    """What training adds to the loss; 0 in evaluation."""
+
+
+class ParameterGroup(TypedDict, total=False):
+    """A group of an optimiser's parameters."""
+
+    params: Required[list[nn.Parameter]]
+    weight_decay: float
+    """Instead of the stage's."""
+    lr_scale: float
+    """Factor of the stage's learning rate; 1 if there is none."""
 
 
 class Backbone(Protocol):
     """An `nn.Module` with an input embedding."""
 
+    title: str
+    """The network's name in tables and sentences."""
     embedding: nn.Embedding | AdaptiveEmbedding
+    embedding_range: float
+    """Embeddings start uniform in ± this."""
     layer_sizes: tuple[int, ...]
     """Size of the embeddings and of each layer's hidden states; the last is D."""
     hidden_bound: float | None
     """No number of a hidden state is larger in magnitude; None where there is no such bound."""
+    context_length: int | None
+    """Tokens that a prediction can depend on; None for a state that remembers without end."""
 
     def initial_state(self, batch_size: int) -> State:
         """The state before the first token."""
 
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """How an optimiser treats the parameters of a model with this backbone, its head's too."""
+
     def __call__(self, tokens: Tensor, state: State) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""
+
+
+def decay_matrices_only(model: nn.Module) -> list[ParameterGroup]:
+    """Weight decay on matrices, none on biases and norms: what most backbones want."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
@@ -53,10 +80,12 @@ def joined(states: Sequence[State]) -> State:
     return tree_map(lambda *tensors: torch.cat(tensors, 1), *states)
 
 
-def restored_state(saved: Any, like: State, device: torch.device) -> State:
-    """A state that was saved, whatever containers it came back in, with the structure of `like`."""
-    leaves = [tensor.to(device) for tensor in tree_leaves(saved)]
-    return tree_unflatten(leaves, tree_structure(like))
+def restored_state(saved: Sequence[Tensor], like: State, device: torch.device) -> State:
+    """A state from its tensors, with the structure of `like`; these may have grown."""
+    wanted, found = len(tree_leaves(like)), len(saved)
+    if found != wanted:
+        raise ValueError(f"a state must have {wanted} tensors, got {found}")
+    return tree_unflatten([tensor.to(device) for tensor in saved], tree_structure(like))
 
 
 def tensors_of(state: State) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.heads.base import Head
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput, State, map_state
+from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup, State, map_state
 from highrank.ops.mixture_cross_entropy.targets import Reduction
 
 
@@ -22,12 +22,10 @@ class LanguageModelOutput(NamedTuple):
     """log p of each target (T, B), 0 where it is ignored."""
     hidden: Tensor
     """(T, B, D), the backbone's last hidden states."""
-    raw: Tensor
-    """(T, B, D), the same before the last dropout."""
     state: State
     """Detached: gradients end at the window's boundary."""
     penalty: Tensor | float
-    """What the head adds to the loss in training; 0 in evaluation."""
+    """What backbone and head add to the loss in training; 0 in evaluation."""
 
 
 class Read(NamedTuple):
@@ -85,10 +83,15 @@ class LanguageModel(nn.Module):
         """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
         read = self.read(tokens, state)
         output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
-        penalty = self.head.penalty(read.hidden, **read.past) if self.training else 0.0
+        last, penalty = read.backbone, read.backbone.penalty
+        if self.training:
+            penalty = penalty + self.head.penalty(read.hidden, **read.past)
         state = map_state(torch.Tensor.detach, read.state)
-        last = read.backbone
-        return LanguageModelOutput(loss, output, last.hidden, last.raw, state, penalty)
+        return LanguageModelOutput(loss, output, last.hidden, state, penalty)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """How an optimiser treats the parameters."""
+        return self.backbone.parameter_groups(self)
 
     def read(self, tokens: Tensor, state: State) -> Read:
         """Run the backbone over tokens (T, B): then `head.sample(read.hidden, **read.past)`."""

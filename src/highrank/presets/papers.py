@@ -12,16 +12,20 @@ def ptb_mos() -> RunConfig:
         seed=28,  # --seed 28
         model=ModelConfig(
             embedding_size=280,  # --emsize 280
-            hidden_sizes=(960, 960, 620),  # --nhid 960 --nhidlast 620 --nlayers 3
-            embedding_dropout=0.1,  # --dropoute 0.1
-            input_dropout=0.4,  # --dropouti 0.4
-            hidden_dropout=0.225,  # --dropouth 0.225
-            output_dropout=0.4,  # --dropout 0.4
-            weight_dropout=0.5,  # --wdrop 0.5
+            options={
+                "hidden_sizes": (960, 960, 620),  # --nhid 960 --nhidlast 620 --nlayers 3
+                "embedding_dropout": 0.1,  # --dropoute 0.1
+                "input_dropout": 0.4,  # --dropouti 0.4
+                "hidden_dropout": 0.225,  # --dropouth 0.225
+                "output_dropout": 0.4,  # --dropout 0.4
+                "weight_dropout": 0.5,  # --wdrop 0.5
+                "activation_penalty": 2.0,  # --alpha 2
+                "temporal_penalty": 1.0,  # --beta 1
+            },
         ),
         # --n_experts 15 --dropoutl 0.29
         head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
-        batch=BatchConfig(batch_size=12, bptt=70, bptt_max_delta=40),  # --batch_size 12 --bptt 70
+        batch=BatchConfig(batch_size=12),  # --batch_size 12 --bptt 70 --max_seq_len_delta 40
         train=StageConfig(lr=20.0, epochs=1000, switch_after=5),  # --lr 20 --nonmono 5
         finetune=StageConfig(optimizer="asgd", lr=25.0, stop_after=5),  # finetune.py --lr 25
     )
@@ -52,15 +56,19 @@ def ptb_softmax() -> RunConfig:
         seed=141,  # --seed 141
         model=ModelConfig(
             embedding_size=400,  # --emsize 400
-            hidden_sizes=(1150, 1150, 400),  # --nhid 1150 --nlayers 3
-            embedding_dropout=0.1,  # --dropoute 0.1
-            input_dropout=0.4,  # --dropouti 0.4
-            hidden_dropout=0.25,  # --dropouth 0.25
-            output_dropout=0.4,  # --dropout 0.4
-            weight_dropout=0.5,  # --wdrop 0.5
+            options={
+                "hidden_sizes": (1150, 1150, 400),  # --nhid 1150 --nlayers 3
+                "embedding_dropout": 0.1,  # --dropoute 0.1
+                "input_dropout": 0.4,  # --dropouti 0.4
+                "hidden_dropout": 0.25,  # --dropouth 0.25
+                "output_dropout": 0.4,  # --dropout 0.4
+                "weight_dropout": 0.5,  # --wdrop 0.5
+                "activation_penalty": 2.0,  # --alpha 2
+                "temporal_penalty": 1.0,  # --beta 1
+            },
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=20, bptt=70, bptt_max_delta=40),  # --batch_size 20 --bptt 70
+        batch=BatchConfig(batch_size=20),  # --batch_size 20 --bptt 70
         train=StageConfig(lr=30.0, epochs=500, switch_after=5),  # --lr 30 --epoch 500
         finetune=StageConfig(optimizer="asgd", lr=30.0, epochs=500, stop_after=5),
     )
@@ -73,17 +81,21 @@ def wt2_mos() -> RunConfig:
         seed=1882,  # --seed 1882
         model=ModelConfig(
             embedding_size=300,  # --emsize 300
-            hidden_sizes=(1150, 1150, 650),  # --nhid 1150 --nhidlast 650 --nlayers 3
-            embedding_dropout=0.1,  # --dropoute 0.1
-            input_dropout=0.55,  # --dropouti 0.55
-            hidden_dropout=0.2,  # --dropouth 0.2
-            output_dropout=0.4,  # --dropout 0.4
-            weight_dropout=0.5,  # --wdrop 0.5
+            options={
+                "hidden_sizes": (1150, 1150, 650),  # --nhid 1150 --nhidlast 650 --nlayers 3
+                "embedding_dropout": 0.1,  # --dropoute 0.1
+                "input_dropout": 0.55,  # --dropouti 0.55
+                "hidden_dropout": 0.2,  # --dropouth 0.2
+                "output_dropout": 0.4,  # --dropout 0.4
+                "weight_dropout": 0.5,  # --wdrop 0.5
+                "activation_penalty": 2.0,  # --alpha 2
+                "temporal_penalty": 1.0,  # --beta 1
+            },
         ),
         # --n_experts 15 --dropoutl 0.29
         head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
         # --batch_size 15 --small_batch_size 5 --bptt 70 --max_seq_len_delta 20
-        batch=BatchConfig(batch_size=15, micro_batch_size=5, bptt=70, bptt_max_delta=20),
+        batch=BatchConfig(batch_size=15, micro_batch_size=5, options={"bptt_max_delta": 20}),
         train=StageConfig(lr=15.0, epochs=1000, switch_after=5),  # --lr 15.0
         finetune=StageConfig(optimizer="asgd", lr=20.0, stop_after=5),  # finetune.py --lr 20
     )
@@ -114,15 +126,19 @@ def wt2_softmax() -> RunConfig:
         seed=1882,  # --seed 1882
         model=ModelConfig(
             embedding_size=400,  # --emsize 400
-            hidden_sizes=(1150, 1150, 400),  # --nhid 1150 --nlayers 3
-            embedding_dropout=0.1,  # --dropoute 0.1
-            input_dropout=0.65,  # --dropouti 0.65
-            hidden_dropout=0.2,  # --dropouth 0.2
-            output_dropout=0.4,  # --dropout 0.4
-            weight_dropout=0.5,  # --wdrop 0.5
+            options={
+                "hidden_sizes": (1150, 1150, 400),  # --nhid 1150 --nlayers 3
+                "embedding_dropout": 0.1,  # --dropoute 0.1
+                "input_dropout": 0.65,  # --dropouti 0.65
+                "hidden_dropout": 0.2,  # --dropouth 0.2
+                "output_dropout": 0.4,  # --dropout 0.4
+                "weight_dropout": 0.5,  # --wdrop 0.5
+                "activation_penalty": 2.0,  # --alpha 2
+                "temporal_penalty": 1.0,  # --beta 1
+            },
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=80, bptt=70, bptt_max_delta=40),  # --batch_size 80 --bptt 70
+        batch=BatchConfig(batch_size=80),  # --batch_size 80 --bptt 70
         train=StageConfig(lr=30.0, epochs=750, switch_after=5),  # --lr 30 --epochs 750
         finetune=StageConfig(optimizer="asgd", lr=30.0, epochs=750, stop_after=5),
     )

@@ -1,9 +1,16 @@
 """Small runs for a laptop: within a family, heads have equal parameters and context sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.config import (
+    BatchConfig,
+    HeadConfig,
+    ModelConfig,
+    RunConfig,
+    StageConfig,
+    with_options,
+)
 
 # Of the heads that were compared at equal CPU time with three seeds (`highrank compare`), on Penn
 # Treebank and on the State of the Union addresses, it had the lowest perplexity.
@@ -20,19 +27,19 @@ def small() -> RunConfig:
         corpus="sotu",
         model=ModelConfig(
             embedding_size=64,
-            hidden_sizes=(256, 192),
-            embedding_dropout=0.05,
-            input_dropout=0.2,
-            hidden_dropout=0.2,
-            output_dropout=0.2,
-            weight_dropout=0.2,
-            embedding_range=0.5,
+            options={
+                "hidden_sizes": (256, 192),
+                "embedding_dropout": 0.05,
+                "input_dropout": 0.2,
+                "hidden_dropout": 0.2,
+                "output_dropout": 0.2,
+                "weight_dropout": 0.2,
+                "embedding_range": 0.5,
+            },
         ),
         head=HeadConfig(kind=RECOMMENDED, num_components=1, dropout=0.1),
-        batch=BatchConfig(batch_size=32, bptt=35, bptt_max_delta=20),
+        batch=BatchConfig(batch_size=32, options={"bptt": 35, "bptt_max_delta": 20}),
         train=replace(ADAMW, epochs=2),
-        activation_penalty=0.0,
-        temporal_penalty=0.0,
     )
 
 
@@ -43,18 +50,21 @@ MOST_EPOCHS = 20
 FEW_TOKENS = 100_000
 
 
-def small_for(corpus: str, num_train: int) -> RunConfig:
-    """`small` on another corpus: it sees as many tokens, but a short text not more than 20 times.
+def fitted(config: RunConfig, num_train: int, given: Collection[str] = frozenset()) -> RunConfig:
+    """The preset for a text of the user's: as many tokens, but a short text at most 20 times.
 
     Args:
         num_train: tokens of the training split.
+        given: options that the user has chosen, such as train.epochs; they stay.
     """
-    config = small()
-    epochs = min(MOST_EPOCHS, max(1, round(NUM_TOKENS / num_train)))
-    config = replace(config, corpus=corpus, train=replace(config.train, epochs=epochs))
+    if "train.epochs" not in given:
+        epochs = min(MOST_EPOCHS, max(1, round(NUM_TOKENS / num_train)))
+        config = replace(config, train=replace(config.train, epochs=epochs))
     if num_train >= FEW_TOKENS:
         return config
-    return replace(config, batch=replace(config.batch, batch_size=8), valid_batch_size=1)
+    if "batch.batch-size" not in given:
+        config = replace(config, batch=replace(config.batch, batch_size=8))
+    return config if "valid-batch-size" in given else replace(config, valid_batch_size=1)
 
 
 def small_mos() -> RunConfig:
@@ -67,7 +77,7 @@ def small_softmax() -> RunConfig:
     config = small()
     return replace(
         config,
-        model=replace(config.model, hidden_sizes=(361, config.model.embedding_size)),
+        model=with_options(config.model, hidden_sizes=(361, config.model.embedding_size)),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
     )
 
@@ -78,19 +88,18 @@ def ptb_small_softmax() -> RunConfig:
         corpus="penn-treebank",
         model=ModelConfig(
             embedding_size=64,
-            hidden_sizes=(476, 64),
-            embedding_dropout=0.0,
-            input_dropout=0.1,
-            hidden_dropout=0.1,
-            output_dropout=0.1,
-            weight_dropout=0.1,
-            embedding_range=0.5,
+            options={
+                "hidden_sizes": (476, 64),
+                "input_dropout": 0.1,
+                "hidden_dropout": 0.1,
+                "output_dropout": 0.1,
+                "weight_dropout": 0.1,
+                "embedding_range": 0.5,
+            },
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=20, bptt=35, bptt_max_delta=20),
+        batch=BatchConfig(batch_size=20, options={"bptt": 35, "bptt_max_delta": 20}),
         train=ADAMW,
-        activation_penalty=0.0,
-        temporal_penalty=0.0,
     )
 
 
@@ -101,7 +110,7 @@ def ptb_small_mos() -> RunConfig:
     """
     softmax = ptb_small_softmax()
     head = HeadConfig(kind="mos", num_components=5, dropout=0.0, options={"start_noise": 0.05})
-    return replace(softmax, model=replace(softmax.model, hidden_sizes=(320, 256)), head=head)
+    return replace(softmax, model=with_options(softmax.model, hidden_sizes=(320, 256)), head=head)
 
 
 # The other heads, with a number of softmaxes that trains in minutes where they have several.

@@ -7,15 +7,42 @@ from pathlib import Path
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
+from highrank.build import CheckedRun
 from highrank.config import RunConfig
+from highrank.data.corpus import Corpus
+from highrank.heads import head_class
+from highrank.models import backbone_class
 from highrank.report.figure import Axis, Lines, Series, draw, save_png
 from highrank.report.theme import Style
+from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
 TRAIN = Style("series-1", marker="o", is_dashed=True)
 VALID = Style("series-3", marker="D")
 # Numbers on the axis of perplexities, times powers of ten.
 TICKS = (1, 1.5, 2, 3, 5, 7)
+
+
+def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
+    """What the user's text became, and what is going to be trained on it."""
+    config = run.config
+    head, epochs, size = config.head.kind, config.train.epochs, run.num_parameters
+    if "num_components" in arguments_of(head_class(head)):
+        head += f" with K = {config.head.num_components}"
+    network = backbone_class(config.model.kind).title
+    sizes = "-".join(map(str, config.model.options.get("hidden_sizes", ())))
+    parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
+    length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+    if budget is None:
+        length += ". --budget 10m ends in time, --help lists all options."
+    else:
+        length += f" at most, in {budget}. --help lists all options."
+    return (
+        f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
+        f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "
+        f"{corpus.path}\n"
+        f"Preset small: {network} {sizes}, head {head}, {parameters} parameters; {length}"
+    )
 
 
 def training_summary(result: TrainingResult, config: RunConfig) -> str:

@@ -9,15 +9,10 @@ power of their step: whenever a run at a constant rate is stopped, its average i
 as many as are a fixed fraction of the run.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-
-
-def is_non_monotonic(history: Sequence[float], value: float, n: int) -> bool:
-    """Whether a value is worse than the best of all but the last n values before it."""
-    return len(history) > n and value > min(history[: len(history) - n])
 
 
 class Average:

@@ -15,20 +15,18 @@ from highrank.models.language_model import LanguageModel
 NUM_TIMED_WINDOWS = 50
 # Of the test split, to find out how long the whole will take; and of each stream at least.
 NUM_TIMED_TOKENS, NUM_TIMED_ROWS = 500, 20
-# The test is left out if it would take more of the budget.
-LARGEST_TEST = 0.5
 
 
 class Clock:
     """Seconds of a run over all its sessions, and the budget of them.
 
     Args:
-        budget: seconds; None for no limit.
         num_valid: tokens of a validation.
     """
 
-    def __init__(self, budget: float | None, num_valid: int) -> None:
-        self.budget, self.num_valid = budget, num_valid
+    def __init__(self, num_valid: int) -> None:
+        self.num_valid = num_valid
+        self.budget: float | None = None
         self.seconds, self.validation_seconds = 0.0, 0.0
         # `seconds` when this session began.
         self.session_start = 0.0
@@ -114,12 +112,14 @@ class Clock:
         return {name: getattr(self, name) for name in (*names, *more)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume; the old budget holds unless a new one was given."""
-        new_budget = self.budget
+        """Resume, with the budget that there was."""
         for name, value in state.items():
             setattr(self, name, value)
-        if new_budget not in (None, self.budget):
-            self.budget, self.furthest = new_budget, 0.0
+
+    def set_budget(self, budget: float) -> None:
+        """Another budget, unless it is the one that there was."""
+        if budget != self.budget:
+            self.budget, self.furthest = budget, 0.0
 
 
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from highrank.files import is_disk_full, write_atomically
 from highrank.models.tensors import content_sha256, write_tensors
-from highrank.run import CHECKPOINT_FILE
+from highrank.run.folder import CHECKPOINT_FILE
 
 FORMAT = 5
 

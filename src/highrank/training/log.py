@@ -85,6 +85,24 @@ class MetricsLog:
             return file.read(length)
 
 
+class SilentLog:
+    """The log of a process that does not write."""
+
+    text = ""
+
+    def write(self, **values: Any) -> None:
+        pass
+
+    def restore(self, text: str) -> None:
+        pass
+
+    def read(self) -> list[dict[str, Any]]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
 def _write(handle: int, content: bytes) -> None:
     while content:
         content = content[os.write(handle, content) :]

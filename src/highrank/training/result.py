@@ -13,8 +13,8 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.evaluation.static import Evaluation, ProgressBar, evaluate, no_progress
-from highrank.run import load
-from highrank.training.loop import Outcome, Run
+from highrank.training.outcome import Outcome
+from highrank.training.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class TrainingResult:
 
 
 def finish(
-    run: Run,
+    session: Session,
     test: NDArray[np.integer] | None,
     outcome: Outcome,
     progress: ProgressBar = no_progress,
@@ -58,25 +58,26 @@ def finish(
     Args:
         test: the test split; None leaves the test out.
     """
-    batch_size = run.trainer.config.valid_batch_size
-    num_tokens = (len(run.valid) // batch_size - 1) * batch_size
+    batch_size = session.config.valid_batch_size
+    num_tokens = (len(session.valid) // batch_size - 1) * batch_size
     valid = Evaluation(outcome.best_valid_loss, num_tokens)
-    model, _ = load(run.folder, str(run.trainer.device))
     end, found = {"event": "end", "valid_loss": valid.nats}, None
-    if test is not None:
-        with progress("Evaluating on test") as on_progress:
-            found = evaluate(model, test, test_batch_size, on_progress=on_progress)
-        end |= {"test_loss": found.nats}
-        end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
-    if end not in run.log.read()[-1:]:
-        run.note(**end)
-        run.save()
+    with session.best_model() as model:
+        if test is not None:
+            with progress("Evaluating on test") as on_progress:
+                found = evaluate(model, test, test_batch_size, on_progress=on_progress)
+            end |= {"test_loss": found.nats}
+            end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
+        mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
+    if end not in session.log.read()[-1:]:
+        session.note(**end)
+        session.save()
     return TrainingResult(
-        run=str(run.folder),
+        run=str(session.folder),
         outcome=outcome,
-        num_parameters=sum(p.numel() for p in run.trainer.model.parameters()),
-        mixture=model_components(model, run.valid),
-        use=mixture_use(model, run.valid),
+        num_parameters=sum(p.numel() for p in session.model.parameters()),
+        mixture=mixture,
+        use=use,
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,

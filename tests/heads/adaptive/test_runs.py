@@ -13,9 +13,10 @@ from highrank.config import HeadConfig
 from highrank.evaluation.static import evaluate
 from highrank.evaluation.surprisal import surprisals
 from highrank.generation import generate
-from highrank.run import load, read_config
+from highrank.run.configuration import read_config
+from highrank.run.loading import load
 from highrank.studies.audit.model import loaded_language_model
-from highrank.training.loop import Run
+from highrank.training.session import open_session
 
 HEADS = {
     "adaptive-softmax": {},
@@ -34,7 +35,7 @@ def run_config(request, config):
 
 def test_a_run_is_trained_and_its_files_are_enough_for_everything(run_config, corpus, tmp_path):
     folder = tmp_path / "run"
-    outcome = Run(run_config, corpus, folder).go()
+    outcome = open_session(run_config, corpus, folder).go()
     assert read_config(folder) == run_config
     model, vocabulary = load(folder)
     counts = torch.tensor(json.loads((folder / "token_counts.json").read_text()))
@@ -51,10 +52,10 @@ def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(run_config, corp
         if shown.step == 30:
             signal.raise_signal(signal.SIGINT)
 
-    Run(run_config, corpus, tmp_path / "whole").go()
-    outcome = Run(run_config, corpus, tmp_path / "parts", on_progress=interrupt).go()
+    open_session(run_config, corpus, tmp_path / "whole").go()
+    outcome = open_session(run_config, corpus, tmp_path / "parts", on_progress=interrupt).go()
     assert outcome.reason == "interrupted"
-    Run(run_config, corpus, tmp_path / "parts").go()
+    open_session(run_config, corpus, tmp_path / "parts").go()
     whole, parts = (load(tmp_path / name)[0].state_dict() for name in ("whole", "parts"))
     torch.testing.assert_close(parts, whole, rtol=0, atol=0)
 

@@ -7,8 +7,8 @@ import pytest
 import highrank
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.prepare import prepare_text
-from highrank.run import load_run
-from highrank.training.loop import Run
+from highrank.run.loading import load_run
+from highrank.training.session import open_session
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 pytest.importorskip("transformers")
@@ -36,14 +36,14 @@ def run_of(tale, tmp_path_factory):
     def train(kind, **options):
         config = RunConfig(
             corpus=str(tale.path),
-            model=ModelConfig(embedding_size=8, hidden_sizes=(10, 8)),
+            model=ModelConfig(embedding_size=8, options={"hidden_sizes": (10, 8)}),
             head=HeadConfig(kind=kind, num_components=2, options=options),
-            batch=BatchConfig(batch_size=8, bptt=20),
+            batch=BatchConfig(batch_size=8, options={"bptt": 20}),
             train=StageConfig(optimizer="adamw", lr=1e-2, epochs=1, clip=1.0),
             valid_batch_size=2,
         )
         folder = tmp_path_factory.mktemp("runs") / kind
-        Run(config, tale, folder).go()
+        open_session(config, tale, folder).go()
         return load_run(folder)
 
     return train

@@ -33,7 +33,7 @@ def tiny(monkeypatch):
 def base():
     """What every cell begins with."""
     config = base_config(Comparison(corpus="senses", hidden_sizes=(24, 16)), 1_000)
-    return replace(config, batch=BatchConfig(batch_size=4, bptt=8, bptt_std=0.0))
+    return replace(config, batch=BatchConfig(batch_size=4, options={"bptt": 8, "bptt_std": 0.0}))
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_without_equal_parameters_the_layers_stay(cells):
 def test_a_head_that_is_too_large_is_named(cells, base):
     with pytest.raises(ValueError, match="mos must fit into .* parameters within 1 %, got"):
         cells("mos", components=(500,))
-    one = replace(base, model=ModelConfig(hidden_sizes=(8,)))
+    one = replace(base, model=ModelConfig(options={"hidden_sizes": (8,)}))
     with pytest.raises(ValueError, match="hidden-sizes must be at least two for equal parameters"):
         make_cells(one, ("mos",), (2,), (4,), 20, [1] * 20, is_equal=True)
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
-from highrank.run import load
+from highrank.run.loading import load
 from highrank.studies.compare.run import CellRun, next_point
 from highrank.studies.compare.source import open_source
 from highrank.training.trainer import Diverged, Trainer

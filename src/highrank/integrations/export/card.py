@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
 from highrank.files import read_json
-from highrank.run import METRICS_FILE, LoadedRun
+from highrank.run.folder import METRICS_FILE
+from highrank.run.loading import LoadedRun
 
 LOAD = """```python
 import highrank
@@ -113,14 +114,15 @@ def _header(loaded: LoadedRun) -> str:
 def _summary(loaded: LoadedRun) -> str:
     config, head = loaded.config, loaded.model.head
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
-    layers = "-".join(map(str, config.model.hidden_sizes))
+    backbone = loaded.model.backbone
+    layers = "-".join(map(str, backbone.layer_sizes[1:]))
     bound = "none is known" if head.rank_bound is None else f"{head.rank_bound:,}"
     made = environment()
     commit = "" if made.commit is None else f", commit {made.commit}"
     return f"""# {loaded.folder.resolve().name}
 
-A language model that was trained with highrank: AWD-LSTM {layers}, head `{config.head.kind}` with
-K = {head.num_components}, {count:,} parameters, seed {config.seed}.
+A language model that was trained with highrank: {backbone.title} {layers}, head
+`{config.head.kind}` with K = {head.num_components}, {count:,} parameters, seed {config.seed}.
 
 | | |
 |---|---|

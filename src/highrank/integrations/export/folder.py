@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from highrank.data.token_counts import read_counts
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
 from highrank.integrations.export.card import model_card
@@ -12,7 +13,8 @@ from highrank.integrations.export.model import AWDLSTMConfig, AWDLSTMForCausalLM
 from highrank.integrations.export.tokenizer import RunTokenizer, make_tokenizer
 from highrank.integrations.library import quiet_transformers
 from highrank.models.weights import load_state, save_state
-from highrank.run import LoadedRun, config_to_json, read_counts
+from highrank.run.configuration import config_to_json
+from highrank.run.loading import LoadedRun
 
 CARD_FILE = "README.md"
 # Tokens on which the written folder is compared with the run.
@@ -54,8 +56,8 @@ def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
             run=config_to_json(config),
             vocab_size=len(vocabulary),
             token_counts=read_counts(loaded.folder, len(vocabulary)) if wants_counts else None,
-            hidden_size=config.model.hidden_sizes[-1],
-            num_hidden_layers=len(config.model.hidden_sizes),
+            hidden_size=loaded.model.backbone.layer_sizes[-1],
+            num_hidden_layers=len(loaded.model.backbone.layer_sizes) - 1,
             bos_token_id=vocabulary.eos,
             pad_token_id=vocabulary.eos,
             tie_word_embeddings=config.model.tied,

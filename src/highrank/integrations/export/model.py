@@ -24,7 +24,7 @@ from highrank.build import build_model
 from highrank.integrations.export.tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
-from highrank.run import config_from_json
+from highrank.run.configuration import config_from_json
 
 
 class AWDLSTMConfig(PreTrainedConfig):

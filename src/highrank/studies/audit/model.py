@@ -32,7 +32,7 @@ from highrank.heads import Head
 from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
 from highrank.integrations.huggingface import LoadedModel as HuggingFaceReader
 from highrank.models.language_model import LanguageModel
-from highrank.run import LoadedRun, load_run
+from highrank.run.loading import LoadedRun, load_run
 from highrank.studies.audit.layer import (
     Layer,
     OnProgress,

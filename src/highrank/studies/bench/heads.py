@@ -97,21 +97,18 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
     config = presets.get("ptb-small-mos")
     kind = "mos" if name == CONTROL else name
     is_mixture = "num_components" in head_arguments(kind) and name not in (CONTROL, *SINGLE)
+    # The plain softmax has no context of its own: its hidden states have the size E.
+    layer_sizes = (embedding_size, 320, embedding_size if kind == "softmax" else 256)
     config = replace(
         config,
-        # The plain softmax has no context of its own: its hidden states have the size E.
-        model=replace(
-            config.model,
-            embedding_size=embedding_size,
-            hidden_sizes=(320, embedding_size if kind == "softmax" else 256),
-        ),
+        model=replace(config.model, embedding_size=embedding_size),
         head=HeadConfig(kind=kind, num_components=NUM_COMPONENTS if is_mixture else 1, dropout=0.0),
     )
     torch.manual_seed(SEED)
     # As frequent as in Zipf's law: what an adaptive head is made for.
     frequency = 1 / torch.arange(1, vocab_size + 1)  # (V,)
     counts = (1e6 * frequency / frequency.sum()).long().add(1).tolist()
-    head = build_head(config, vocab_size, token_counts=counts)
+    head = build_head(config, vocab_size, layer_sizes, counts)
     tokens = frequency.multinomial((LENGTH + 1) * BATCH_SIZE, replacement=True)
     tokens = tokens.view(LENGTH + 1, BATCH_SIZE)  # (T + 1, B)
     hidden = torch.randn(LENGTH, BATCH_SIZE, head.hidden_size).tanh().requires_grad_()

@@ -5,7 +5,7 @@ A step is what the training loop does with a window: forward, penalties, backwar
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ import torch.nn.functional as F
 
 from highrank import presets
 from highrank.build import build_model
+from highrank.data.batches import Batch
 from highrank.environment import environment
 from highrank.heads import Mixture, MixtureOfSoftmaxes
-from highrank.heads.base import MeasuredOutput
+from highrank.heads.base import Head, MeasuredOutput
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import EPSILON
-from highrank.training.penalties import activation_penalties
+from highrank.training.trainer import Trainer
 
 VOCAB_SIZE = 10_000
 SEED = 0
@@ -84,23 +85,30 @@ def step_of(preset: str, is_original: bool, window: int) -> Callable[[], float]:
     torch.manual_seed(SEED)
     model = build_model(config, VOCAB_SIZE)
     if is_original:
-        model.head.__class__ = OriginalMixture
+        model.head = original_head(model.head)
+        model.tie_again()
+    # The same weights in every round.
+    trainer = Trainer(model, replace(config.train, lr=1e-30))
     tokens = torch.randint(VOCAB_SIZE, (window + 1, config.batch.batch_size))  # (T + 1, B)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    state = model.initial_state(config.batch.batch_size)
+    batch = Batch(tokens[:-1], tokens[1:], num_targets=tokens[1:].numel())
 
     def step() -> float:
         # The same masks for all: they are not what is compared.
         torch.manual_seed(SEED)
-        model.train()
-        optimizer.zero_grad()
-        out = model(tokens[:-1], tokens[1:], state)
-        penalties = activation_penalties(
-            out.hidden, out.raw, config.activation_penalty, config.temporal_penalty
-        )
-        (out.loss + penalties).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-        optimizer.step()
-        return float(out.loss.item())
+        return trainer.step(batch)
 
     return step
+
+
+def original_head(head: Head) -> OriginalMixture:
+    """The paper's head with the weights of ours."""
+    assert isinstance(head, MixtureOfSoftmaxes)
+    found = OriginalMixture(
+        head.hidden_size,
+        head.vocab_size,
+        num_components=head.num_components,
+        embedding_size=head.embedding_size,
+        dropout=head.dropout,
+    )
+    found.load_state_dict(head.state_dict())
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.files import from_json, read_json, write_atomically
-from highrank.run import config_from_json, config_to_json
+from highrank.run.configuration import config_from_json, config_to_json
 from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.speed import Speed
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from highrank.run import METRICS_FILE
+from highrank.run.folder import METRICS_FILE
 from highrank.studies.compare.plan import Plan
 
 # A run is disturbed if it waited for the processor, or its speed changed, so much more than others.

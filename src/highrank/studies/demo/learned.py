@@ -17,9 +17,10 @@ from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, Sta
 from highrank.data import Language, factorised
 from highrank.data.sampled import SampledCorpus, sample_corpus
 from highrank.evaluation.static import evaluate
-from highrank.run import load
+from highrank.run.loading import load
 from highrank.studies.demo.fit import fit_head
-from highrank.training.loop import Outcome, Progress, Run
+from highrank.training.outcome import Outcome, Progress, Reason
+from highrank.training.session import open_session
 
 RANK, CONTEXT_SIZE, NUM_COMPONENTS = 64, 16, 24
 SIZES = {"train": 2_000_000, "valid": 50_000, "test": 200_000}
@@ -103,9 +104,9 @@ def run_learned_language(
 
         run = folder / f"{name.replace(', ', '-')}-{num_contexts}-{length}-seed{seed}"
         config = run_config(head, epochs if budget is None else ENDLESS, seed)
-        with closing(Run(config, corpus, run, budget=budget, on_progress=show)) as opened:
-            outcome = opened.go()
-        if outcome.reason == "interrupted":
+        with closing(open_session(config, corpus, run, budget=budget, on_progress=show)) as session:
+            outcome = session.go()
+        if outcome.reason is Reason.INTERRUPTED:
             raise KeyboardInterrupt
         heads.append(_learned_head(name, language, corpus, run, outcome, seed))
     return LearnedLanguageResult(
@@ -149,20 +150,12 @@ def run_config(head: HeadConfig, epochs: int, seed: int) -> RunConfig:
         seed=seed,
         model=ModelConfig(
             embedding_size=CONTEXT_SIZE,
-            hidden_sizes=(192,),
             tied=False,
-            embedding_dropout=0.0,
-            input_dropout=0.0,
-            hidden_dropout=0.0,
-            output_dropout=0.0,
-            weight_dropout=0.0,
-            embedding_range=0.5,
+            options={"hidden_sizes": (192,), "embedding_range": 0.5},
         ),
         head=head,
-        batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
+        batch=BatchConfig(batch_size=32, options={"bptt": 10, "bptt_std": 0.0}),
         train=StageConfig(
             optimizer="adamw", lr=3e-3, weight_decay=0.0, clip=1.0, epochs=epochs, anneal=True
         ),
-        activation_penalty=0.0,
-        temporal_penalty=0.0,
     )

@@ -9,17 +9,13 @@ from safetensors.torch import load_file
 
 from highrank import presets
 from highrank.config import StageConfig
+from highrank.data.token_counts import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import write_tensors
-from highrank.run import (
-    config_from_json,
-    config_to_json,
-    load,
-    prepare_folder,
-    read_config,
-    read_counts,
-)
-from highrank.training.loop import Run
+from highrank.run.configuration import config_from_json, config_to_json, read_config
+from highrank.run.folder import prepare_folder
+from highrank.run.loading import load
+from highrank.training.session import open_session
 
 
 def test_a_configuration_names_its_version_and_comes_back():
@@ -49,7 +45,9 @@ def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
 
 @pytest.fixture
 def trained(config, corpus, tmp_path):
-    run = Run(replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run")
+    run = open_session(
+        replace(config, finetune=None, train=StageConfig(epochs=1)), corpus, tmp_path / "run"
+    )
     run.go()
     return tmp_path / "run"
 

@@ -1,0 +1,151 @@
+"""Options of the chosen backbone, head and batches on the command line.
+
+They are the arguments of their constructors, beside the fields that every run has:
+--model.hidden-sizes, --head.start-noise, --batch.bptt.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
+from highrank.presets.small import NUM_COMPONENTS
+
+
+class Part(NamedTuple):
+    """A part of a configuration that has options of its own kind."""
+
+    config: type[Any]
+    kinds: Mapping[str, str]
+    class_of: Callable[[str], type[Any]]
+    given: frozenset[str]
+    """Arguments of the constructor that are no options."""
+
+
+def parts() -> dict[str, Part]:
+    from highrank import build
+    from highrank.data.batches import BATCHES
+    from highrank.heads import HEADS, head_class
+    from highrank.models import BACKBONES, backbone_class
+
+    return {
+        "model": Part(ModelConfig, BACKBONES, backbone_class, build.MODEL_GIVEN),
+        "head": Part(HeadConfig, HEADS, head_class, build.HEAD_GIVEN),
+        "batch": Part(BatchConfig, BATCHES, build.batches_class, build.BATCH_GIVEN),
+    }
+
+
+def given_options(arguments: list[str]) -> set[str]:
+    """Names of the options in a command's arguments: model.hidden-sizes."""
+    names = (argument.split("=")[0] for argument in arguments if argument.startswith("--"))
+    return {name.removeprefix("--").replace("_", "-") for name in names}
+
+
+def value_of(option: str, arguments: list[str]) -> str | None:
+    """The value of an option among a command's arguments, before these are parsed."""
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"--{option}="):
+            return argument.removeprefix(f"--{option}=")
+        if argument == f"--{option}" and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
+    """The configuration with the options of the chosen kinds as fields, for the parser.
+
+    Args:
+        arguments: of the command; --head.kind and such among them decide whose options there are.
+    """
+    changed: dict[str, Any] = {}
+    for name, part in parts().items():
+        kind = value_of(f"{name}.kind", arguments)
+        known: str = getattr(config, name).kind
+        if kind is not None and kind in part.kinds:
+            known = kind
+        if name == "head":
+            config = _fitting(config, known, arguments)
+        changed[name] = _with_fields(getattr(config, name), part, known)
+    return dataclasses.replace(config, **changed)
+
+
+def _with_fields(value: Any, part: Part, kind: str) -> Any:
+    """The part as an instance of a dataclass that has its kind's options as fields."""
+    from highrank.signatures import help_of
+
+    texts = help_of(part.class_of(kind))
+    kinds = Literal[tuple(part.kinds)]  # type: ignore[valid-type]
+    hidden: Any = tyro.conf.Suppress
+    fields: list[Any] = [
+        ("kind", kinds, kind),
+        ("options", hidden[dict[str, Any]], dataclasses.field(default_factory=dict)),
+    ]
+    fields += [(name, hidden[object], getattr(value, name)) for name in _foreign(part, kind)]
+    for name, argument in own_arguments(part, kind).items():
+        default = value.options.get(name, argument.default)
+        if default is inspect.Parameter.empty:
+            default = tyro.MISSING
+        text = tyro.conf.arg(help=texts.get(name, ""))
+        fields.append((name, Annotated[argument.annotation, text], default))
+    wider = dataclasses.make_dataclass(
+        part.config.__name__, fields, bases=(part.config,), frozen=True
+    )
+    wider.__doc__ = part.config.__doc__
+    values = {field.name: getattr(value, field.name) for field in dataclasses.fields(part.config)}
+    # The parser takes the type of a field from its default.
+    return wider(**(values | {"kind": kind, "options": {}}))
+
+
+def plain_config(parsed: RunConfig) -> RunConfig:
+    """The configuration that the parser filled in, with what differs from defaults as options."""
+    from highrank.build import canonical
+
+    changed: dict[str, Any] = {}
+    for name, part in parts().items():
+        value = getattr(parsed, name)
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(part.config)}
+        own = own_arguments(part, value.kind)
+        fields["options"] = {option: getattr(value, option) for option in own}
+        changed[name] = part.config(**fields)
+    return canonical(dataclasses.replace(parsed, **changed))
+
+
+def own_arguments(part: Part, kind: str) -> dict[str, inspect.Parameter]:
+    """The arguments of a constructor that every run may choose and no other field gives."""
+    from highrank.signatures import arguments_of
+
+    taken = {*part.given, *(field.name for field in dataclasses.fields(part.config))}
+    found = arguments_of(part.class_of(kind))
+    # What a head must be given comes from other fields.
+    is_head = part.config is HeadConfig
+    return {
+        name: argument
+        for name, argument in found.items()
+        if name not in taken and not (is_head and argument.default is inspect.Parameter.empty)
+    }
+
+
+def _foreign(part: Part, kind: str) -> list[str]:
+    """Fields that every run has and that mean nothing to a head of this kind."""
+    from highrank.signatures import arguments_of
+
+    if part.config is not HeadConfig:
+        return []
+    known = arguments_of(part.class_of(kind))
+    return [name for name in ("num_components", "dropout", "activation") if name not in known]
+
+
+def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
+    """The configuration for a head of this kind: K if the preset's head has no components."""
+    head, part = config.head, parts()["head"]
+    given = given_options(arguments)
+    for name in _foreign(part, kind):
+        option = f"head.{name.replace('_', '-')}"
+        if option in given:
+            raise ValueError(f"--{option} must be left out for --head.kind {kind}, got one")
+    if kind != head.kind and "num_components" in _foreign(part, head.kind):
+        head = dataclasses.replace(head, num_components=NUM_COMPONENTS.get(kind, 4))
+    return dataclasses.replace(config, head=head)

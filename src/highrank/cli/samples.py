@@ -1,0 +1,125 @@
+"""Generated text in the terminal, and what `highrank train` shows at its end."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from highrank.cli.console import as_json, plain_console
+from highrank.report.formats import printable
+
+if TYPE_CHECKING:
+    from highrank.data.corpus import Corpus
+    from highrank.generation import Step
+    from highrank.training.result import TrainingResult
+    from highrank.training.session import Session
+
+# Below 1, as people read samples; `highrank generate` has all settings.
+TEMPERATURE, NUM_SAMPLES, NUM_TOKENS = 0.8, 3, 60
+# Readable on black and on white; from the ninth on they repeat in bold, then underlined.
+COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_black", "bright_red")
+
+
+class Printer:
+    """Prints one text, with a space between tokens where people put one."""
+
+    def __init__(self, console: Console, level: str) -> None:
+        self.console, self.level = console, level
+        self.line: list[str] = []
+        self.text = ""
+
+    def print(self, token: str, component: int | None = None) -> None:
+        """The next token; its component, from 0, is its colour, or a number from 1 behind it."""
+        from highrank.data.tokenizer import readable
+        from highrank.data.vocabulary import EOS
+
+        space = " " if self.line else ""
+        self.line.append(token)
+        text = readable(self.line, self.level)
+        new = text[len(self.text) :]
+        if component is not None and token != EOS and not has_colors(self.console):
+            # Signs stand apart, too: in no/1,/2 one cannot tell what the numbers are of.
+            new = f"{space}{'␣' if token.isspace() else token}/{component + 1}"
+        self.console.out(printable(new), style=_style(component), highlight=False, end="")
+        # What follows the end of a line does not depend on the line.
+        self.line, self.text = ([], "") if token == EOS else (self.line, text)
+
+    def end(self) -> None:
+        """Begin a new line, unless one has begun."""
+        if self.line:
+            self.console.out("", highlight=False)
+
+
+def print_samples(
+    console: Console,
+    level: str,
+    steps: "Iterable[Step]",
+    num_samples: int,
+    prompt: Sequence[str] = (),
+) -> None:
+    """The first sample as its tokens come; the others, which grew beside it, when it has ended.
+
+    Args:
+        level: of the corpus, word or char.
+        steps: as `highrank.generation.stream` yields them.
+    """
+    written: list[Step] = []
+    for index in range(num_samples):
+        if num_samples > 1:
+            console.out(f"--- {index + 1}", style="dim", highlight=False)
+        printer = Printer(console, level)
+        for token in prompt:
+            printer.print(token)
+        for step in steps if index == 0 else written:
+            if index == 0:
+                written.append(step)
+            component = None if step.components is None else step.components[index]
+            printer.print(step.tokens[index], component)
+        printer.end()
+
+
+def has_colors(console: Console) -> bool:
+    """Whether there is a terminal that has colours, and nobody has set NO_COLOR."""
+    return console.color_system is not None and not console.no_color
+
+
+def print_legend(console: Console, num_components: int) -> None:
+    """Which colour is which component."""
+    console.out("component", style="dim", highlight=False, end="")
+    for component in range(num_components):
+        console.out(f" {component + 1}", style=_style(component), highlight=False, end="")
+    console.out("", highlight=False)
+
+
+def _style(component: int | None) -> str | None:
+    if component is None:
+        return None
+    turn, index = divmod(component, len(COLORS))
+    return COLORS[index] + ("", " bold", " underline")[turn % 3]
+
+
+def show_training(
+    session: "Session", corpus: "Corpus", result: "TrainingResult", json: bool
+) -> None:
+    """The result and three samples; the learning curve goes to the run's folder."""
+    from highrank.generation import Sampling, stream
+    from highrank.report.training import learning_curve, training_summary
+
+    learning_curve(session.log.read(), session.folder / "learning-curve.png")
+    if json:
+        print(as_json(result.as_json(), indent=2))
+        return
+    console, folder = plain_console(), shlex.quote(str(session.folder))
+    console.print(training_summary(result, session.config))
+    console.print(f"Samples at temperature {TEMPERATURE}:")
+    sampling, vocabulary = Sampling(temperature=TEMPERATURE), corpus.vocabulary
+    with session.best_model() as model:
+        steps = stream(
+            model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES
+        )
+        print_samples(console, corpus.level, steps, NUM_SAMPLES)
+    console.print(
+        f"More of it: highrank generate {folder} --temperature {TEMPERATURE}\n"
+        f"Other perplexities: highrank evaluate {folder} --all"
+    )

@@ -1,0 +1,74 @@
+"""A run's configuration as JSON: `config.json`, with the format's name and version."""
+
+import dataclasses
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from highrank.build import canonical
+from highrank.config import RunConfig
+from highrank.files import from_json, read_json
+
+CONFIG_FILE = "config.json"
+FORMAT, VERSION = "highrank run", 3
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `highrank train` made the folder: others have a config.json, too."""
+    try:
+        content = read_json(folder / CONFIG_FILE)
+    except ValueError:
+        return False
+    return isinstance(content, Mapping) and content.get("format") == FORMAT
+
+
+def read_config(folder: Path) -> RunConfig:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
+    content = read_json(path)
+    try:
+        return config_from_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path} must be the configuration of a run: {error}") from None
+
+
+def config_to_json(config: RunConfig) -> dict[str, Any]:
+    return {"format": FORMAT, "version": VERSION} | dataclasses.asdict(config)
+
+
+def config_from_json(values: Any) -> RunConfig:
+    """The configuration that `config_to_json` made, its values of their types and ranges."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"config.json must be an object, got {reprlib.repr(values)}")
+    content = dict(values)
+    found = (content.pop("format", None), content.pop("version", None))
+    if found != (FORMAT, VERSION):
+        raise ValueError(
+            f"config.json must have format {FORMAT!r} and version {VERSION}, got "
+            f"{reprlib.repr(found[0])} and {reprlib.repr(found[1])}"
+        )
+    return canonical(from_json(RunConfig, content))
+
+
+def check_same_config(folder: Path, old: RunConfig, config: RunConfig) -> None:
+    """Raise if a run that began with one configuration is to be resumed with another."""
+    if old != config:
+        changed = _first_difference(dataclasses.asdict(old), dataclasses.asdict(config))
+        raise ValueError(
+            f"the run's folder must be new or have the same configuration, got {folder} with "
+            f"{changed}: choose another, or resume without changes: "
+            f"`highrank train --resume {folder}`"
+        )
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
+    """The option that differs, as a user would write it."""
+    name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if isinstance(old.get(name), dict) and isinstance(new.get(name), dict):
+        # Options stand beside the fields that every kind has: --model.hidden-sizes.
+        inner = prefix if name == "options" else f"{prefix}{name.replace('_', '-')}."
+        return _first_difference(old[name], new[name], inner)
+    option = f"{prefix}{name.replace('_', '-')}"
+    return f"{option} {old.get(name, 'left out')}, not {new.get(name, 'left out')}"

@@ -1,0 +1,234 @@
+"""Any network, task and number of processes through one training path.
+
+A causal self-attention network over independent windows, an encoder–decoder that copies padded
+sequences, and two processes that train AWD-LSTM as one. T time, B sequences, D size, V vocabulary.
+"""
+
+import math
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from highrank.config import BatchConfig, ModelConfig, StageConfig
+from highrank.data.batches import IGNORED, Batch
+from highrank.heads import MixtureOfSoftmaxes
+from highrank.models.backbone import BackboneOutput, decay_matrices_only
+from highrank.models.language_model import LanguageModel
+from highrank.training.checkpoint import load_checkpoint
+from highrank.training.outcome import Reason
+from highrank.training.session import open_session
+from highrank.training.trainer import Trainer
+
+V, D, T, B = 11, 16, 10, 6
+ADAMW = StageConfig(optimizer="adamw", lr=5e-3, weight_decay=0.01, clip=1.0, anneal=True)
+
+
+class Attention(nn.Module):
+    """One causal block; every window stands alone, so its state is empty."""
+
+    title, hidden_bound, context_length, embedding_range = "attention", None, T, 0.1
+    layer_sizes = (D, D)
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(V, D), nn.Embedding(T, D)
+        self.block = nn.TransformerEncoderLayer(D, 2, 32, dropout=0.1, norm_first=True)
+
+    def initial_state(self, batch_size):
+        return ()
+
+    def parameter_groups(self, model):
+        return decay_matrices_only(model)
+
+    def forward(self, tokens, state):
+        mask = nn.Transformer.generate_square_subsequent_mask(len(tokens))
+        x = self.embedding(tokens) + self.positions.weight[: len(tokens), None]
+        hidden = self.block(x, src_mask=mask, is_causal=True)
+        return BackboneOutput(hidden, (), (x, hidden))
+
+
+class Drawn:
+    """Batches that are drawn anew from a seed and a position, `length` of them in an epoch."""
+
+    def __init__(self, length=20):
+        self.length, self.position = length, 0
+
+    progress = property(lambda self: self.position / self.length)
+    is_epoch_over = property(lambda self: self.position >= self.length)
+
+    def start_epoch(self):
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+    def __next__(self):
+        self.position += 1
+        return self.draw(torch.Generator().manual_seed(self.position))
+
+
+class Windows(Drawn):
+    """Independent windows of a language in which every token is the one before it plus one."""
+
+    def draw(self, generator):
+        first = torch.randint(V, (1, B), generator=generator)
+        tokens = (first + torch.arange(T + 1)[:, None]) % V  # (T + 1, B)
+        return Batch(tokens[:-1], tokens[1:], num_targets=T * B)
+
+
+class Pairs(Drawn):
+    """Sequences of different lengths, to be copied; what is padded counts for nothing."""
+
+    def draw(self, generator):
+        source = torch.randint(1, V, (T, B), generator=generator)
+        length = torch.randint(3, T + 1, (B,), generator=generator)
+        is_padding = torch.arange(T)[:, None] >= length
+        target = source.masked_fill(is_padding, IGNORED)
+        before = F.pad(source[:-1], (0, 0, 1, 0))  # (T, B), a 0 first
+        inputs = {"source": source.masked_fill(is_padding, 0), "before": before}
+        return Batch(inputs, target, num_targets=int(length.sum()))
+
+
+@dataclass
+class Output:
+    loss: Any
+    penalty: float = 0.0
+    state: Any = ()
+
+
+class Copier(nn.Module):
+    """A GRU decoder that starts where its encoder ended, and sees the source's token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(V, D)
+        self.encoder, self.decoder = nn.GRU(D, D), nn.GRU(2 * D, D)
+        self.head = MixtureOfSoftmaxes(D, V, num_components=2, embedding_size=D)
+
+    def initial_state(self, batch_size):
+        return ()
+
+    def parameter_groups(self):
+        return decay_matrices_only(self)
+
+    def forward(self, inputs, target, state):
+        source = self.embedding(inputs["source"])
+        _, start = self.encoder(source)
+        x = torch.cat((source, self.embedding(inputs["before"])), -1)
+        return Output(self.head(self.decoder(x, start)[0], target).loss)
+
+
+def windows():
+    head = MixtureOfSoftmaxes(D, V, num_components=2, embedding_size=D)
+    return LanguageModel(Attention(), head), Windows()
+
+
+def pairs():
+    return Copier(), Pairs()
+
+
+def make(task, **options):
+    torch.manual_seed(4)
+    model, batches = task()
+    return Trainer(model, ADAMW, **options), batches
+
+
+def run(trainer, batches, num_steps):
+    return [trainer.step(next(batches), batches.progress) for _ in range(num_steps)]
+
+
+@pytest.mark.parametrize("task", [windows, pairs])
+def test_another_network_learns(task):
+    trainer, batches = make(task)
+    batches.length = 150
+    losses = run(trainer, batches, 150)
+    assert losses[0] > 0.9 * math.log(V) and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("task", [windows, pairs])
+def test_it_resumes_to_the_bit(task):
+    trainer, batches = make(task)
+    run(trainer, batches, 5)
+    saved = trainer.state_dict(), batches.state_dict()
+    saved = torch.utils._pytree.tree_map(lambda x: x.clone() if hasattr(x, "clone") else x, saved)
+    want = run(trainer, batches, 5)
+    again, batches = make(task)
+    again.load_state_dict(saved[0])
+    batches.load_state_dict(saved[1])
+    assert run(again, batches, 5) == want
+    for one, other in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("task", [windows, pairs])
+@pytest.mark.parametrize("size", [1, 4])
+def test_micro_batches_equal_one_batch(task, size):
+    """In float64 and without dropout; each target counts alike, however much is padded."""
+    found = []
+    for micro_batch_size in (None, size):
+        trainer, batches = make(task, micro_batch_size=micro_batch_size)
+        trainer.model.double()
+        trainer.model.train = lambda mode=True, model=trainer.model: nn.Module.train(model, False)
+        found.append((run(trainer, batches, 3), list(trainer.model.parameters())))
+    (losses, one), (parts, other) = found
+    assert losses == pytest.approx(parts, rel=1e-12)
+    for p, q in zip(one, other, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-10)
+
+
+def train(config, corpus, folder):
+    """A run to its end; returns the best weights of this process and what it has logged."""
+    with closing(open_session(config, corpus, Path(folder))) as session:
+        assert session.go().reason is Reason.FINISHED
+        found = {name: tensor.clone() for name, tensor in session.best_state.items()}
+        return found, len(session.log.read())
+
+
+@pytest.fixture
+def plain(config):
+    """AWD-LSTM without dropout: SGD, then its average, then finetuning."""
+    model = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
+    batch = BatchConfig(batch_size=6, options={"bptt": 12, "bptt_max_delta": 8})
+    head = replace(config.head, dropout=0.0)
+    return replace(config, model=model, head=head, batch=batch)
+
+
+def test_processes_train_as_one_and_write_one_log_and_one_checkpoint(
+    plain, corpus, tmp_path, processes
+):
+    found = processes(train, plain, corpus, str(tmp_path / "many"))
+    alone, num_lines = train(plain, corpus, tmp_path / "one")
+    assert [lines for _, lines in found] == [num_lines] + [0] * (processes.size - 1)
+    for weights, _ in found:
+        for name, tensor in weights.items():
+            torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert {path.name for path in (tmp_path / "many").iterdir()} == names
+    # The checkpoint has the states of all processes' sequences: one process continues from it.
+    state = load_checkpoint(tmp_path / "many" / "trainer.pt")
+    assert {tensor.shape[1] for tensor in state["trainer"]["hidden_state"]} == {6}
+    assert open_session(plain, corpus, tmp_path / "many").go().reason is Reason.FINISHED
+
+
+def test_a_mistake_of_the_first_process_is_an_error_in_all(plain, corpus, tmp_path, processes):
+    (tmp_path / "thesis.tex").write_text("all my work")
+    for message in processes(refusal, plain, corpus, str(tmp_path)):
+        assert "the run's folder must be empty" in message
+    odd = replace(plain, batch=replace(plain.batch, batch_size=7))
+    for message in processes(refusal, odd, corpus, str(tmp_path / "new")):
+        assert "must be a multiple of the" in message
+
+
+def refusal(config, corpus, folder):
+    with pytest.raises(ValueError) as caught:
+        open_session(config, corpus, Path(folder))
+    return str(caught.value)
