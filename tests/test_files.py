@@ -35,6 +35,15 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(failure, tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
 
 
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
+    called = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=real: (called.append(n), f(*a)))
+    write_atomically(tmp_path / "file", lambda path: path.write_text("new"))
+    assert called == ["fsync", "replace", "fsync"]
+
+
 def test_a_file_gets_the_mode_of_the_umask_whatever_its_writer_gives_it(tmp_path):
     def secretly(path):
         path.unlink()

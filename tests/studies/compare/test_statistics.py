@@ -111,14 +111,17 @@ def test_the_smallest_difference_is_found_in_80_percent():
 
 
 def test_a_cell_with_another_error_is_not_pooled():
-    losses = simulated(6, 5)[0]
+    losses = simulated(6, 5, shift=20)[0]
     assert is_homogeneous(losses)
     losses[3] += 30 * np.random.default_rng(3).standard_normal(5)
     found = analyse(losses, with_control(6))
     assert not is_homogeneous(losses) and not found.is_pooled and found.degrees == 4
-    pairs = zip(found.contrasts, with_control(6), strict=True)
-    raw = [scipy.stats.ttest_rel(losses[a], losses[b]).pvalue for _, (a, b) in pairs]
+    raw = scipy.stats.ttest_rel(losses[1:], losses[0], axis=1).pvalue.tolist()
     assert [contrast.p for contrast in found.contrasts] == pytest.approx(holm(raw))
+    assert min(raw) < 0.01
+    error = scipy.stats.sem(losses[1:] - losses[0], axis=1)
+    widths = [contrast.high - contrast.low for contrast in found.contrasts]
+    assert widths == pytest.approx(2 * scipy.stats.t.ppf(1 - 0.05 / 2 / 5, 4) * error)
     equal = [is_homogeneous(losses) for losses in simulated(6, 5)[:500]]
     assert np.mean(equal) == pytest.approx(0.99, abs=0.015)
 
