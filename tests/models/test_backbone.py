@@ -1,6 +1,5 @@
 """The seams of a model: any backbone with any state, heads that look back or at lower layers."""
 
-
 import pytest
 import torch
 from torch import nn
