@@ -27,6 +27,9 @@ class GRUBackbone(nn.Module):
     def parameter_groups(self, model):
         return decay_matrices_only(model)
 
+    def penalty(self, out):
+        return 0.0
+
     def initial_state(self, batch_size):
         zeros = self.embedding.weight.new_zeros(1, batch_size, D)
         return {"h": zeros, "position": torch.zeros(1, batch_size)}

@@ -174,21 +174,14 @@ class AWDLSTM(nn.Module):
             rate = self.output_dropout if last else self.hidden_dropout
             x = locked_dropout(raw, keep * rate, shared_dim=0)
             layers.append(x)
-        return BackboneOutput(x, new_state, tuple(layers), self._penalty(x, raw))
+        return BackboneOutput(x, new_state, tuple(layers), raw)
 
-    def _penalty(self, hidden: Tensor, raw: Tensor) -> Tensor | float:
-        """α · mean(hidden²) + β · mean((raw[t + 1] - raw[t])²), in training.
-
-        No term crosses a window's boundary.
-
-        Args:
-            hidden: (T, B, H), the last layer after dropout.
-            raw: (T, B, H), before it.
-        """
+    def penalty(self, out: BackboneOutput) -> Tensor | float:
+        """α · mean(hidden²) + β · mean((raw[t + 1] - raw[t])²), within a window."""
         penalty: Tensor | float = 0.0
-        if self.training and self.activation_penalty:
-            penalty = self.activation_penalty * hidden.float().square().mean()
-        if self.training and self.temporal_penalty and len(raw) > 1:
-            steps = (raw[1:] - raw[:-1]).float()
+        if self.activation_penalty:
+            penalty = self.activation_penalty * out.hidden.float().square().mean()
+        if self.temporal_penalty and out.raw is not None and len(out.raw) > 1:
+            steps = (out.raw[1:] - out.raw[:-1]).float()
             penalty = penalty + self.temporal_penalty * steps.square().mean()
         return penalty

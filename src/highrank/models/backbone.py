@@ -22,8 +22,8 @@ class BackboneOutput(NamedTuple):
     state: State
     layers: tuple[Tensor, ...]
     """The embeddings and each layer's hidden states, (T, B, size), after their dropout."""
-    penalty: Tensor | float = 0.0
-    """What training adds to the loss; 0 in evaluation."""
+    raw: Tensor | None = None
+    """(T, B, D), before the last dropout, for networks whose penalty needs it."""
 
 
 class ParameterGroup(TypedDict, total=False):
@@ -56,6 +56,9 @@ class Backbone(Protocol):
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """How an optimiser treats the parameters of a model with this backbone, its head's too."""
+
+    def penalty(self, out: BackboneOutput) -> Tensor | float:
+        """What training adds to the loss of a window."""
 
     def __call__(self, tokens: Tensor, state: State) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""

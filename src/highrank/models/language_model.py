@@ -83,11 +83,12 @@ class LanguageModel(nn.Module):
         """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
         read = self.read(tokens, state)
         output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
-        last, penalty = read.backbone, read.backbone.penalty
+        penalty: Tensor | float = 0.0
         if self.training:
-            penalty = penalty + self.head.penalty(read.hidden, **read.past)
+            penalty = self.head.penalty(read.hidden, **read.past)
+            penalty = penalty + self.backbone.penalty(read.backbone)
         state = map_state(torch.Tensor.detach, read.state)
-        return LanguageModelOutput(loss, output, last.hidden, state, penalty)
+        return LanguageModelOutput(loss, output, read.backbone.hidden, state, penalty)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """How an optimiser treats the parameters."""
