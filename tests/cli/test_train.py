@@ -123,9 +123,16 @@ def test_a_text_that_was_prepared_before_is_taken_as_it_was(option, place, tmp_p
 
 
 def test_a_run_in_place_of_a_text_is_refused(place, tmp_path):
-    (tmp_path / "config.json").touch()
+    (tmp_path / "config.json").write_text('{"format": "highrank run", "version": 3}')
     done = highrank(place, "train", str(tmp_path))
     assert done.returncode == 2 and f"highrank train --resume {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model_type": "gpt2"}', "[1]"])
+def test_a_folder_with_a_configuration_of_another_kind_is_no_run(content, place, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    done = highrank(place, "train", str(tmp_path))
+    assert done.returncode == 2 and "a folder of text must have files that end" in done.stderr
 
 
 @pytest.mark.parametrize(

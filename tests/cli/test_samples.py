@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from highrank.cli.console import Printer, has_colors, print_samples
+from highrank.cli.samples import Printer, has_colors, print_samples
 from highrank.generation import Sampling, stream
 from highrank.run.loading import load
 
