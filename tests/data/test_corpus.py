@@ -74,7 +74,7 @@ def test_a_broken_vocabulary_is_refused(folder):
     ("fields", "message"),
     [
         ({"format": "other"}, "format must be"),
-        ({"version": 9}, "version must be 2, got 9"),
+        ({"version": 9}, "version must be 3, got 9"),
         ({"dtype": "object"}, "dtype must be one of"),
         ({"splits": {}}, "fields must be"),
         ({"sources": [{"name": "x"}]}, "fields must be"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 import tyro
 
-from highrank.build import build_head, build_model, check_config
+from highrank.build import build_head, build_model, canonical
 from highrank.cli.options import plain_config, with_own_options
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import HEADS, Softmax, head_arguments, head_class
@@ -50,7 +50,7 @@ def test_every_head_of_the_list_is_there(kind):
 
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match="head.kind must be one of softmax, moc, mos, .* 'sofmax'"):
-        build_head(replace(CONFIG, head=HeadConfig(kind="sofmax")), 11)
+        build_head(replace(CONFIG, head=HeadConfig(kind="sofmax")), 11, (6, 8, 6))
 
 
 def test_a_new_head_is_built_with_its_own_options_and_the_counts():
@@ -65,9 +65,9 @@ def test_a_new_head_is_built_with_its_own_options_and_the_counts():
 
 def test_an_option_that_the_head_does_not_have_is_named():
     config = replace(CONFIG, head=replace(CONFIG.head, options={"sclae": 3.0}))
-    message = r"head.options must be arguments of scaled \(scale, dropout\), got sclae"
+    message = r"head.options must be arguments of Scaled\w* \(scale, dropout\), got sclae"
     with pytest.raises(ValueError, match=message):
-        check_config(config, num_train=1000, num_valid=1000)
+        canonical(config)
 
 
 def test_its_options_are_options_of_the_command():

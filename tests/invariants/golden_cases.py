@@ -168,7 +168,8 @@ NETWORK = (
     "--model.embedding-dropout 0.1 --model.input-dropout 0.1 --model.hidden-dropout 0.1 "
     "--model.output-dropout 0.1 --model.weight-dropout 0.1 --model.embedding-range 0.3 "
     "--batch.batch-size 4 --batch.bptt 20 --batch.bptt-std 3 --batch.bptt-max-delta 8 "
-    "--batch.bptt-half-probability 0.05 --model.activation-penalty 0.1 --model.temporal-penalty 0.1 "
+    "--batch.bptt-half-probability 0.05 "
+    "--model.activation-penalty 0.1 --model.temporal-penalty 0.1 "
     "--valid-batch-size 2 --head.dropout 0.1 --train.weight-decay 0.001 --train.clip 1 "
     "--threads 1 --json"
 )

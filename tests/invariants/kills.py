@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tiny
 
-from highrank.training import loop
+from highrank.training import session
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # The next signal comes after at most this fraction of the time that a whole run takes.
@@ -36,7 +36,7 @@ class Killer:
         self.corpus = tiny.make_corpus(folder)
         self.whole, self.seconds = {}, {}
         # Many checkpoints, so that many moments lie inside one.
-        loop.SECONDS_BETWEEN_CHECKPOINTS = 0.02
+        session.SECONDS_BETWEEN_CHECKPOINTS = 0.02
         tiny.warm_up(self.corpus, folder / "warm")
 
     def reference(self, kind):

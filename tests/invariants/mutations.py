@@ -283,8 +283,8 @@ def resume(folder):
     assert isinstance(config, RunConfig)
     run = open_session(config, read_corpus(folder, config).found, folder)
     before = content_sha256(run.trainer.state_dict())
-    if not run.trainer.is_epoch_over:
-        run._train_window()
+    if not run.batches.is_epoch_over:
+        run._step(run.progress)
     lines = [(line["event"], line.get("train_loss")) for line in run.log.read()]
     return before, content_sha256(run.trainer.model.state_dict()), lines
 

@@ -7,7 +7,7 @@ import pytest
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kills.loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.02)
+        patch.setattr(kills.session, "SECONDS_BETWEEN_CHECKPOINTS", 0.02)
         yield kills.Killer(tmp_path_factory.mktemp("kills"))
 
 

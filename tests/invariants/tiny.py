@@ -15,7 +15,7 @@ import torch
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.prepare import TextOptions, prepare_text
 from highrank.models.tensors import content_sha256, read_tensors
-from highrank.training import loop
+from highrank.training import session
 from highrank.training.checkpoint import load_checkpoint
 from highrank.training.result import finish
 from highrank.training.session import open_session
@@ -24,7 +24,19 @@ WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and",
 BASE = RunConfig(
     corpus="tale",
     seed=3,
-    model=ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)}),
+    model=ModelConfig(
+        embedding_size=6,
+        options={
+            "hidden_sizes": (8, 7),
+            "embedding_dropout": 0.1,
+            "input_dropout": 0.4,
+            "hidden_dropout": 0.2,
+            "output_dropout": 0.4,
+            "weight_dropout": 0.5,
+            "activation_penalty": 2.0,
+            "temporal_penalty": 1.0,
+        },
+    ),
     head=HeadConfig(kind="mos", num_components=3, dropout=0.1),
     batch=BatchConfig(batch_size=4, options={"bptt": 20, "bptt_max_delta": 8}),
     train=StageConfig(lr=1.0, epochs=2, switch_epoch=1, clip=1.0),
@@ -74,7 +86,7 @@ class StepClock:
 def train(kind, corpus, folder):
     """Train or resume the run of this kind until its end, the test included."""
     if kind == "budget":
-        loop.time = StepClock()
+        session.time = StepClock()
     budget = BUDGET if kind == "budget" else None
     run = open_session(CONFIGS[kind], corpus, folder, budget=budget)
     outcome = run.go()
@@ -95,7 +107,7 @@ def everything(folder):
         "files": sorted(path.name for path in folder.iterdir()),
         "metrics": lines,
         "model": content_sha256(read_tensors(folder / "model.safetensors")),
-        "trainer": content_sha256(checkpoint["trainer"]),
+        **{name: content_sha256(checkpoint[name]) for name in ("trainer", "batches", "schedule")},
         "counts": checkpoint["num_tokens"],
     }
 

@@ -2,16 +2,17 @@
 
 import inspect
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from highrank import presets
-from highrank.build import build_model
+from highrank.build import build_model, canonical
+from highrank.config import with_options
 from highrank.heads import HEADS, head_class
 from highrank.presets import PUBLISHED, published
-from highrank.presets.small import small_for
+from highrank.presets.small import fitted
 from highrank.run.configuration import config_from_json, config_to_json
 
 
@@ -78,7 +79,7 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
 
 
 def test_unknown_fields_of_a_configuration_are_refused():
-    values = asdict(presets.get("small")) | {"learning_rate": 3}
+    values = config_to_json(presets.get("small")) | {"learning_rate": 3}
     with pytest.raises(ValueError, match="known fields only, got 'learning_rate'"):
         config_from_json(values)
 
@@ -104,7 +105,8 @@ def test_a_run_is_its_preset_whatever_its_seed_and_the_path_of_its_corpus():
 
 def test_a_changed_preset_has_no_published_number():
     config = presets.PRESETS["ptb-mos"]()
-    assert published(replace(config, activation_penalty=0.0), "penn-treebank") == ()
+    other = replace(config, model=with_options(config.model, activation_penalty=1.0))
+    assert published(other, "penn-treebank") == ()
     assert published(presets.PRESETS["small"](), "sotu") == ()
 
 
@@ -113,6 +115,17 @@ def test_a_changed_preset_has_no_published_number():
     [(1_000, 20, 8), (100_000, 20, 32), (400_000, 10, 32), (2_122_080, 2, 32), (10**9, 1, 32)],
 )
 def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_size):
-    config = small_for("mine", num_train)
-    assert (config.corpus, config.train.epochs) == ("mine", epochs)
+    config = fitted(presets.get("small"), num_train)
+    assert config.train.epochs == epochs
     assert config.batch.batch_size == batch_size and config.head == presets.get("small").head
+
+
+def test_what_the_user_has_chosen_stays():
+    given = {"train.epochs", "batch.batch-size", "valid-batch-size"}
+    assert fitted(presets.get("small"), 1_000, given) == presets.get("small")
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_state_no_defaults_of_the_classes(name):
+    """So that a run that repeats one has an equal configuration."""
+    assert canonical(presets.get(name)) == presets.get(name)

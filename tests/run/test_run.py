@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from highrank import presets
 from highrank.config import StageConfig
+from highrank.data.sampled import SampledCorpus
 from highrank.data.token_counts import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import write_tensors
@@ -34,8 +35,8 @@ def test_other_versions_are_refused(version):
 
 def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
     vocabulary = Vocabulary(("<eos>", "a", "b", "c"))
-    train = np.array([1, 2, 1, 0, 1], dtype=np.uint16)
-    prepare_folder(tmp_path / "run", presets.get("small"), vocabulary, train)
+    corpus = SampledCorpus(vocabulary, {"train": np.array([1, 2, 1, 0, 1])}, floor=0.0)
+    prepare_folder(tmp_path / "run", presets.get("small"), corpus)
     assert read_counts(tmp_path / "run", 4) == [1, 3, 1, 0]
     assert read_config(tmp_path / "run") == presets.get("small")
     (tmp_path / "run" / "token_counts.json").unlink()
@@ -63,16 +64,24 @@ def change_config(folder, part, **values):
     ("part", "values", "message"),
     [
         ("model", {"embedding_size": 7}, "must be weights of .*config.json, got .* of shape"),
-        ("model", {"hidden_sizes": [8, 7, 7]}, "got backbone.layers.2.* of shape none instead of"),
+        (
+            "model",
+            {"options": {"hidden_sizes": [8, 7, 7]}},
+            "got backbone.layers.2.* of shape none instead of",
+        ),
         ("head", {"num_components": 2**31 - 1}, "must be weights of .*config.json, got head"),
-        ("model", {"hidden_sizes": [2**31 - 1] * 100}, "must be weights of .*config.json, got"),
+        (
+            "model",
+            {"options": {"hidden_sizes": [2**31 - 1] * 100}},
+            "must be weights of .*config.json, got",
+        ),
         ("head", {"kind": "mop"}, "config.json must be the configuration of a run: head.kind"),
         (
             "head",
             {"dropout": "x"},
             "config.json must be .*: head.dropout must be a number, got 'x'",
         ),
-        ("batch", {"bptt": None}, "config.json must be .*: batch.bptt must be a whole number"),
+        ("batch", {"options": {"bptt": None}}, "must be .*: batch.bptt must be a whole number"),
         (None, {"seed": -1}, "config.json must be .*: seed must be at least 0, got -1"),
         (None, {"train": 3}, "config.json must be .*: train must be an object, got 3"),
     ],
