@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,14 +60,7 @@ def build_model(
     Args:
         token_counts: how often the training split has each token, for heads that want it.
     """
-    model = config.model
-    backbone: Backbone = construct(
-        backbone_class(model.kind),
-        "model",
-        vocab_size,
-        model.embedding_size,
-        **_options(config, "model"),
-    )
+    model, backbone = config.model, _build_backbone(config, vocab_size)
     head = build_head(config, vocab_size, backbone.layer_sizes, token_counts)
     weight = getattr(head, "weight", None)
     size = model.embedding_size if weight is None else weight.shape[1]
@@ -81,6 +75,17 @@ def build_model(
             model.embedding_size, head.order, head.sizes, head.widths, backbone.embedding_range
         )
     return LanguageModel(backbone, head, tied=model.tied)
+
+
+def _build_backbone(config: RunConfig, vocab_size: int) -> Backbone:
+    found: Backbone = construct(
+        backbone_class(config.model.kind),
+        "model",
+        vocab_size,
+        config.model.embedding_size,
+        **_options(config, "model"),
+    )
+    return found
 
 
 def build_head(
@@ -136,6 +141,15 @@ def build_batches(
         **_options(config, "batch"),
     )
     return found
+
+
+def check_options(config: RunConfig) -> None:
+    """Raise ValueError for options that no backbone and no batches can have."""
+    # Numbers of which torch cannot even make a shape are found when the size is checked.
+    with torch.device("meta"), suppress(RuntimeError, TypeError, OverflowError):
+        _build_backbone(config, vocab_size=2)
+    num_tokens = 3 * config.batch.batch_size
+    build_batches(config, np.broadcast_to(np.uint16(0), num_tokens))
 
 
 def _options(config: RunConfig, part: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from highrank.cli.evaluate import DynamicOptions
+from highrank.cli.evaluate.options import DynamicOptions
 from highrank.data.catalog import find_corpus
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import (

@@ -1,21 +1,18 @@
 """`highrank generate RUN`: text from a trained model, printed token by token."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
-from highrank.cli.console import Threads, as_json, progress, unless_given
+from highrank.cli.console import Threads, as_json, unless_given
 from highrank.environment import set_threads
 
 if TYPE_CHECKING:
-    from highrank.generation import Step
     from highrank.heads import Head
-    from highrank.run.loading import LoadedRun
 
 
 # A help text in several lines keeps its line breaks: each is one line.
@@ -61,8 +58,10 @@ def generate(
         run: Folder of a run that `highrank train` made.
         options: How to generate.
     """
+    from highrank.cli.samples import has_colors, print_legend, print_samples, samples_json
     from highrank.data.text import check_known
     from highrank.generation import Sampling, prompt_tokens, stream
+    from highrank.report.formats import printable
     from highrank.run.loading import load_run
 
     sampling = Sampling(
@@ -93,11 +92,17 @@ def generate(
         with_components=options.show_components,
     )
     if options.json:
-        samples = _samples(steps, prompt, loaded.corpus.level, options.num_tokens)
+        samples = samples_json(steps, prompt, loaded.corpus.level, options.num_tokens)
         found = {"run": str(loaded.folder), "prompt": prompt, "unknown": unknown}
         print(as_json(found | {"samples": samples}))
     else:
-        _print(steps, prompt, unknown, loaded, options)
+        if unknown:
+            text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
+            Console(stderr=True).out(printable(text), highlight=False)
+        console = Console()
+        print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
+        if options.show_components and has_colors(console):
+            print_legend(console, loaded.model.head.num_components)
 
 
 def _has_components(head: "Head") -> bool:
@@ -105,43 +110,3 @@ def _has_components(head: "Head") -> bool:
     from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
 
     return isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts)
-
-
-def _print(
-    steps: "Iterable[Step]",
-    prompt: list[str],
-    unknown: list[str],
-    loaded: "LoadedRun",
-    options: Options,
-) -> None:
-    """The samples; unknown tokens of the prompt go to stderr, apart from the text."""
-    from highrank.cli.samples import has_colors, print_legend, print_samples
-    from highrank.report.formats import printable
-
-    if unknown:
-        text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
-        Console(stderr=True).out(printable(text), highlight=False)
-    console = Console()
-    print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
-    if options.show_components and has_colors(console):
-        print_legend(console, loaded.model.head.num_components)
-
-
-def _samples(
-    steps: "Iterable[Step]", prompt: list[str], level: str, num_tokens: int
-) -> list[dict[str, Any]]:
-    """Each sample's text, tokens and components, for JSON."""
-    from highrank.data.tokenizer import readable
-
-    written: list[Step] = []
-    with progress("Generating") as on_progress:
-        for step in steps:
-            written.append(step)
-            on_progress(len(written) / num_tokens, "generating")
-    samples: list[dict[str, Any]] = []
-    for index, tokens in enumerate(zip(*(step.tokens for step in written), strict=True)):
-        samples.append({"text": readable([*prompt, *tokens], level), "tokens": tokens})
-        components = [step.components[index] + 1 for step in written if step.components is not None]
-        if components:
-            samples[-1]["components"] = components
-    return samples

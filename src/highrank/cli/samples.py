@@ -2,11 +2,11 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from highrank.cli.console import as_json, plain_console
+from highrank.cli.console import as_json, plain_console, progress
 from highrank.report.formats import printable
 
 if TYPE_CHECKING:
@@ -77,6 +77,26 @@ def print_samples(
             component = None if step.components is None else step.components[index]
             printer.print(step.tokens[index], component)
         printer.end()
+
+
+def samples_json(
+    steps: "Iterable[Step]", prompt: list[str], level: str, num_tokens: int
+) -> list[dict[str, Any]]:
+    """Each sample's text, tokens and components, for JSON."""
+    from highrank.data.tokenizer import readable
+
+    written: list[Step] = []
+    with progress("Generating") as on_progress:
+        for step in steps:
+            written.append(step)
+            on_progress(len(written) / num_tokens, "generating")
+    samples: list[dict[str, Any]] = []
+    for index, tokens in enumerate(zip(*(step.tokens for step in written), strict=True)):
+        samples.append({"text": readable([*prompt, *tokens], level), "tokens": tokens})
+        components = [step.components[index] + 1 for step in written if step.components is not None]
+        if components:
+            samples[-1]["components"] = components
+    return samples
 
 
 def has_colors(console: Console) -> bool:

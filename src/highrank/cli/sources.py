@@ -1,5 +1,6 @@
 """What `highrank train` trains, and on what: a preset or the user's text, found and checked."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,3 +103,15 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, replace(config, corpus=corpus_option(corpus))
+
+
+def resume_command(options: "Options", folder: Path) -> str:
+    given = {"budget": options.budget, "threads": options.threads}
+    if options.device != "cpu":
+        given["device"] = options.device
+    if options.test_batch_size != 1:
+        given["test-batch-size"] = options.test_batch_size
+    parts = [f"--{name} {value}" for name, value in given.items() if value is not None]
+    parts += ["--tensorboard"] if options.tensorboard else []
+    parts += [] if options.test else ["--no-test"]
+    return " ".join([f"highrank train --resume {shlex.quote(str(folder))}", *parts])

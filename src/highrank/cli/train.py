@@ -1,6 +1,5 @@
 """`highrank train [PRESET|TEXT]`: train a model, evaluate it, and show what came out."""
 
-import shlex
 import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -42,17 +41,6 @@ class Options:
     """Also write the numbers for TensorBoard, into the run's folder."""
     json: bool = False
     """Print the result as JSON."""
-
-    def resume_command(self, folder: Path) -> str:
-        given = {"budget": self.budget, "threads": self.threads}
-        if self.device != "cpu":
-            given["device"] = self.device
-        if self.test_batch_size != 1:
-            given["test-batch-size"] = self.test_batch_size
-        parts = [f"--{name} {value}" for name, value in given.items() if value is not None]
-        parts += ["--tensorboard"] if self.tensorboard else []
-        parts += [] if self.test else ["--no-test"]
-        return " ".join([f"highrank train --resume {shlex.quote(str(folder))}", *parts])
 
 
 def run_train(arguments: list[str]) -> None:
@@ -98,6 +86,7 @@ def _parse(source: "Source") -> Options:
 
 def _train(session: "Session", options: Options, budget: float | None) -> "TrainingResult":
     """Train and test; a signal ends the command once the run is saved, a divergence at once."""
+    from highrank.cli.sources import resume_command
     from highrank.training.launch import Interrupted, set_budget, train_and_test
     from highrank.training.log import tensorboard_writer
     from highrank.training.trainer import Diverged
@@ -127,6 +116,5 @@ def _train(session: "Session", options: Options, budget: float | None) -> "Train
         sys.exit(3)
     except Interrupted as error:
         where = "Interrupted in the test at the end. " if error.is_in_test else ""
-        command = options.resume_command(session.folder)
-        console.print(f"{where}Saved. Resume with: {command}")
+        console.print(f"{where}Saved. Resume with: {resume_command(options, session.folder)}")
         sys.exit(128 + error.number)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from highrank.build import canonical
+from highrank.build import canonical, check_options
 from highrank.config import RunConfig
 from highrank.files import from_json, read_json
 
@@ -49,7 +49,9 @@ def config_from_json(values: Any) -> RunConfig:
             f"config.json must have format {FORMAT!r} and version {VERSION}, got "
             f"{reprlib.repr(found[0])} and {reprlib.repr(found[1])}"
         )
-    return canonical(from_json(RunConfig, content))
+    config = canonical(from_json(RunConfig, content))
+    check_options(config)
+    return config
 
 
 def check_same_config(folder: Path, old: RunConfig, config: RunConfig) -> None:

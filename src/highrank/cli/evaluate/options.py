@@ -1,25 +1,18 @@
-"""`highrank evaluate RUN`: perplexity of a trained run, or of each token of a text."""
+"""Options of `highrank evaluate`, and which of them go together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 
-from highrank.cli.console import Threads, plain_console, progress, show, unless_given
-from highrank.environment import set_threads
+from highrank.cli.console import Threads, unless_given
 from highrank.files import check_writable
 
 if TYPE_CHECKING:
     from highrank.evaluation.cache import CacheSettings
     from highrank.evaluation.dynamic import DynamicSettings
-    from highrank.evaluation.method import Dataset, Method
-    from highrank.evaluation.result import Result
-    from highrank.evaluation.search import Search
-    from highrank.run.loading import LoadedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,127 +90,15 @@ class Options:
     cache_options: Annotated[CacheOptions, tyro.conf.arg(name="cache")] = NO_CACHE
     """For --cache: what it remembers. With --search, several values of an option are tried."""
 
+    def grids(self) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
+        """For each method, the settings to try of dynamic evaluation and of the cache."""
+        from highrank.evaluation.search import cache_grid, dynamic_grid
 
-DEFAULTS = Options()
-
-
-# The help shows each paragraph on a line of its own: none is longer than 80 columns.
-def evaluate(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
-    options: Annotated[Options, tyro.conf.arg(name="")] = DEFAULTS,
-) -> None:
-    """Measure a run's perplexity: static, dynamic, with a cache.
-
-    Prints a table, and writes each result into the run's folder: docs/evaluation.md
-
-    Args:
-        run: Folder of a run that `highrank train` made.
-        options: What to evaluate, and how.
-    """
-    check(options)
-    set_threads(options.threads)
-    from highrank.evaluation.method import find_datasets
-    from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
-    from highrank.run.loading import load_run
-
-    grids = _grids(options)
-    loaded = load_run(run, options.device)
-    splits = ("valid", "test") if options.split == "both" else (options.split,)
-    datasets = find_datasets(loaded, options.text, splits)
-    folder = result_folder(loaded.folder)
-    results: list[Result] = []
-    files: list[Path] = []
-    try:
-        for dataset, method in product(datasets, _methods(loaded, grids, options)):
-            result = evaluate_dataset(
-                loaded,
-                dataset,
-                method,
-                # Other methods have one stream.
-                batch_size=1 if options.all else options.batch_size,
-                compat=options.compat,
-                per_token=options.per_token,
-                independent_lines=options.independent_lines,
-                progress=progress,
-            )
-            results.append(result)
-            files.append(write_result(folder, result))
-    finally:
-        # What there is, whatever happened to the next or to its file.
-        if results:
-            _show_results(loaded, datasets, results, files, options)
-
-
-def _grids(options: Options) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
-    """For each method, the settings to try of dynamic evaluation and of the cache."""
-    from highrank.evaluation.search import cache_grid, dynamic_grid
-
-    is_search, dynamic, cache = options.search, options.dynamic_options, options.cache_options
-    ways = dynamic_grid(**asdict(dynamic), is_search=is_search)
-    caches = cache_grid(**asdict(cache), is_search=is_search)
-    if options.all:
-        return [((), ()), (ways, ()), ((), caches)]
-    return [(ways if options.dynamic else (), caches if options.cache else ())]
-
-
-def _methods(
-    loaded: "LoadedRun",
-    grids: "Sequence[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]",
-    options: Options,
-) -> "list[Method]":
-    """The methods with their settings; what a search tried is printed."""
-    from highrank.evaluation.method import find_method
-
-    methods = []
-    for ways, caches in grids:
-        method = find_method(
-            loaded,
-            ways,
-            caches,
-            convention=options.dynamic_options.convention,
-            is_search=options.search,
-            search_tokens=options.search_tokens,
-            progress=progress,
-        )
-        _show_searches(method.searches, options.json)
-        methods.append(method)
-    return methods
-
-
-def _show_searches(searches: "Mapping[str, Search[Any]]", is_json: bool) -> None:
-    """What was tried, before the long evaluation that may yet fail."""
-    from highrank.report.evaluation import search_table
-
-    for name, search in searches.items():
-        Console(stderr=is_json, highlight=False).print(search_table(name, search))
-
-
-def _show_results(
-    loaded: "LoadedRun",
-    datasets: "Sequence[Dataset]",
-    results: "Sequence[Result]",
-    files: Sequence[Path],
-    options: Options,
-) -> None:
-    """The results beside the papers' rows, their files, and what is outside the vocabulary."""
-    from highrank.presets import published
-    from highrank.report.evaluation import results_table, unknown_text
-
-    rows = published(loaded.config, loaded.corpus.name)
-    found = {
-        "results": [
-            {"file": None if path is None else str(path)} | asdict(result)
-            for result, path in zip_longest(results, files)
-        ],
-        "published": [row._asdict() for row in rows],
-    }
-    show(found, lambda _: results_table(results, rows), json=options.json)
-    if options.json:
-        return
-    notes = [f"Result: {path}" for path in files]
-    notes += filter(None, (unknown_text(dataset, results[0].unit) for dataset in datasets))
-    notes += [] if options.per_token is None else [f"Token by token: {options.per_token}"]
-    plain_console().print("\n".join(notes))
+        ways = dynamic_grid(**asdict(self.dynamic_options), is_search=self.search)
+        caches = cache_grid(**asdict(self.cache_options), is_search=self.search)
+        if self.all:
+            return [((), ()), (ways, ()), ((), caches)]
+        return [(ways if self.dynamic else (), caches if self.cache else ())]
 
 
 def check(options: Options) -> None:
