@@ -1,5 +1,5 @@
 """What all tests share: the same random numbers in every run, one thread each, a CPU that can
-multiply bfloat16, and an observer.
+multiply bfloat16, default signals, a cache of their own, and an observer.
 """
 
 import inspect
@@ -7,6 +7,11 @@ import multiprocessing
 import os
 import pickle
 import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,11 +36,39 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before any test computes: later it could come too late.
 prepare_bfloat16()
+# A shell that starts the tests in its background lets them ignore Ctrl-C, and so their children.
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# No test reads or fills the user's cache.
+CACHE = tempfile.TemporaryDirectory(prefix="highrank-tests-")
+os.environ["HIGHRANK_CACHE"] = CACHE.name
 
 
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Starts processes in a folder of their own; none outlives its test or two minutes."""
+    started = []
+
+    def start(*command, **options):
+        options = {"cwd": tmp_path, "stderr": subprocess.PIPE, "text": True} | options
+        process = subprocess.Popen([sys.executable, *map(str, command)], **options)
+        timer = threading.Timer(120, process.kill)
+        timer.start()
+        started.append((process, timer))
+        return process
+
+    yield start
+    for process, timer in started:
+        timer.cancel()
+        process.kill()
+        process.communicate()
 
 
 class Watch(TorchDispatchMode):

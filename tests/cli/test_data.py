@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -125,15 +123,11 @@ def test_help_names_both_commands_and_every_option(run):
         assert option in printed
 
 
-def test_ctrl_c_while_preparing_leaves_nothing(path, tmp_path):
+def test_ctrl_c_while_preparing_leaves_nothing(path, tmp_path, child):
     path.write_text(path.read_text() * 3000)
     cache = tmp_path / "cache"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "highrank", "data", "prepare", str(path)],
-        env=os.environ | {"HIGHRANK_CACHE": str(cache)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = os.environ | {"HIGHRANK_CACHE": str(cache)}
+    process = child("-m", "highrank", "data", "prepare", path, env=environment)
     deadline = time.monotonic() + 60
     while not list(cache.rglob("*.numbers")):
         assert time.monotonic() < deadline and process.poll() is None

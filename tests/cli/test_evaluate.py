@@ -4,11 +4,8 @@ import csv
 import errno
 import json
 import math
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import get_args
@@ -281,17 +278,12 @@ def test_a_broken_run_is_one_line(highrank, broken_run):
     assert not (folder / "results").exists()
 
 
-def test_ctrl_c_leaves_nothing_half_written(trained, tmp_path):
+def test_ctrl_c_leaves_nothing_half_written(trained, tmp_path, child):
     text, out = tmp_path / "long.txt", tmp_path / "out.csv"
     text.write_text("the cat saw it\n" * 20_000)
     before = sorted((trained / "tiny").rglob("*"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "highrank", "evaluate", "tiny", "--text", text, "--per-token", out],
-        cwd=trained,
-        env=os.environ | {"HIGHRANK_CACHE": str(trained / "cache")},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = ("--text", text, "--per-token", out)
+    process = child("-m", "highrank", "evaluate", "tiny", *options, cwd=trained)
     deadline = time.monotonic() + 120
     while not (partial := list(tmp_path.glob(".out*"))) or not partial[0].stat().st_size:
         assert time.monotonic() < deadline and process.poll() is None

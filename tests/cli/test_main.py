@@ -126,7 +126,7 @@ def test_what_computes_nothing_starts_without_heavy_imports(arguments):
         "except SystemExit: pass\n"
         "print({'torch', 'matplotlib', 'transformers'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
@@ -136,7 +136,7 @@ def test_the_version_needs_no_package():
         "sys.argv = ['highrank', '--version']; main()\n"
         "print({'tyro', 'rich', 'numpy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [f"highrank {__version__}", "set()"], done.stderr
 
 
@@ -181,18 +181,13 @@ def test_output_to_a_full_disk_is_one_line(arguments):
     assert (done.returncode, done.stderr) == (2, message)
 
 
-def test_an_interrupt_while_the_commands_load_is_one_line():
-    with subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "highrank", "train"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        # One of torch's first modules: the rest takes a second from here.
-        assert any("torch.version" in line for line in process.stderr)
-        process.send_signal(signal.SIGINT)
-        said = [line for line in process.stderr if not line.startswith("import time:")]
-    assert process.returncode == 130
+def test_an_interrupt_while_the_commands_load_is_one_line(child):
+    process = child("-X", "importtime", "-m", "highrank", "train", stdout=subprocess.DEVNULL)
+    # One of torch's first modules: the rest takes a second from here.
+    assert any("torch.version" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    said = [line for line in process.stderr if not line.startswith("import time:")]
+    assert process.wait() == 130
     assert said == ["highrank: interrupted\n"]
 
 

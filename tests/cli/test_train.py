@@ -138,17 +138,10 @@ def test_a_folder_with_a_configuration_of_another_kind_is_no_run(content, place,
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_saves_and_prints_how_to_resume(number, code, place):
+def test_a_signal_saves_and_prints_how_to_resume(number, code, place, child):
     folder = f"long-{code}"
-    process = subprocess.Popen(
-        command("train", "--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", folder),
-        cwd=place,
-        env=environment(place),
-        stderr=subprocess.PIPE,
-        text=True,
-        # A test that runs under nohup passes on what it ignores.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
-    )
+    long = ["--corpus", "tale", *TINY, "--train.epochs", "9999", "--out", folder]
+    process = child("-m", "highrank", "train", *long, cwd=place, env=environment(place))
     log = place / folder / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (log.exists() and log.stat().st_size):

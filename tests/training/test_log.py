@@ -2,7 +2,6 @@
 
 import errno
 import subprocess
-import sys
 
 import pytest
 
@@ -79,26 +78,19 @@ def test_steps_have_ever_fewer_lines():
     assert sum(map(is_logged, range(64, 128))) == sum(map(is_logged, range(4096, 8192))) == 32
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path, child):
     path = tmp_path / "metrics.jsonl"
     assert not is_in_training(tmp_path)
     code = (
         "import sys, pathlib; from highrank.training.log import MetricsLog\n"
         "log = MetricsLog(pathlib.Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert other.stdout.readline() == "open\n"
-        assert is_in_training(tmp_path)
-        with pytest.raises(ValueError, match="must not be in training elsewhere, got"):
-            MetricsLog(path)
-    finally:
-        other.kill()
-        other.communicate()
+    other = child("-c", code, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout.readline() == "open\n"
+    assert is_in_training(tmp_path)
+    with pytest.raises(ValueError, match="must not be in training elsewhere, got"):
+        MetricsLog(path)
+    other.kill()
+    other.wait()
     assert not is_in_training(tmp_path)
     MetricsLog(path).write(event="again")
