@@ -87,8 +87,8 @@ def _parse(source: "Source") -> Options:
 def _train(session: "Session", options: Options, budget: float | None) -> "TrainingResult":
     """Train and test; a signal ends the command once the run is saved, a divergence at once."""
     from highrank.cli.sources import resume_command
-    from highrank.training.launch import Interrupted, set_budget, train_and_test
     from highrank.training.log import tensorboard_writer
+    from highrank.training.result import Interrupted, set_budget, train_and_test
     from highrank.training.trainer import Diverged
 
     test, console = session.corpus.split("test"), plain_console(stderr=True)

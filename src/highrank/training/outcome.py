@@ -1,7 +1,7 @@
 """How a training session goes and ends: what progress bars show and what callers get."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 
 class Reason(StrEnum):
@@ -40,3 +40,13 @@ class Outcome:
     """Trained on, over all epochs."""
     seconds: float
     """Spent, over all sessions."""
+
+
+class Action(Enum):
+    """What a session does next."""
+
+    STEP = auto()
+    VALIDATE = auto()
+    VALIDATE_AND_END = auto()
+    PAUSE = auto()
+    END = auto()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from highrank.evaluation.static import Evaluation, evaluate
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, restored, save_state
 from highrank.training.budget import Clock
-from highrank.training.folder import TrainingFolder
+from highrank.training.checkpoint import TrainingFolder
 from highrank.training.log import MetricsLog, SilentLog, is_logged
-from highrank.training.outcome import Outcome, Progress, Reason
+from highrank.training.outcome import Action, Outcome, Progress, Reason
 from highrank.training.schedule import Schedule
 from highrank.training.signals import listening
 from highrank.training.trainer import Diverged, Trainer
@@ -232,7 +231,7 @@ class Session:
 
     def _next_action(
         self, start: float, pause_when: Callable[[], bool], validate_when: Callable[[], bool]
-    ) -> "Action":
+    ) -> Action:
         is_out_of_time = self.clock.is_over()
         is_validated = self.trainer.num_steps == self.validated_step
         if is_out_of_time and is_validated:
@@ -276,19 +275,11 @@ class Session:
         self.step_loss += loss * tokens
         self.step_tokens += tokens
         if is_logged(self.trainer.num_steps):
-            self._note_step()
+            # The mean of the steps since the last line.
+            loss = self.step_loss / self.step_tokens
+            self.note(event="step", **self._position(), train_loss=loss, **self._spent())
+            self.step_loss, self.step_tokens = 0.0, 0
         self._show()
-
-    def _note_step(self) -> None:
-        """Note the mean loss of the steps since the last line."""
-        self.note(
-            event="step",
-            **self._position(),
-            train_loss=self.step_loss / self.step_tokens,
-            num_components=self.model.head.num_components,
-            **self._spent(),
-        )
-        self.step_loss, self.step_tokens = 0.0, 0
 
     def _position(self) -> dict[str, Any]:
         return {
@@ -300,6 +291,7 @@ class Session:
 
     def _spent(self) -> dict[str, Any]:
         return {
+            "num_components": self.model.head.num_components,
             "tokens": self.num_tokens,
             "seconds": round(self.clock.seconds, 3),
             "cpu_seconds": round(self.clock.cpu_seconds, 3),
@@ -338,7 +330,6 @@ class Session:
             train_loss=self.train_loss,
             valid_loss=valid.nats,
             valid_perplexity=valid.perplexity,
-            num_components=self.model.head.num_components,
             **use,
             is_averaging=self.trainer.average is not None,
             **self._spent(),
@@ -359,18 +350,18 @@ class Session:
         Of the averaged weights, where there is an average.
         """
         with self.trainer.averaged():
+            batch_size, check = self.config.valid_batch_size, self._stop_if_interrupted
             try:
-                valid = evaluate(
-                    self.model,
-                    self.valid,
-                    self.config.valid_batch_size,
-                    on_progress=lambda *_: self._stop_if_interrupted(),
-                )
+                valid = evaluate(self.model, self.valid, batch_size, on_progress=check)
             except KeyboardInterrupt:
                 return None
             self.model.eval()
             use = mixture_use(self.model, self.valid) if math.isfinite(valid.nats) else None
         return valid, {} if use is None else asdict(use)
+
+    def _stop_if_interrupted(self, *_: Any) -> None:
+        if self.stop_signal is not None:
+            raise KeyboardInterrupt
 
     def _keep_if_best(self, valid_loss: float) -> None:
         if valid_loss >= self.best:
@@ -390,10 +381,6 @@ class Session:
     def _note_signal(self, number: int) -> None:
         self.stop_signal = number
 
-    def _stop_if_interrupted(self) -> None:
-        if self.stop_signal is not None:
-            raise KeyboardInterrupt
-
     def _show(self) -> None:
         if self.on_progress is None or not self.world.is_first:
             return
@@ -408,13 +395,3 @@ class Session:
                 valid_loss=self.valid_loss,
             )
         )
-
-
-class Action(Enum):
-    """What a session does next."""
-
-    STEP = auto()
-    VALIDATE = auto()
-    VALIDATE_AND_END = auto()
-    PAUSE = auto()
-    END = auto()
