@@ -8,27 +8,21 @@ from highrank.config import StageConfig
 from highrank.data.batches import TextStreams
 from highrank.heads import Head, Softmax
 from highrank.models import AWDLSTM, LanguageModel
-from highrank.models.backbone import BackboneOutput, decay_matrices_only
+from highrank.models.backbone import Backbone, BackboneOutput
 from highrank.training.trainer import Trainer
 
 T, B, V, E, D = 5, 4, 13, 6, 7
 
 
-class GRUBackbone(nn.Module):
+class GRUBackbone(Backbone):
     """Not an LSTM: its state is a dictionary."""
 
-    title, hidden_bound, context_length, embedding_range = "GRU", None, None, 0.1
+    title, embedding_range = "GRU", 0.1
 
     def __init__(self):
         super().__init__()
         self.embedding, self.gru = nn.Embedding(V, E), nn.GRU(E, D)
         self.layer_sizes = (E, D)
-
-    def parameter_groups(self, model):
-        return decay_matrices_only(model)
-
-    def penalty(self, out):
-        return 0.0
 
     def initial_state(self, batch_size):
         zeros = self.embedding.weight.new_zeros(1, batch_size, D)

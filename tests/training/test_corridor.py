@@ -18,7 +18,7 @@ from torch import nn
 from highrank.config import BatchConfig, ModelConfig, StageConfig
 from highrank.data.batches import IGNORED, Batch
 from highrank.heads import MixtureOfSoftmaxes
-from highrank.models.backbone import BackboneOutput, decay_matrices_only
+from highrank.models.backbone import Backbone, BackboneOutput, decay_matrices_only
 from highrank.models.language_model import LanguageModel
 from highrank.training.checkpoint import load_checkpoint
 from highrank.training.outcome import Reason
@@ -29,25 +29,15 @@ V, D, T, B = 11, 16, 10, 6
 ADAMW = StageConfig(optimizer="adamw", lr=5e-3, weight_decay=0.01, clip=1.0, anneal=True)
 
 
-class Attention(nn.Module):
+class Attention(Backbone):
     """One causal block; every window stands alone, so its state is empty."""
 
-    title, hidden_bound, context_length, embedding_range = "attention", None, T, 0.1
-    layer_sizes = (D, D)
+    title, context_length, embedding_range, layer_sizes = "attention", T, 0.1, (D, D)
 
     def __init__(self):
         super().__init__()
         self.embedding, self.positions = nn.Embedding(V, D), nn.Embedding(T, D)
         self.block = nn.TransformerEncoderLayer(D, 2, 32, dropout=0.1, norm_first=True)
-
-    def initial_state(self, batch_size):
-        return ()
-
-    def parameter_groups(self, model):
-        return decay_matrices_only(model)
-
-    def penalty(self, out):
-        return 0.0
 
     def forward(self, tokens, state):
         mask = nn.Transformer.generate_square_subsequent_mask(len(tokens))

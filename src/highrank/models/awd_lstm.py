@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import BackboneOutput, ParameterGroup
+from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 100
@@ -60,7 +60,7 @@ class WeightDropLSTM(nn.LSTM):
         return torch.func.functional_call(self, dropped, (x, state))  # type: ignore[no-any-return]
 
 
-class AWDLSTM(nn.Module):
+class AWDLSTM(Backbone):
     """LSTM layers over token embeddings, with the dropouts of the paper.
 
     Args:
@@ -80,8 +80,7 @@ class AWDLSTM(nn.Module):
 
     title = "AWD-LSTM"
     # tanh times a sigmoid; dropout is off where the bound matters.
-    hidden_bound: float | None = 1.0
-    context_length: int | None = None
+    hidden_bound = 1.0
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ may grow, but it keeps its structure. T time, B sequences, D hidden size.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Required, TypedDict
+from typing import Any, NamedTuple, Required, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,12 @@ class ParameterGroup(TypedDict, total=False):
     """Factor of the stage's learning rate; 1 if there is none."""
 
 
-class Backbone(Protocol):
-    """An `nn.Module` with an input embedding."""
+class Backbone(nn.Module):
+    """Base of all backbones: what they must have, and defaults for what most share.
+
+    A subclass sets `embedding`, `embedding_range` and `layer_sizes`, and writes `forward` and, if
+    it carries anything from window to window, `initial_state`.
+    """
 
     title: str
     """The network's name in tables and sentences."""
@@ -46,26 +50,33 @@ class Backbone(Protocol):
     """Embeddings start uniform in ± this."""
     layer_sizes: tuple[int, ...]
     """Size of the embeddings and of each layer's hidden states; the last is D."""
-    hidden_bound: float | None
+    hidden_bound: float | None = None
     """No number of a hidden state is larger in magnitude; None where there is no such bound."""
-    context_length: int | None
+    context_length: int | None = None
     """Tokens that a prediction can depend on; None for a state that remembers without end."""
 
     def initial_state(self, batch_size: int) -> State:
-        """The state before the first token."""
+        """The state before the first token; empty unless a network has one."""
+        return ()
 
-    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
-        """How an optimiser treats the parameters of a model with this backbone, its head's too."""
+    def forward(self, tokens: Tensor, state: State) -> BackboneOutput:
+        """Read tokens (T, B), starting in a state."""
+        raise NotImplementedError
 
     def penalty(self, out: BackboneOutput) -> Tensor | float:
         """What training adds to the loss of a window."""
+        return 0.0
 
-    def __call__(self, tokens: Tensor, state: State) -> BackboneOutput:
-        """Read tokens (T, B), starting in a state."""
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """How an optimiser treats the parameters of a model with this backbone, its head's too.
+
+        Weight decay is on matrices only, not on biases and norms.
+        """
+        return decay_matrices_only(model)
 
 
 def decay_matrices_only(model: nn.Module) -> list[ParameterGroup]:
-    """Weight decay on matrices, none on biases and norms: what most backbones want."""
+    """Two groups: matrices, and vectors without weight decay."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
