@@ -61,7 +61,7 @@ def build_model(
         token_counts: how often the training split has each token, for heads that want it.
     """
     model, backbone = config.model, _build_backbone(config, vocab_size)
-    head = build_head(config, vocab_size, backbone.layer_sizes, token_counts)
+    head = build_head(config, vocab_size, token_counts, backbone.layer_sizes)
     weight = getattr(head, "weight", None)
     size = model.embedding_size if weight is None else weight.shape[1]
     if model.tied and size != model.embedding_size:
@@ -91,15 +91,19 @@ def _build_backbone(config: RunConfig, vocab_size: int) -> Backbone:
 def build_head(
     config: RunConfig,
     vocab_size: int,
-    layer_sizes: Sequence[int],
     token_counts: Sequence[int] | None = None,
+    layer_sizes: Sequence[int] | None = None,
 ) -> Head:
     """The head alone; it is given what its constructor has an argument for.
 
     Args:
-        layer_sizes: of the backbone's hidden states, from the embeddings to the last.
+        layer_sizes: of the backbone's hidden states, from the embeddings to the last; those of the
+            configuration's backbone if None.
     """
     head = config.head
+    if layer_sizes is None:
+        with torch.device("meta"):
+            layer_sizes = _build_backbone(config, vocab_size).layer_sizes
     kind = head_class(head.kind)
     arguments, options = arguments_of(kind), _options(config, "head")
     sizes = _read_sizes(layer_sizes, options.get("layers", kind.layers))

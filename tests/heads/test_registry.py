@@ -50,7 +50,7 @@ def test_every_head_of_the_list_is_there(kind):
 
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match="head.kind must be one of softmax, moc, mos, .* 'sofmax'"):
-        build_head(replace(CONFIG, head=HeadConfig(kind="sofmax")), 11, (6, 8, 6))
+        build_head(replace(CONFIG, head=HeadConfig(kind="sofmax")), 11)
 
 
 def test_a_new_head_is_built_with_its_own_options_and_the_counts():

@@ -1,4 +1,4 @@
-"""Every head of the list through every command: trained, evaluated, sampled from, audited."""
+"""Every head and every backbone through every command: trained, evaluated, sampled, audited."""
 
 import json
 
@@ -8,9 +8,10 @@ import pytest
 from highrank.cli.main import main
 from highrank.data.prepare import prepare_text
 from highrank.heads import HEADS, head_arguments
+from highrank.models import BACKBONES
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "slept"]
-SIZES = "--model.embedding-size 8 --model.hidden-sizes 12 10 --model.no-tied --batch.batch-size 4"
+SIZES = "--model.embedding-size 8 --model.no-tied --batch.batch-size 4"
 RUN = "--train.epochs 1 --threads 1"
 OPTIONS = {
     "pointer": "--head.num-states 20",
@@ -39,15 +40,26 @@ def highrank(tmp_path, monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("kind", HEADS)
-def test_every_command_takes_every_head(kind, highrank):
-    options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} {RUN}"
-    if "num_components" in head_arguments(kind):
-        options += " --head.num-components 2"
-    trained = json.loads(highrank(f"train small --corpus tale {options} --out run --json"))
+def through_every_command(highrank, options):
+    """Train, evaluate, generate and audit; returns the audit's model."""
+    trained = json.loads(highrank(f"train small --corpus tale {options} {RUN} --out run --json"))
     found = json.loads(highrank("evaluate run --split test --json"))
     (result,) = found["results"]
     assert result["nats"] == pytest.approx(trained["test"]["nats"], 1e-6)
     assert len(highrank("generate run --num-tokens 10").split()) > 3
     (audit,) = json.loads(highrank("audit run --json --quick"))["models"]
-    assert audit["head"]["kind"] == kind and audit["text"]["perplexity"] > 1
+    assert audit["text"]["perplexity"] > 1
+    return audit
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_command_takes_every_head(kind, highrank):
+    options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} --model.hidden-sizes 12 10"
+    if "num_components" in head_arguments(kind):
+        options += " --head.num-components 2"
+    assert through_every_command(highrank, options)["head"]["kind"] == kind
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_every_command_takes_every_backbone(kind, highrank):
+    through_every_command(highrank, f"--model.kind {kind} --head.kind mos {SIZES}")

@@ -74,19 +74,11 @@ def prepare(
     if not is_known:
         _check_path(source, from_)
     with progress(f"Preparing {source}") as on_progress:
+        given: Any = {"cache": cache, "force": force, "on_progress": on_progress}
         if is_known:
-            done = prepare_known(
-                source, source=from_, cache=cache, force=force, on_progress=on_progress
-            )
+            done = prepare_known(source, source=from_, **given)
         else:
-            done = prepare_text(
-                Path(source),
-                name=name,
-                options=text,
-                cache=cache,
-                force=force,
-                on_progress=on_progress,
-            )
+            done = prepare_text(Path(source), name=name, options=text, **given)
     corpus = done.corpus
     found = {"path": str(corpus.path), "is_new": done.is_new} | asdict(corpus.header)
     show(found, lambda _: corpus_table(corpus), json=json)

@@ -108,7 +108,7 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
     # As frequent as in Zipf's law: what an adaptive head is made for.
     frequency = 1 / torch.arange(1, vocab_size + 1)  # (V,)
     counts = (1e6 * frequency / frequency.sum()).long().add(1).tolist()
-    head = build_head(config, vocab_size, layer_sizes, counts)
+    head = build_head(config, vocab_size, counts, layer_sizes)
     tokens = frequency.multinomial((LENGTH + 1) * BATCH_SIZE, replacement=True)
     tokens = tokens.view(LENGTH + 1, BATCH_SIZE)  # (T + 1, B)
     hidden = torch.randn(LENGTH, BATCH_SIZE, head.hidden_size).tanh().requires_grad_()

@@ -1,0 +1,109 @@
+"""What every backbone of the list promises; tests/test_contributing.py adds the one printed there.
+
+T time, B sequences, V vocabulary.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from highrank.config import StageConfig
+from highrank.data.batches import TextStreams
+from highrank.heads import MixtureOfSoftmaxes
+from highrank.models import BACKBONES, backbone_class
+from highrank.models.backbone import tensors_of
+from highrank.models.language_model import LanguageModel
+from highrank.signatures import arguments_of
+from highrank.training.trainer import Trainer
+
+T, B, V, E = 9, 4, 11, 6
+# Arguments that have no default.
+NEEDED = {"hidden_sizes": (8, 7)}
+
+pytestmark = pytest.mark.parametrize("kind", BACKBONES)
+
+
+def build(kind, **options):
+    cls = backbone_class(kind)
+    given = {name: value for name, value in NEEDED.items() if name in arguments_of(cls)}
+    torch.manual_seed(2)
+    backbone = cls(V, E, **(given | options))
+    head = MixtureOfSoftmaxes(backbone.layer_sizes[-1], V, num_components=2, embedding_size=E)
+    return LanguageModel(backbone, head).double()
+
+
+def tokens(length=T):
+    return torch.randint(V, (length, B), generator=torch.Generator().manual_seed(3))
+
+
+def outputs(model, inputs, target, state=None):
+    state = model.initial_state(inputs.shape[1]) if state is None else state
+    return model(inputs, target, state, reduction="none")
+
+
+def test_later_tokens_change_no_earlier_output(kind):
+    model, inputs, target = build(kind).eval(), tokens(), tokens()
+    changed = inputs.clone()
+    changed[5:] = (changed[5:] + 1) % V
+    before, after = (outputs(model, x, target).output for x in (inputs, changed))
+    torch.testing.assert_close(before[:5], after[:5])
+    assert not torch.equal(before[5:], after[5:])
+
+
+def test_sequences_of_a_batch_do_not_meet(kind):
+    model, inputs, target = build(kind).eval(), tokens(), tokens()
+    changed = inputs.clone()
+    changed[:, 1] = (changed[:, 1] + 1) % V
+    before, after = (outputs(model, x, target).output for x in (inputs, changed))
+    torch.testing.assert_close(before[:, [0, 2, 3]], after[:, [0, 2, 3]])
+    assert not torch.equal(before[:, 1], after[:, 1])
+
+
+def test_a_window_read_in_two_parts_is_one_window(kind):
+    model, inputs, target = build(kind).eval(), tokens(), tokens()
+    if model.backbone.context_length is not None:
+        pytest.skip("its windows stand alone")
+    whole = outputs(model, inputs, target)
+    first = outputs(model, inputs[:4], target[:4])
+    second = outputs(model, inputs[4:], target[4:], first.state)
+    torch.testing.assert_close(torch.cat((first.output, second.output)), whole.output)
+    for one, other in zip(tensors_of(second.state), tensors_of(whole.state), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_hidden_states_have_the_sizes_and_the_bound_that_are_stated(kind):
+    backbone = build(kind).eval().backbone
+    out = backbone(tokens(), backbone.initial_state(B))
+    assert [layer.shape for layer in out.layers] == [(T, B, size) for size in backbone.layer_sizes]
+    assert torch.equal(out.layers[-1], out.hidden)
+    if backbone.hidden_bound is not None:
+        assert out.hidden.abs().max() <= backbone.hidden_bound
+
+
+def test_every_parameter_is_in_one_group_and_learns(kind):
+    model = build(kind)
+    parameters = [p for group in model.parameter_groups() for p in group["params"]]
+    assert {id(p) for p in parameters} == {id(p) for p in model.parameters()}
+    assert len(parameters) == len({id(p) for p in parameters})
+    model(tokens(), tokens(), model.initial_state(B)).loss.backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(kind):
+    text = np.random.default_rng(1).integers(0, V, 400)
+    stage = StageConfig(optimizer="adamw", lr=0.01, clip=1.0)
+
+    def make():
+        return Trainer(build(kind), stage), TextStreams(text, B, bptt=T, bptt_std=0.0)
+
+    trainer, batches = make()
+    for _ in range(3):
+        trainer.step(next(batches))
+    again, other = make()
+    again.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    other.load_state_dict(batches.state_dict())
+    assert again.step(next(other)) == trainer.step(next(batches))
+    for one, two in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, two)
