@@ -137,3 +137,18 @@ def test_impossible_rates_are_refused(name):
 def test_no_layers_are_refused():
     with pytest.raises(ValueError, match="hidden_sizes must be 1 to 100 sizes, got 0"):
         AWDLSTM(V, 4, ())
+
+
+def test_penalties_are_those_of_the_paper():
+    model = backbone()
+    model.activation_penalty, model.temporal_penalty = 2.0, 3.0
+    hidden, raw = torch.randn(T, B, 5), torch.randn(T, B, 5)
+    out = BackboneOutput(hidden, (), (), raw)
+    steps = [(raw[t + 1] - raw[t]).square().mean() for t in range(T - 1)]
+    want = 2.0 * hidden.square().mean() + 3.0 * torch.stack(steps).mean()
+    torch.testing.assert_close(model.penalty(out), want)
+    # One token has nothing before it.
+    short = BackboneOutput(hidden[:1], (), (), raw[:1])
+    torch.testing.assert_close(model.penalty(short), 2.0 * hidden[:1].square().mean())
+    model.activation_penalty = model.temporal_penalty = 0.0
+    assert model.penalty(out) == 0
