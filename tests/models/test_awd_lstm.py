@@ -7,6 +7,7 @@ from torch import nn
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
+from highrank.models.backbone import BackboneOutput
 from highrank.models.weights import without_dropout
 
 T, B, V = 6, 3, 11
