@@ -50,9 +50,6 @@ class Options:
     equal: tuple[Literal["parameters", "context", "time", "tokens"], ...] = ()
     """What is the same for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
-    search: bool = False
-    """Successive halving: drop the worse half of the heads on the way, and spend the time on the
-    others. The winner's number is then optimistic."""
     baselines: bool = False
     """Also an adaptive softmax, and the control with a cache at evaluation."""
     hidden_sizes: tuple[int, ...] = ()
@@ -189,7 +186,6 @@ def _question(comparison: "Comparison", options: Options) -> "Question":
         jobs=jobs,
         threads=_num_threads(),
         device=options.device,
-        is_search=options.search,
     )
 
 

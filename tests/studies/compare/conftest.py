@@ -120,7 +120,6 @@ def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
         "curve": curve,
         "marks": {"tokens": mark(loss, cpu_seconds=cpu_seconds)},
         "cache": {},
-        "rungs": {},
         "tokens": 1_200,
         "cpu_seconds": cpu_seconds,
         "seconds": cpu_seconds,

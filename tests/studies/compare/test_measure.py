@@ -27,9 +27,9 @@ def trained(monkeypatch):
     """Which slices were trained."""
     found, advance = [], run_module.CellRun.advance
 
-    def note(self, cpu_seconds, until):
+    def note(self, cpu_seconds):
         found.append((self.index, self.seed))
-        return advance(self, cpu_seconds, until)
+        return advance(self, cpu_seconds)
 
     monkeypatch.setattr(run_module.CellRun, "advance", note)
     return found

@@ -60,7 +60,7 @@ def test_the_run_that_is_furthest_behind_is_next_and_seeds_come_in_turn(written,
     write(plan, folder, 0, 0, a_slice(cpu_seconds=4.0))
     write(plan, folder, 1, 0, a_slice(cpu_seconds=2.0))
     write(plan, folder, 2, 0, a_mark(), {"event": "analysis"})
-    schedule = Schedule(plan, read_runs(plan, folder), range(3))
+    schedule = Schedule(plan, read_runs(plan, folder))
     task = schedule.next(set())
     assert (task.index, task.seed, task.cpu_seconds) == (1, 0, 2.0)
     assert schedule.next({(1, 0)}).index == 0

@@ -12,10 +12,6 @@ from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
 from highrank.studies.compare.source import LANGUAGES
 from highrank.studies.compare.statistics import Contrast
 
-SEARCHED = (
-    "The search chose among heads by these runs, so the winner's number is optimistic: compare it "
-    "again, with other seeds, before relying on it."
-)
 TITLES = {"tokens": "equal tokens", "time": "equal time"}
 
 
@@ -56,7 +52,6 @@ def answer(plan: Plan, regimes: Sequence[Regime], is_complete: bool, corpus: str
             "differ, too. Take --seeds 3 or more."
         )
     parts = [_finding(regime, corpus), *_sizes(regime), _bottleneck(plan, regimes)]
-    parts += [SEARCHED] if plan.is_search else []
     return partial + " ".join(part for part in parts if part)
 
 

@@ -19,7 +19,6 @@ from highrank.studies.compare.record import RunRecord, read_runs
 from highrank.studies.compare.result import CellResult, CompareResult
 from highrank.studies.compare.run import SliceOutcome
 from highrank.studies.compare.schedule import Schedule
-from highrank.studies.compare.search import active_at, with_dropped
 from highrank.studies.compare.source import floor_of, open_source
 from highrank.studies.compare.summary import summarise_costs, summarise_regime
 from highrank.training.signals import listening
@@ -29,18 +28,7 @@ OnProgress = Callable[[float, str], None]
 
 def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> int | None:
     """Train what is left of a comparison; returns the signal that stopped it, or None."""
-    for until in (*plan.rungs, 1.0):
-        runs = read_runs(plan, folder)
-        schedule = Schedule(plan, runs, active_at(plan, runs, until), until)
-        stopped = _train(plan, folder, schedule, on_progress)
-        if stopped is not None:
-            return stopped
-    return None
-
-
-def _train(
-    plan: Plan, folder: Path, schedule: Schedule, on_progress: OnProgress | None
-) -> int | None:
+    schedule = Schedule(plan, read_runs(plan, folder))
     stopped: list[int] = []
     for outcome in _outcomes(plan, folder, schedule.next, stopped):
         schedule.note(outcome)
@@ -49,7 +37,7 @@ def _train(
             done = schedule.done[outcome.index, outcome.seed]
             state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
             text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {state}"
-            on_progress(schedule.fraction * schedule.until, text)
+            on_progress(schedule.fraction, text)
         if outcome.state == "interrupted" and not stopped:
             stopped.append(outcome.signal or signal.SIGINT)
     return stopped[0] if stopped else None
@@ -74,13 +62,13 @@ def _outcomes(
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     """Everything that the runs in a comparison's folder show, finished or not."""
     corpus = open_source(plan.corpus, plan.max_tokens)
-    runs = with_dropped(plan, read_runs(plan, folder))
+    runs = read_runs(plan, folder)
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
     costs = summarise_costs(plan, runs, found[0])
     # What is recommended reads the whole corpus.
     num_train = len(open_source(plan.corpus, None).split("train"))
-    is_complete = all(run.state in ("finished", "diverged", "dropped") for run in runs)
+    is_complete = all(run.state in ("finished", "diverged") for run in runs)
     name = Path(plan.corpus).name
     return CompareResult(
         corpus=name,

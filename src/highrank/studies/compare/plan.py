@@ -1,7 +1,6 @@
 """A comparison before it runs: its cells, how long each trains, and `plan.json`."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,8 +46,6 @@ class Plan:
     threads: int
     """Of each job."""
     device: str = "cpu"
-    is_search: bool = False
-    """Whether cells are dropped on the way."""
     command: str = ""
     """What was typed, for the report."""
 
@@ -61,24 +58,6 @@ class Plan:
     def controls(self) -> dict[int, int]:
         """The control's index for each d."""
         return {c.embedding_size: i for i, c in enumerate(self.cells) if c.is_control}
-
-    @property
-    def rungs(self) -> list[float]:
-        """Fractions of a run after which a search drops half of the heads; else none."""
-        num_heads = sum(not cell.is_control for cell in self.cells)
-        if not self.is_search or num_heads < 2:
-            return []
-        return [2.0**-n for n in reversed(range(1, min(3, int(math.log2(num_heads))) + 1))]
-
-    @property
-    def share(self) -> float:
-        """What a search trains, as a fraction of a comparison without one."""
-        total, before, active = 0.0, 0.0, len(self.cells)
-        num_controls = sum(cell.is_control for cell in self.cells)
-        for fraction in (*self.rungs, 1.0):
-            total += active * (fraction - before)
-            active, before = num_controls + math.ceil((active - num_controls) / 2), fraction
-        return total / len(self.cells)
 
     def run_folder(self, folder: Path, index: int, seed: int) -> Path:
         return folder / f"{self.cells[index].name}-seed{seed}"
@@ -98,7 +77,7 @@ class Plan:
     def seconds(self) -> float:
         """About how long the comparison takes."""
         each = sum(self.seconds_of(index) for index in range(len(self.cells)))
-        return each * self.share * len(self.seeds) / self.jobs / (1 - RESERVE)
+        return each * len(self.seeds) / self.jobs / (1 - RESERVE)
 
 
 def divided(plan: Plan, budget: float, fewest_tokens: int) -> Plan:
@@ -118,7 +97,7 @@ def _filled(plan: Plan, budget: float) -> Plan | None:
     """None if evaluation alone takes the budget."""
     num_regimes = 2 if "time" in plan.equal else 1
     fixed = sum(speed.fixed(num_regimes, NUM_POINTS) for speed in plan.speeds)
-    left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) / plan.share - fixed
+    left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) - fixed
     if left <= 0:
         return None
     if "time" not in plan.equal:

@@ -26,8 +26,6 @@ class Slice:
     """Of the cell."""
     seed: int
     cpu_seconds: float
-    until: float = 1.0
-    """The fraction of a run at which it waits."""
 
 
 # Given what is being trained, the next slice; None if nothing is left for now.
@@ -48,7 +46,7 @@ def _train(folder: Path, plan: Plan, task: Slice) -> SliceOutcome:
     try:
         # A run in training has its own way to stop; what it measures may be cut short.
         with listening(stop), closing(CellRun(plan, folder, task.index, task.seed)) as run:
-            return run.advance(task.cpu_seconds, task.until)
+            return run.advance(task.cpu_seconds)
     except KeyboardInterrupt as error:
         number = (error.args or (signal.SIGINT,))[0]
         return _interrupted(task.index, task.seed, number)
@@ -158,7 +156,7 @@ def _work(folder: Path, pipe: Connection, core: int | None) -> None:
             task = pipe.recv()
             try:
                 with closing(CellRun(plan, folder, task.index, task.seed)) as run:
-                    outcome = run.advance(task.cpu_seconds, task.until)
+                    outcome = run.advance(task.cpu_seconds)
             except (ValueError, OSError, RuntimeError) as error:
                 pipe.send(error)
                 return

@@ -34,7 +34,6 @@ class Question:
     jobs: int = 1
     threads: int = 1
     device: str = "cpu"
-    is_search: bool = False
 
     def check(self) -> None:
         if unknown := set(self.equal) - set(REGIMES):
@@ -98,7 +97,6 @@ def make_plan(question: Question, on_progress: OnProgress | None = None) -> Plan
         jobs=question.jobs,
         threads=question.threads,
         device=question.device,
-        is_search=question.is_search,
     )
     batch = question.base.batch
     return divided(plan, question.budget, FEWEST_STEPS * batch.batch_size * batch.bptt)

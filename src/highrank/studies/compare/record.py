@@ -49,15 +49,13 @@ class RunRecord:
     cell: str
     seed: int
     state: str
-    """"finished", "diverged", "unfinished", "dropped" by a search, or "not begun"."""
+    """"finished", "diverged", "unfinished" or "not begun"."""
     note: str
     curve: tuple[Point, ...]
     marks: dict[str, Mark]
     """By regime."""
     cache: dict[str, Mark]
     """With a cache at evaluation, for a control."""
-    rungs: dict[float, float]
-    """The loss on valid at fractions of a run where a search looked."""
     tokens: int
     cpu_seconds: float
     seconds: float
@@ -124,7 +122,6 @@ def _read(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
             for regime, line in marks.items()
             if "cache" in line
         },
-        rungs={line["fraction"]: line["valid_loss"] for line in by_event.get("rung", [])},
         tokens=sum(line["tokens"] for line in slices),
         cpu_seconds=sum(line["cpu_seconds"] for line in slices),
         seconds=sum(line["seconds"] for line in slices),

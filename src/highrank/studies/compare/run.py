@@ -38,7 +38,7 @@ class SliceOutcome:
     """Of the cell."""
     seed: int
     state: str
-    """"paused", "finished", "waiting" for a search to go on, "diverged" or "interrupted"."""
+    """"paused", "finished", "diverged" or "interrupted"."""
     tokens: int
     """Of the run so far."""
     cpu_seconds: float
@@ -70,19 +70,13 @@ class CellRun:
         lines = self.run.log.read()
         self.marks = {line["regime"] for line in lines if line["event"] == "mark"}
         self.events = {line["event"] for line in lines}
-        self.rungs = {line["fraction"] for line in lines if line["event"] == "rung"}
         tokens = [line["tokens"] for line in lines if line["event"] == "epoch"]
         self.validated = max(tokens, default=0)
 
-    def advance(self, cpu_seconds: float, until: float = 1.0) -> SliceOutcome:
-        """Train for about so long, and measure what is due.
-
-        Args:
-            until: the fraction of the run at which it waits; 1 is its end.
-        """
+    def advance(self, cpu_seconds: float) -> SliceOutcome:
+        """Train for about so long, and measure what is due."""
         clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
         before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
-        self.until = until
         try:
             state = self._advance(limit)
         except Diverged as error:
@@ -111,8 +105,6 @@ class CellRun:
         while self._is_training():
             if (due := self._due()) is not None:
                 self._mark(due)
-            elif self._is_at_rung():
-                return self._wait()
             elif self.run.clock.cpu_seconds >= limit:
                 return "paused"
             else:
@@ -124,27 +116,6 @@ class CellRun:
         if "analysis" not in self.events:
             self._analyse()
         return "finished"
-
-    @property
-    def fraction(self) -> float:
-        """Of the run that is done: of its time, or of its tokens."""
-        if self.plan.cpu_seconds is not None:
-            return self.run.clock.cpu_seconds / self.plan.cpu_seconds
-        return self.run.num_tokens / self.plan.num_tokens
-
-    def _is_at_rung(self) -> bool:
-        return self.until < 1 and self.fraction >= self.until
-
-    def _wait(self) -> str:
-        """Note the best loss so far, by which a search decides."""
-        if self.until not in self.rungs:
-            run = self.run
-            if run.validated_step != run.trainer.step:
-                run.validate()
-            run.note(event="rung", fraction=self.until, valid_loss=run.trainer.best)
-            run.save()
-            self.rungs.add(self.until)
-        return "waiting"
 
     def _is_training(self) -> bool:
         return not set(self.plan.regimes) <= self.marks
@@ -159,8 +130,7 @@ class CellRun:
         return "time" if run.clock.cpu_seconds >= plan.cpu_seconds else None
 
     def _must_pause(self, limit: float) -> bool:
-        is_due = self._due() is not None or self._is_at_rung()
-        return is_due or self.run.clock.cpu_seconds >= limit
+        return self._due() is not None or self.run.clock.cpu_seconds >= limit
 
     def _is_point_due(self) -> bool:
         tokens = self.run.num_tokens

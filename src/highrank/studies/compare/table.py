@@ -181,9 +181,6 @@ def notes(result: CompareResult) -> list[str]:
                 f"Disturbed: {cell.num_disturbed} runs of {where} waited for the processor, or "
                 "changed their speed, more than the others: do not trust their time."
             )
-    dropped = {run.cell: run.note for run in result.runs if run.state == "dropped"}
-    labels = {cell.name: f"{cell.label} (d = {cell.embedding_size})" for cell in result.cells}
-    found += [f"The search: {labels[name]} was {note}." for name, note in dropped.items()]
     found += [*_length(result), *_load(result)]
     if not result.is_complete:
         found.append(f"Unfinished. Resume with: highrank compare --resume {result.folder}")
