@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from highrank.analysis.contrasts import analyse
 from highrank.studies.compare.answer import answer, recommend
-from highrank.studies.compare.statistics import analyse
 from highrank.studies.compare.summary import summarise_costs, summarise_regime
 
 SEEDS = np.array([0.0, 0.02, -0.01, 0.005])

@@ -4,13 +4,13 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 
+from highrank.analysis.contrasts import Contrast
 from highrank.heads import head_class
 from highrank.presets.small import small_for
 from highrank.studies.compare.cell import Cell, has_components
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
 from highrank.studies.compare.source import LANGUAGES
-from highrank.studies.compare.statistics import Contrast
 
 TITLES = {"tokens": "equal tokens", "time": "equal time"}
 

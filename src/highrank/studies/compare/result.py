@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from highrank.analysis.contrasts import Contrast
 from highrank.environment import Environment
 from highrank.studies.compare.record import RunRecord
-from highrank.studies.compare.statistics import Contrast
 
 
 @dataclass(frozen=True, kw_only=True)

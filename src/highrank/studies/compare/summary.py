@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from highrank.analysis.contrasts import Contrast, Pair, analyse
 from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.curve import break_even
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.record import Mark, RunRecord
 from highrank.studies.compare.result import Cost, Regime, Row, Smaller
-from highrank.studies.compare.statistics import Contrast, Pair, analyse
 
 WITH_CACHE = "control + cache"
 

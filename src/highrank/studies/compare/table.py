@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from highrank.analysis.contrasts import Contrast
 from highrank.report.formats import duration, make_table
 from highrank.studies.compare.answer import TITLES, amount_text, percent
 from highrank.studies.compare.curve import break_even
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import CompareResult, Regime
-from highrank.studies.compare.statistics import Contrast
 
 # Nats that twice the tokens would win, and seconds for each CPU second, that a reader is told of.
 WORTH_MORE, MUCH_WAITING = 0.05, 1.3
