@@ -202,12 +202,16 @@ def _resume(options: Options) -> None:
 
 def _run(plan: "Plan", folder: Path, options: Options) -> None:
     """Train what is left, and report, also after Ctrl-C."""
-    from highrank.studies.compare.measure import train
+    from highrank.studies.compare.schedule import train
+    from highrank.training.signals import Stopped
 
     plain_console(stderr=True).print(f"Comparison: {folder}")
-    start = time.monotonic()
-    with progress("Comparing") as show:
-        stopped = train(plan, folder, show)
+    start, stopped = time.monotonic(), None
+    try:
+        with progress("Comparing") as show:
+            train(plan, folder, show)
+    except Stopped as error:
+        (stopped,) = error.args
     _report(plan, folder, options, time.monotonic() - start)
     if stopped is not None:
         sys.exit(128 + stopped)
@@ -243,7 +247,7 @@ def wide_console(*, stderr: bool = False) -> Console:
 
 def _num_jobs(options: Options) -> int:
     """One for each core, unless a run is to have several, or a device of its own."""
-    from highrank.studies.compare.pool import available_cores
+    from highrank.studies.compare.schedule import available_cores
 
     if options.jobs is not None and options.threads is not None and options.jobs > 1:
         raise ValueError(f"threads must be left out with several jobs, got {options.threads}")

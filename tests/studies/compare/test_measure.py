@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from highrank.studies.compare import run as run_module
-from highrank.studies.compare.measure import summarise, train
+from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.page import compare_csv, compare_page, compare_picture
+from highrank.studies.compare.schedule import train
 from highrank.studies.compare.table import compare_table, plan_table
+from highrank.training.signals import Stopped
 
 
 def printed(renderable):
@@ -38,7 +40,7 @@ def trained(monkeypatch):
 def test_a_comparison_is_trained_in_turns_and_never_twice(written, folder, trained):
     plan = written("mos", "pointer")
     shown = []
-    assert train(plan, folder, lambda fraction, text: shown.append(fraction)) is None
+    train(plan, folder, lambda fraction, text: shown.append(fraction))
     assert set(trained) == {(index, seed) for index in range(3) for seed in (0, 1)}
     assert [seed for _, seed in trained] == sorted(seed for _, seed in trained)
     assert shown == sorted(shown) and shown[-1] == pytest.approx(1.0)
@@ -58,7 +60,9 @@ def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, mo
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(run_module.Run, "_train_window", press)
-    assert train(plan, folder) == signal.SIGINT
+    with pytest.raises(Stopped) as stopped:
+        train(plan, folder)
+    assert stopped.value.args == (signal.SIGINT,)
     partial = summarise(plan, folder)
     assert not partial.is_complete and "finished" in {run.state for run in partial.runs}
     assert "highrank compare --resume" in printed(compare_table(partial))
@@ -66,7 +70,7 @@ def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, mo
     assert "<h1>" in compare_page(partial)
     finished = {(run.cell, run.seed) for run in partial.runs if run.state == "finished"}
     trained.clear()
-    assert train(plan, folder) is None
+    train(plan, folder)
     names = {(plan.cells[index].name, seed) for index, seed in trained}
     assert not names & finished
     assert summarise(plan, folder).is_complete
@@ -80,7 +84,9 @@ def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeyp
         measure(self)
 
     monkeypatch.setattr(run_module.CellRun, "_analyse", press)
-    assert train(plan, folder) == signal.SIGTERM
+    with pytest.raises(Stopped) as stopped:
+        train(plan, folder)
+    assert stopped.value.args == (signal.SIGTERM,)
     monkeypatch.undo()
     before = summarise(plan, folder).runs[0]
     assert before.state == "unfinished" and before.marks

@@ -61,11 +61,11 @@ def test_the_run_that_is_furthest_behind_is_next_and_seeds_come_in_turn(written,
     write(plan, folder, 1, 0, a_slice(cpu_seconds=2.0))
     write(plan, folder, 2, 0, a_mark(), {"event": "analysis"})
     schedule = Schedule(plan, read_runs(plan, folder))
-    task = schedule.next(set())
+    task = schedule.next_slice(set())
     assert (task.index, task.seed, task.cpu_seconds) == (1, 0, 2.0)
-    assert schedule.next({(1, 0)}).index == 0
-    later = schedule.next({(0, 0), (1, 0)})
+    assert schedule.next_slice({(1, 0)}).index == 0
+    later = schedule.next_slice({(0, 0), (1, 0)})
     assert later.seed == 1
     assert 0.2 < schedule.fraction < 0.4
     everything = {(index, seed) for index in range(3) for seed in (0, 1)}
-    assert schedule.next(everything) is None
+    assert schedule.next_slice(everything) is None

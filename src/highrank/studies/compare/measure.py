@@ -1,9 +1,7 @@
-"""The comparison itself: its runs are trained in turns, and what they show is summarised."""
+"""What the runs of a comparison show."""
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,49 +12,10 @@ from highrank.environment import environment
 from highrank.studies.compare import answer as sentences
 from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.plan import Plan, plan_to_json
-from highrank.studies.compare.pool import NextSlice, Workers, run_here
 from highrank.studies.compare.record import RunRecord, read_runs
 from highrank.studies.compare.result import CellResult, CompareResult
-from highrank.studies.compare.run import SliceOutcome
-from highrank.studies.compare.schedule import Schedule
 from highrank.studies.compare.source import floor_of, open_source
 from highrank.studies.compare.summary import summarise_costs, summarise_regime
-from highrank.training.signals import listening
-
-OnProgress = Callable[[float, str], None]
-
-
-def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> int | None:
-    """Train what is left of a comparison; returns the signal that stopped it, or None."""
-    schedule = Schedule(plan, read_runs(plan, folder))
-    stopped: list[int] = []
-    for outcome in _outcomes(plan, folder, schedule.next, stopped):
-        schedule.note(outcome)
-        if on_progress is not None:
-            cell = plan.cells[outcome.index]
-            done = schedule.done[outcome.index, outcome.seed]
-            state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
-            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {state}"
-            on_progress(schedule.fraction, text)
-        if outcome.state == "interrupted" and not stopped:
-            stopped.append(outcome.signal or signal.SIGINT)
-    return stopped[0] if stopped else None
-
-
-def _outcomes(
-    plan: Plan, folder: Path, next_slice: NextSlice, stopped: list[int]
-) -> Iterator[SliceOutcome]:
-    if plan.jobs == 1:
-        yield from run_here(folder, plan, next_slice)
-        return
-    with closing(Workers(folder, plan.jobs)) as workers:
-
-        def stop(number: int) -> None:
-            stopped.append(number)
-            workers.stop()
-
-        with listening(stop):
-            yield from workers.run(next_slice)
 
 
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:

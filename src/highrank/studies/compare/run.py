@@ -23,6 +23,7 @@ from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.rank import effective_ranks
 from highrank.studies.compare.source import open_source
 from highrank.training.loop import Progress, Run
+from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged
 
 # Validations are at √2, 2, 2√2 … times and fractions of the tokens that are compared.
@@ -38,12 +39,10 @@ class SliceOutcome:
     """Of the cell."""
     seed: int
     state: str
-    """"paused", "finished", "diverged" or "interrupted"."""
+    """"paused", "finished" or "diverged"."""
     tokens: int
     """Of the run so far."""
     cpu_seconds: float
-    signal: int | None = None
-    """That interrupted it."""
 
 
 class CellRun:
@@ -74,7 +73,7 @@ class CellRun:
         self.validated = max(tokens, default=0)
 
     def advance(self, cpu_seconds: float) -> SliceOutcome:
-        """Train for about so long, and measure what is due."""
+        """Train for about so long, and measure what is due. Raises `Stopped` if a signal came."""
         clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
         before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
         try:
@@ -86,13 +85,10 @@ class CellRun:
             spent = {"cpu_seconds": cpu - before[1], "seconds": wall - before[2]}
             self.run.note(event="slice", tokens=tokens - before[0], **spent)
             self.run.save()
+        if self.run.stop_signal is not None:
+            raise Stopped(self.run.stop_signal)
         return SliceOutcome(
-            index=self.index,
-            seed=self.seed,
-            state=state,
-            tokens=tokens,
-            cpu_seconds=cpu,
-            signal=self.run.stop_signal,
+            index=self.index, seed=self.seed, state=state, tokens=tokens, cpu_seconds=cpu
         )
 
     def close(self) -> None:
@@ -108,11 +104,11 @@ class CellRun:
             elif self.run.clock.cpu_seconds >= limit:
                 return "paused"
             else:
-                reason = self.run.go(
+                self.run.go(
                     pause_when=lambda: self._must_pause(limit), validate_when=self._is_point_due
-                ).reason
-                if reason != "paused":
-                    return reason
+                )
+                if self.run.stop_signal is not None:
+                    return "paused"
         if "analysis" not in self.events:
             self._analyse()
         return "finished"
