@@ -29,7 +29,7 @@ def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_pat
     command = f"compare tale.txt {SMALL} --seeds 2 --budget 6s --jobs 2 --runs {tmp_path} --json"
     code, out, errors = highrank(*command.split())
     assert code == 0, errors
-    assert "The plan" in errors and "2 cells × 2 seeds" in errors
+    assert "The plan" in errors and "2 variants × 2 seeds" in errors
     folder = tmp_path / "compare-tale-1"
     assert {"plan.json", "report.html", "report.json", "report.csv", "report.png"} <= {
         path.name for path in folder.iterdir()

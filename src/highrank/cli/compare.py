@@ -44,7 +44,7 @@ class Options:
     embedding: tuple[int, ...] = ()
     """E, the d of the paper."""
     seeds: int = 3
-    """Runs of each cell. One seed decides nothing."""
+    """Runs of each variant. One seed decides nothing."""
     budget: str = "12m"
     """Time for everything: 90s, 20m, 1.5h."""
     equal: tuple[Literal["parameters", "context", "time", "tokens"], ...] = ()
@@ -142,7 +142,7 @@ def _compare(comparison: "Comparison", options: Options) -> None:
     from highrank.studies.compare.table import plan_table
 
     question = _question(comparison, options)
-    with progress(f"Measuring each cell's speed on {Path(question.corpus).name}") as show:
+    with progress(f"Measuring each variant's speed on {Path(question.corpus).name}") as show:
         plan = make_plan(question, show)
     wide_console(stderr=True).print(plan_table(plan))
     if options.plan:

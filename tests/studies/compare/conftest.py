@@ -8,11 +8,11 @@ import pytest
 from highrank.config import BatchConfig
 from highrank.data import senses
 from highrank.studies.compare import source
-from highrank.studies.compare.cell import make_cells
 from highrank.studies.compare.plan import Plan, write_plan
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.record import Mark, Point, RunRecord
 from highrank.studies.compare.speed import Speed
+from highrank.studies.compare.variant import make_variants
 
 V = 20
 
@@ -31,30 +31,30 @@ def tiny(monkeypatch):
 
 @pytest.fixture
 def base():
-    """What every cell begins with."""
+    """What every variant begins with."""
     config = base_config(Comparison(corpus="senses", hidden_sizes=(24, 16)), 1_000)
     return replace(config, batch=BatchConfig(batch_size=4, bptt=8, bptt_std=0.0))
 
 
 @pytest.fixture
-def cells(base):
+def variants(base):
     def make(*specs, components=(3,), sizes=(4,), is_equal=True):
         counts = [V - token for token in range(V)]
-        return make_cells(base, specs, components, sizes, V, counts, is_equal=is_equal)
+        return make_variants(base, specs, components, sizes, V, counts, is_equal=is_equal)
 
     return make
 
 
 @pytest.fixture
-def make_plan(cells, tiny):
+def make_plan(variants, tiny):
     def make(*specs, **values):
         # So small a network has steps of more than 1 %.
-        found = cells(*specs, is_equal=False)
+        found = variants(*specs, is_equal=False)
         speed = Speed(cpu=1e-4, wall=1.2e-4, valid=0.01, test=0.01, analysis=0.1)
         plan = Plan(
             corpus=tiny,
             max_tokens=None,
-            cells=found,
+            variants=found,
             speeds=(speed,) * len(found),
             seeds=(0, 1),
             equal=("parameters", "context", "tokens"),
@@ -101,7 +101,7 @@ def mark(loss, *, tokens=1_200, cpu_seconds=1.0):
     )
 
 
-def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
+def record(variant, seed, loss, *, cpu_seconds=1.0, **values):
     """A finished run whose loss falls as a power of the tokens."""
     curve = tuple(
         Point(
@@ -113,7 +113,7 @@ def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
         for tokens in (150, 300, 600, 1_200)
     )
     known = {
-        "cell": cell,
+        "variant": variant,
         "seed": seed,
         "state": "finished",
         "note": "",
@@ -132,13 +132,13 @@ def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
 
 @pytest.fixture
 def make_records():
-    """Runs of each cell of a plan: losses by seed."""
+    """Runs of each variant of a plan: losses by seed."""
 
     def make(plan, *losses, cpu_seconds=None):
         times = cpu_seconds or [1.0] * len(losses)
         return tuple(
-            record(cell.name, seed, loss, cpu_seconds=time)
-            for cell, some, time in zip(plan.cells, losses, times, strict=True)
+            record(variant.name, seed, loss, cpu_seconds=time)
+            for variant, some, time in zip(plan.variants, losses, times, strict=True)
             for seed, loss in enumerate(some)
         )
 

@@ -27,13 +27,13 @@ def printed(renderable):
 @pytest.fixture
 def trained(monkeypatch):
     """Which slices were trained."""
-    found, advance = [], run_module.CellRun.advance
+    found, advance = [], run_module.VariantRun.advance
 
     def note(self, cpu_seconds):
         found.append((self.index, self.seed))
         return advance(self, cpu_seconds)
 
-    monkeypatch.setattr(run_module.CellRun, "advance", note)
+    monkeypatch.setattr(run_module.VariantRun, "advance", note)
     return found
 
 
@@ -68,22 +68,22 @@ def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, mo
     assert "highrank compare --resume" in printed(compare_table(partial))
     assert "So far: One seed decides nothing" in partial.answer
     assert "<h1>" in compare_page(partial)
-    finished = {(run.cell, run.seed) for run in partial.runs if run.state == "finished"}
+    finished = {(run.variant, run.seed) for run in partial.runs if run.state == "finished"}
     trained.clear()
     train(plan, folder)
-    names = {(plan.cells[index].name, seed) for index, seed in trained}
+    names = {(plan.variants[index].name, seed) for index, seed in trained}
     assert not names & finished
     assert summarise(plan, folder).is_complete
 
 
 def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeypatch):
-    plan, measure = written("mos"), run_module.CellRun._analyse
+    plan, measure = written("mos"), run_module.VariantRun._analyse
 
     def press(self):
         os.kill(os.getpid(), signal.SIGTERM)
         measure(self)
 
-    monkeypatch.setattr(run_module.CellRun, "_analyse", press)
+    monkeypatch.setattr(run_module.VariantRun, "_analyse", press)
     with pytest.raises(Stopped) as stopped:
         train(plan, folder)
     assert stopped.value.args == (signal.SIGTERM,)
@@ -95,12 +95,12 @@ def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeyp
     assert after.state == "finished" and after.marks == before.marks
 
 
-def test_the_report_has_every_cell(written, folder):
+def test_the_report_has_every_variant(written, folder):
     plan = written("mos", "moc", "mos:2", cpu_seconds=0.05, cache=True)
     train(plan, folder)
     result = summarise(plan, folder, elapsed=3.0)
     assert result.is_complete and [regime.name for regime in result.regimes] == ["tokens", "time"]
-    assert [cell.rank_bound for cell in result.cells] == [6, None, 6, None]
+    assert [variant.rank_bound for variant in result.variants] == [6, None, 6, None]
     assert result.floor is not None and result.recommendation is not None
     text = printed(compare_table(result))
     for words in ("Equal tokens", "Equal time", "control + cache", "MoS, K = 3", "Recommended"):
@@ -121,9 +121,8 @@ def test_the_report_has_every_cell(written, folder):
 
 def test_the_plan_is_printed_before_it_runs(make_plan):
     text = printed(plan_table(make_plan("mos", cpu_seconds=0.5)))
-    assert (
-        "2 cells × 2 seeds, to be measured at 1,200 tokens, and at 0 CPU seconds"
-        in text.replace("\n", " ")
+    assert "2 variants × 2 seeds, measured at 1,200 tokens, and at 0 CPU seconds" in text.replace(
+        "\n", " "
     )
     assert "control, K = 1" in text and "24-16" in text
 

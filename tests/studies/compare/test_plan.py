@@ -38,7 +38,9 @@ def test_equal_time_is_the_same_for_all_and_the_slowest_reaches_equal_tokens(mak
 
 def test_a_budget_that_is_too_small_names_what_to_drop(make_plan):
     plan = replace(make_plan("mos", "moc", "moc:5"), speeds=speeds(1e-4, 9e-2, 2e-4, 1e-4))
-    with pytest.raises(ValueError, match=r"at least [\d.]+m for 4 cells of 2 seeds, got 1\.") as no:
+    with pytest.raises(
+        ValueError, match=r"at least [\d.]+m for 4 variants of 2 seeds, got 1\."
+    ) as no:
         divided(plan, 90.0, 5_000)
     assert "or drop MoS, K = 3; or take fewer --seeds" in str(no.value)
     with pytest.raises(ValueError, match="or take fewer --seeds, or smaller --hidden-sizes"):
@@ -51,7 +53,7 @@ def test_a_plan_comes_back_from_its_file(make_plan, folder):
     assert read_plan(folder) == plan
 
 
-@pytest.mark.parametrize("change", [{"version": 9}, {"seeds": "all"}, {"cells": [{}]}])
+@pytest.mark.parametrize("change", [{"version": 9}, {"seeds": "all"}, {"variants": [{}]}])
 def test_a_file_that_is_no_plan_is_refused(make_plan, folder, change):
     write_plan(make_plan("mos"), folder)
     path = folder / "plan.json"

@@ -1,4 +1,4 @@
-"""A run of a cell in slices: where it is measured, what survives, what is never done twice."""
+"""A run of a variant in slices: where it is measured, what survives, what is never done twice."""
 
 import json
 
@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
 from highrank.run import load
-from highrank.studies.compare.run import CellRun, next_point
+from highrank.studies.compare.run import VariantRun, next_point
 from highrank.studies.compare.source import open_source
 from highrank.training.trainer import Diverged, Trainer
 
@@ -25,7 +25,7 @@ def of(found, event):
 def finish(plan, folder, index=0, seed=0, seconds=1e9):
     outcomes = []
     while not outcomes or outcomes[-1].state == "paused":
-        outcomes.append(CellRun(plan, folder, index, seed).advance(seconds))
+        outcomes.append(VariantRun(plan, folder, index, seed).advance(seconds))
     return outcomes
 
 
@@ -62,7 +62,7 @@ def test_slices_change_nothing(written, folder):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_cells_of_a_seed_read_the_same_windows(written, folder):
+def test_variant_of_a_seed_read_the_same_windows(written, folder):
     plan = written("mos", "moc")
     counts = []
     for index in range(3):

@@ -1,4 +1,4 @@
-"""The speed of a cell: measured on windows, of a corpus of any length."""
+"""The speed of a variant: measured on windows, of a corpus of any length."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,16 @@ from highrank.studies.compare.source import SlicedCorpus, floor_of, open_source
 from highrank.studies.compare.speed import measure_speed
 
 
-def test_a_short_corpus_begins_again(cells, tiny, monkeypatch):
+def test_a_short_corpus_begins_again(variants, tiny, monkeypatch):
     monkeypatch.setattr(speed, "SECONDS", 0.05)
-    (cell,) = cells()
+    (variant,) = variants()
     corpus = open_source(tiny)
     short = SlicedCorpus(
         corpus.vocabulary, {name: corpus.split(name)[:200] for name in ("train", "valid", "test")}
     )
-    found = measure_speed(cell, short, [1] * 20, test_batch_size=2, has_cache=False)
+    found = measure_speed(variant, short, [1] * 20, test_batch_size=2, has_cache=False)
     assert 0 < found.cpu < 1 and found.wall >= 0.5 * found.cpu
-    cached = measure_speed(cell, short, [1] * 20, test_batch_size=2, has_cache=True)
+    cached = measure_speed(variant, short, [1] * 20, test_batch_size=2, has_cache=True)
     assert cached.test > found.test > 0
     want = 3 * found.valid + 2 * (found.test + found.valid) + found.analysis
     assert found.fixed(num_regimes=2, num_points=3) == pytest.approx(want)

@@ -12,9 +12,9 @@ from highrank.studies.compare.summary import summarise_costs, summarise_regime
 SEEDS = np.array([0.0, 0.02, -0.01, 0.005])
 
 
-def losses(level, cell=0):
+def losses(level, variant=0):
     """Of four seeds: what they share, and each run's own noise."""
-    noise = 0.002 * np.random.default_rng(cell).standard_normal(4)
+    noise = 0.002 * np.random.default_rng(variant).standard_normal(4)
     return (level + SEEDS + noise - noise.mean()).tolist()
 
 
@@ -45,14 +45,16 @@ def test_only_seeds_in_which_all_were_measured_count(plan, make_records):
     regime = summarise_regime(plan, runs, "tokens")
     assert regime.seeds == (0, 1, 2) and {row.num_seeds for row in regime.rows} == {3}
     # Of a comparison that has just begun: the seed with most runs, and no verdict.
-    begun = [replace(run, marks={}) if run.seed or run.cell == "moc-k3-d4" else run for run in runs]
+    begun = [
+        replace(run, marks={}) if run.seed or run.variant == "moc-k3-d4" else run for run in runs
+    ]
     regime = summarise_regime(plan, begun, "tokens")
     assert regime.seeds == (0,) and [row.name for row in regime.rows] == ["softmax-d4", "mos-k3-d4"]
     assert regime.rows[1].valid is None and regime.error is None
     assert summarise_regime(plan, runs, "time") is None
 
 
-def test_a_cell_that_diverged_is_left_out(plan, make_records):
+def test_a_variant_that_diverged_is_left_out(plan, make_records):
     runs = list(make_records(plan, losses(5.0), losses(4.8, 1), losses(5.0, 2)))
     runs[5] = replace(runs[5], state="diverged", marks={})
     regime = summarise_regime(plan, runs, "tokens")
@@ -63,7 +65,7 @@ def test_a_cell_that_diverged_is_left_out(plan, make_records):
 def test_the_cache_has_a_row_beside_its_control(plan, make_records):
     runs = [
         replace(run, cache={"tokens": replace(run.marks["tokens"], valid_loss=4.7)})
-        if run.cell == "softmax-d4"
+        if run.variant == "softmax-d4"
         else run
         for run in make_records(plan, losses(5.0), losses(4.8, 1), losses(5.0, 2))
     ]
@@ -102,7 +104,7 @@ def test_a_winner_is_named_with_its_interval(plan, make_records):
     assert text.startswith("MoS, K = 3 (d = 4) beats the control on a text at equal tokens (1,200")
     assert "perplexity on valid is 18.1 % lower (95 % interval -18" in text
     assert "The bottleneck may matter here" in text and "--embedding 4 8." in text
-    assert choice.cell == "mos-k3-d4" and choice.text == "MoS, K = 3, d = 4"
+    assert choice.variant == "mos-k3-d4" and choice.text == "MoS, K = 3, d = 4"
     assert "4 seeds" in choice.evidence and "1.00 times the control's" in choice.evidence
 
 
@@ -110,24 +112,24 @@ def test_no_difference_is_said_to_be_none_and_the_control_is_taken(plan, make_re
     text, choice = say(plan, make_records(plan, losses(5.0), losses(4.9995, 1), losses(5.0, 2)))
     assert text.startswith("No difference seen on a text") and "would have been found" in text
     assert "nothing here says that the bottleneck limits this model" in text
-    assert choice.cell == "softmax-d4" and "MoS, K = 3 (d = 4)" in choice.evidence
+    assert choice.variant == "softmax-d4" and "MoS, K = 3 (d = 4)" in choice.evidence
 
 
 def test_a_softmax_that_wins_is_named(plan, make_records):
     text, choice = say(plan, make_records(plan, losses(5.0), losses(5.3, 1), losses(5.2, 2)))
     assert text.startswith("One softmax with d = 4 wins on a text")
     assert "22.1 % of the" in text
-    assert choice.cell == "softmax-d4"
+    assert choice.variant == "softmax-d4"
 
 
-def test_a_larger_softmax_may_win_where_a_mixture_beats_the_smaller(cells, plan, make_records):
-    found = cells("mos", sizes=(4, 8), is_equal=False)
-    plan = replace(plan, cells=found, speeds=plan.speeds[:1] * 4)
+def test_a_larger_softmax_may_win_where_a_mixture_beats_the_smaller(variants, plan, make_records):
+    found = variants("mos", sizes=(4, 8), is_equal=False)
+    plan = replace(plan, variants=found, speeds=plan.speeds[:1] * 4)
     runs = make_records(plan, losses(5.0), losses(4.8, 1), losses(4.5, 2), losses(4.6, 3))
     text, choice = say(plan, runs)
     assert text.startswith("One softmax with d = 8 wins on a text")
     assert "With d = 4 the bottleneck matters" in text and "a softmax of d = 8 does without" in text
-    assert choice.cell == "softmax-d8"
+    assert choice.variant == "softmax-d8"
 
 
 @pytest.mark.parametrize(
@@ -138,12 +140,12 @@ def test_an_adaptive_mixture_must_beat_an_adaptive_softmax(
     make_plan, make_records, levels, matters
 ):
     plan = make_plan("adaptive-mos", "adaptive-softmax", seeds=(0, 1, 2, 3))
-    runs = make_records(plan, *(losses(level, cell) for cell, level in enumerate(levels)))
+    runs = make_records(plan, *(losses(level, variant) for variant, level in enumerate(levels)))
     text, _ = say(plan, runs)
     assert ("The bottleneck may matter" in text) == matters
     mixture = summarise_regime(plan, runs, "tokens").rows[1]
     assert mixture.single_label == "Adaptive softmax" and mixture.valid.verdict == "better"
-    table = np.array([losses(level, cell) for cell, level in enumerate(levels)])
+    table = np.array([losses(level, variant) for variant, level in enumerate(levels)])
     want = analyse(table, [(1, 2)], [(1, 0), (2, 0), (1, 2)])
     assert mixture.single == want.contrasts[0]
 
@@ -156,10 +158,10 @@ def test_an_adaptive_mixture_alone_says_nothing_of_the_bottleneck(make_plan, mak
 
 
 def test_a_larger_softmax_is_named_also_where_a_mixture_of_its_size_is_level(
-    cells, plan, make_records
+    variants, plan, make_records
 ):
-    found = cells("mos", sizes=(4, 8), is_equal=False)
-    plan = replace(plan, cells=found, speeds=plan.speeds[:1] * 4)
+    found = variants("mos", sizes=(4, 8), is_equal=False)
+    plan = replace(plan, variants=found, speeds=plan.speeds[:1] * 4)
     runs = make_records(plan, losses(5.0), losses(4.9, 1), losses(4.5, 2), losses(4.4995, 3))
     text, choice = say(plan, runs)
     assert text.startswith("One softmax with d = 8 is enough on a text at equal tokens")
@@ -167,7 +169,7 @@ def test_a_larger_softmax_is_named_also_where_a_mixture_of_its_size_is_level(
     assert "d = 4 is too small here: one softmax with d = 8 beats every head with it" in text
     assert "its perplexity is 33.0 % lower" in text
     assert "the best of them, MoS, K = 3 (" in text
-    assert choice.cell == "softmax-d8"
+    assert choice.variant == "softmax-d8"
     regime = summarise_regime(plan, runs, "tokens")
     assert [(one.embedding_size, one.label) for one in regime.smaller] == [(4, "MoS, K = 3")]
 
@@ -183,11 +185,13 @@ def test_a_larger_softmax_is_named_also_where_a_mixture_of_its_size_is_level(
     ],
 )
 def test_only_a_larger_softmax_that_loses_leaves_the_rank_as_the_reason(
-    cells, plan, make_records, levels, expected
+    variants, plan, make_records, levels, expected
 ):
-    found = cells("mos", sizes=(4, 8), is_equal=False)
-    plan = replace(plan, cells=found, speeds=plan.speeds[:1] * 4)
-    text, _ = say(plan, make_records(plan, *(losses(x, cell) for cell, x in enumerate(levels))))
+    found = variants("mos", sizes=(4, 8), is_equal=False)
+    plan = replace(plan, variants=found, speeds=plan.speeds[:1] * 4)
+    text, _ = say(
+        plan, make_records(plan, *(losses(x, variant) for variant, x in enumerate(levels)))
+    )
     assert expected in text
 
 

@@ -10,13 +10,13 @@ from highrank.studies.compare.sweeps import sweep_charts
 
 
 @pytest.fixture
-def sweep(make_plan, cells, make_records, folder, monkeypatch):
-    """The charts of a comparison with losses 5, 4.9, 4.8 … of its cells, in their order."""
+def sweep(make_plan, variants, make_records, folder, monkeypatch):
+    """The charts of a comparison with losses 5, 4.9, 4.8 … of its variants, in their order."""
 
     def make(by, *specs, sizes=(4,), **values):
         plan = make_plan("mos", seeds=(0, 1))
-        found = cells(*specs, sizes=sizes, is_equal=False)
-        plan = replace(plan, cells=found, speeds=plan.speeds[:1] * len(found))
+        found = variants(*specs, sizes=sizes, is_equal=False)
+        plan = replace(plan, variants=found, speeds=plan.speeds[:1] * len(found))
         table = [[5 - 0.1 * i, 5.02 - 0.1 * i - 0.001 * (i % 2)] for i in range(len(found))]
         runs = make_records(plan, *table)
         analysis = {"effective_rank_1e-3": 7.0, "specialisation": None}

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from highrank.analysis.contrasts import Contrast
 from highrank.heads import head_class
 from highrank.presets.small import small_for
-from highrank.studies.compare.cell import Cell, has_components
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
 from highrank.studies.compare.source import LANGUAGES
+from highrank.studies.compare.variant import Variant, has_components
 
 TITLES = {"tokens": "equal tokens", "time": "equal time"}
 
@@ -99,7 +99,7 @@ def _sizes(regime: Regime) -> Iterator[str]:
 def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     """Whether mixtures, which have no bound of rank, win for each token."""
     regime = next((one for one in regimes if one.name == "tokens"), None)
-    mixtures = {cell.name for cell in plan.cells if cell.is_mixture}
+    mixtures = {variant.name for variant in plan.variants if variant.is_mixture}
     if regime is None:
         return ""
     rows = [row for row in regime.rows if row.name in mixtures and row.single is not None]
@@ -180,7 +180,7 @@ def recommend(
     winner, control = _winner(regime), _row(regime, regime.best_control)
     chosen = winner or control
     name = chosen.name.removesuffix("+cache")
-    cell = next(cell for cell in plan.cells if cell.name == name)
+    variant = next(variant for variant in plan.variants if variant.name == name)
     if winner is None:
         reason = (
             f"no head was seen to be better than the control at {TITLES[regime.name]}, so the "
@@ -199,12 +199,12 @@ def recommend(
     cost = next((cost for cost in costs if cost.name == name), None)
     if cost is not None:
         reason += f"; a token costs {cost.ratio:.2f} times the control's CPU time"
-    number = "" if "K = " in chosen.label else f", K = {cell.num_components}"
+    number = "" if "K = " in chosen.label else f", K = {variant.num_components}"
     return Recommendation(
-        cell=name,
-        text=f"{chosen.label}{number}, d = {cell.embedding_size}",
-        description=description(cell),
-        command="" if plan.corpus in LANGUAGES else command(plan, cell, chosen.name, num_train),
+        variant=name,
+        text=f"{chosen.label}{number}, d = {variant.embedding_size}",
+        description=description(variant),
+        command="" if plan.corpus in LANGUAGES else command(plan, variant, chosen.name, num_train),
         evidence=reason,
     )
 
@@ -221,29 +221,29 @@ def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:
     ]
 
 
-def description(cell: Cell) -> str:
+def description(variant: Variant) -> str:
     """What the head is; as its class says in its first line, unless it is a plain softmax."""
-    if cell.config.head.kind == "softmax":
-        is_tied = cell.role == "other context"
+    if variant.config.head.kind == "softmax":
+        is_tied = variant.role == "other context"
         return (
             f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
         )
-    text = inspect.getdoc(head_class(cell.config.head.kind)) or ""
+    text = inspect.getdoc(head_class(variant.config.head.kind)) or ""
     return text.splitlines()[0] if text else ""
 
 
-def command(plan: Plan, cell: Cell, row: str, num_train: int) -> str:
+def command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     """What trains this head with this network in full: annealed, and for as long as `small` is.
 
     With a cache it is the evaluation that makes the row.
     """
-    model, head = cell.config.model, cell.config.head
+    model, head = variant.config.model, variant.config.head
     sizes = " ".join(map(str, model.hidden_sizes))
     text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
     if has_components(head.kind):
-        text += f" --head.num-components {cell.num_components}"
+        text += f" --head.num-components {variant.num_components}"
     for name, value in head.options.items():
         text += f" --head.{name.replace('_', '-')} {value}"
-    text += f" --model.embedding-size {cell.embedding_size} --model.hidden-sizes {sizes}"
+    text += f" --model.embedding-size {variant.embedding_size} --model.hidden-sizes {sizes}"
     text += f" --train.epochs {small_for(plan.corpus, num_train).train.epochs}"
-    return text if row == cell.name else f"{text}; then highrank evaluate RUN --cache --search"
+    return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from highrank.report.figure import Axis, Lines, Mark, Series
 from highrank.report.theme import Style
 from highrank.studies.compare.curve import break_even, mean_loss_at
-from highrank.studies.compare.result import CellResult, CompareResult, Regime
+from highrank.studies.compare.result import CompareResult, Regime, VariantResult
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
@@ -17,22 +17,22 @@ TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
 
 
 def styles(result: CompareResult) -> dict[str, Style]:
-    """How each cell is drawn, the same in every picture: controls broad and grey."""
+    """How each variant is drawn, the same in every picture: controls broad and grey."""
     found, count = {}, 0
-    for cell in result.cells:
-        if cell.role == "control":
-            found[cell.name] = CONTROL
+    for variant in result.variants:
+        if variant.role == "control":
+            found[variant.name] = CONTROL
             continue
         color, marker = COLORS[count % len(COLORS)], MARKERS[count % len(MARKERS)]
-        found[cell.name] = Style(color, marker=marker, is_dashed=count >= len(COLORS))
+        found[variant.name] = Style(color, marker=marker, is_dashed=count >= len(COLORS))
         count += 1
     return found
 
 
-def label(cell: CellResult, result: CompareResult) -> str:
-    """With d where cells differ in it."""
-    has_sizes = len({one.embedding_size for one in result.cells}) > 1
-    return f"{cell.label}, d = {cell.embedding_size}" if has_sizes else cell.label
+def label(variant: VariantResult, result: CompareResult) -> str:
+    """With d where variants differ in it."""
+    has_sizes = len({one.embedding_size for one in result.variants}) > 1
+    return f"{variant.label}, d = {variant.embedding_size}" if has_sizes else variant.label
 
 
 def perplexity_of(loss: float) -> float:
@@ -52,8 +52,8 @@ def perplexities(values: Sequence[float], title: str = "perplexity, valid") -> A
 def learning_chart(result: CompareResult, by: str) -> Lines | None:
     """The best loss on valid against million tokens, or against CPU seconds; means over seeds."""
     series = []
-    for cell in result.cells:
-        own = [run for run in result.runs if run.cell == cell.name and run.curve]
+    for variant in result.variants:
+        own = [run for run in result.runs if run.variant == variant.name and run.curve]
         # A run that has just begun would cut the others short.
         curves = [run.curve for run in own if run.marks] or [run.curve for run in own]
         if not curves:
@@ -62,13 +62,13 @@ def learning_chart(result: CompareResult, by: str) -> Lines | None:
         first = max(curve[0].tokens for curve in curves)
         grid = [last * FACTOR**-n for n in reversed(range(NUM_POINTS))]
         grid = [tokens for tokens in grid if tokens >= first * 0.999]
-        price = 1e-6 if by == "tokens" else cell.cpu_per_token or 0.0
+        price = 1e-6 if by == "tokens" else variant.cpu_per_token or 0.0
         series.append(
             Series(
-                label=label(cell, result),
+                label=label(variant, result),
                 x=[tokens * price for tokens in grid],
                 y=[perplexity_of(mean_loss_at(curves, tokens)) for tokens in grid],
-                style=styles(result)[cell.name],
+                style=styles(result)[variant.name],
             )
         )
     if not series:
@@ -82,18 +82,18 @@ def learning_chart(result: CompareResult, by: str) -> Lines | None:
 
 
 def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
-    """Loss on valid against ε-effective rank, a point for each cell."""
+    """Loss on valid against ε-effective rank, a point for each variant."""
     rows = {row.name: row for row in regime.rows}
     look = styles(result)
     series = tuple(
         Series(
-            label=label(cell, result),
+            label=label(variant, result),
             x=[rank],
-            y=[perplexity_of(rows[cell.name].valid_loss)],
-            style=look[cell.name],
+            y=[perplexity_of(rows[variant.name].valid_loss)],
+            style=look[variant.name],
         )
-        for cell in result.cells
-        if cell.name in rows and (rank := cell.analysis.get("effective_rank_1e-3"))
+        for variant in result.variants
+        if variant.name in rows and (rank := variant.analysis.get("effective_rank_1e-3"))
     )
     if len(series) < 2:
         return None
@@ -107,10 +107,10 @@ def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
 def cost_chart(result: CompareResult) -> Lines | None:
     """What each head wins at equal tokens against its time, and what would pay for that time."""
     regime = next((one for one in result.regimes if one.name == "tokens"), None)
-    control = next((cell for cell in result.cells if cell.role == "control"), None)
+    control = next((variant for variant in result.variants if variant.role == "control"), None)
     if regime is None or control is None or not result.costs:
         return None
-    curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    curves = [run.curve for run in result.runs if run.variant == control.name and run.curve]
     ratios = [cost.ratio for cost in result.costs]
     low, high = min(0.7, *ratios), max(1.5, *ratios)
     grid = [low * (high / low) ** (n / 20) for n in range(21)]

@@ -10,12 +10,12 @@ from highrank.build import build_head
 from highrank.data.corpus import CorpusLike
 from highrank.environment import environment
 from highrank.studies.compare import answer as sentences
-from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.plan import Plan, plan_to_json
 from highrank.studies.compare.record import RunRecord, read_runs
-from highrank.studies.compare.result import CellResult, CompareResult
+from highrank.studies.compare.result import CompareResult, VariantResult
 from highrank.studies.compare.source import floor_of, open_source
 from highrank.studies.compare.summary import summarise_costs, summarise_regime
+from highrank.studies.compare.variant import Variant
 
 
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
@@ -39,7 +39,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         recommendation=sentences.recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
-        cells=tuple(_cell_result(cell, corpus, runs) for cell in plan.cells),
+        variants=tuple(_variant_result(variant, corpus, runs) for variant in plan.variants),
         regimes=regimes,
         costs=costs,
         runs=runs,
@@ -49,28 +49,30 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     )
 
 
-def _cell_result(cell: Cell, corpus: CorpusLike, runs: Sequence[RunRecord]) -> CellResult:
-    own = [run for run in runs if run.cell == cell.name]
+def _variant_result(
+    variant: Variant, corpus: CorpusLike, runs: Sequence[RunRecord]
+) -> VariantResult:
+    own = [run for run in runs if run.variant == variant.name]
     begun = [run for run in own if run.tokens]
     keys = sorted({key for run in own for key in run.analysis})
-    return CellResult(
-        name=cell.name,
-        label=cell.label,
-        description=sentences.description(cell),
-        spec=cell.spec,
-        role=cell.role,
-        embedding_size=cell.embedding_size,
-        context_size=cell.context_size,
-        num_components=cell.num_components,
-        hidden_sizes=cell.config.model.hidden_sizes,
-        num_parameters=cell.num_parameters,
+    return VariantResult(
+        name=variant.name,
+        label=variant.label,
+        description=sentences.description(variant),
+        spec=variant.spec,
+        role=variant.role,
+        embedding_size=variant.embedding_size,
+        context_size=variant.context_size,
+        num_components=variant.num_components,
+        hidden_sizes=variant.config.model.hidden_sizes,
+        num_parameters=variant.num_parameters,
         cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
         if begun
         else None,
         num_disturbed=sum(run.is_disturbed for run in own),
         num_diverged=sum(run.state == "diverged" for run in own),
         num_finished=sum(run.state == "finished" for run in own),
-        rank_bound=_rank_bound(cell, len(corpus.vocabulary)),
+        rank_bound=_rank_bound(variant, len(corpus.vocabulary)),
         analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
     )
 
@@ -80,6 +82,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _rank_bound(cell: Cell, vocab_size: int) -> int | None:
+def _rank_bound(variant: Variant, vocab_size: int) -> int | None:
     with torch.device("meta"):
-        return build_head(cell.config, vocab_size).rank_bound
+        return build_head(variant.config, vocab_size).rank_bound

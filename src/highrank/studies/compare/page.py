@@ -14,12 +14,12 @@ from highrank.studies.compare.record import Mark
 from highrank.studies.compare.result import CompareResult, Regime
 from highrank.studies.compare.sweeps import sweep_charts
 from highrank.studies.compare.table import (
-    cell_rows,
     cost_rows,
     notes,
     perplexity,
     regime_note,
     relative,
+    variant_rows,
 )
 
 SIZE = (7.0, 4.4)
@@ -48,7 +48,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         environment=environment_text(result.environment),
         notes=notes(result),
         regimes=[_regime(regime) for regime in result.regimes],
-        cells=_table(CELL_TITLES, cell_rows(result), 2) if main is not None else None,
+        variants=_table(VARIANT_TITLES, variant_rows(result), 2) if main is not None else None,
         costs=_table(COST_TITLES, cost_rows(result), 2) if result.costs else None,
         learning=_figures(*(learning_chart(result, by) for by in ("tokens", "seconds"))),
         sweeps=[(SWEEPS[by], _sweep(charts)) for by, charts in sweeps.items() if charts],
@@ -57,7 +57,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
     )
 
 
-CELL_TITLES = (
+VARIANT_TITLES = (
     "Head",
     "d",
     "Layers",
@@ -153,15 +153,21 @@ def compare_picture(result: CompareResult, path: Path) -> None:
 def compare_csv(result: CompareResult) -> str:
     """A line for every run and regime; a run that was not measured has one, too."""
     text = io.StringIO()
-    names = ("cell", "label", "kind", "K", "d", "D", "parameters", "seed", "state", "disturbed")
+    names = ("variant", "label", "kind", "K", "d", "D", "parameters", "seed", "state", "disturbed")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*names, "regime", *MARK_FIELDS, "rank_1e-3", "specialisation"))
-    cells = {cell.name: cell for cell in result.cells}
+    variants = {variant.name: variant for variant in result.variants}
     for run in result.runs:
-        cell = cells[run.cell]
+        variant = variants[run.variant]
         first = (
-            *(cell.name, cell.label, cell.spec, cell.num_components, cell.embedding_size),
-            *(cell.context_size, cell.num_parameters, run.seed, run.state, run.is_disturbed),
+            *(
+                variant.name,
+                variant.label,
+                variant.spec,
+                variant.num_components,
+                variant.embedding_size,
+            ),
+            *(variant.context_size, variant.num_parameters, run.seed, run.state, run.is_disturbed),
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]
         marks: dict[str, Mark | None] = {**run.marks}

@@ -1,4 +1,4 @@
-"""A comparison before it runs: its cells, how long each trains, and `plan.json`."""
+"""A comparison before it runs: its variants, how long each trains, and `plan.json`."""
 
 import json
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from typing import Any
 
 from highrank.files import from_json, read_json, write_atomically
 from highrank.run import config_from_json, config_to_json
-from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.speed import Speed
+from highrank.studies.compare.variant import Variant
 
-PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 1
+PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
 REGIMES = ("parameters", "context", "time", "tokens")
 # Of a run's validations: each has √2 times the tokens of the one before it.
 NUM_POINTS = 10
 # What is left for starting, saving and a machine that is slower than it was.
 RESERVE = 0.12
-# The slowest cell reaches equal tokens before equal time is over.
+# The slowest variant reaches equal tokens before equal time is over.
 MARGIN = 0.9
 # With fewer steps nothing has been learned.
 FEWEST_STEPS = 150
@@ -30,9 +30,9 @@ class Plan:
     corpus: str
     """As `highrank.studies.compare.source.open_source` takes it."""
     max_tokens: int | None
-    cells: tuple[Cell, ...]
+    variants: tuple[Variant, ...]
     speeds: tuple[Speed, ...]
-    """Of each cell."""
+    """Of each variant."""
     seeds: tuple[int, ...]
     equal: tuple[str, ...]
     num_tokens: int
@@ -57,18 +57,18 @@ class Plan:
     @property
     def controls(self) -> dict[int, int]:
         """The control's index for each d."""
-        return {c.embedding_size: i for i, c in enumerate(self.cells) if c.is_control}
+        return {c.embedding_size: i for i, c in enumerate(self.variants) if c.is_control}
 
     def run_folder(self, folder: Path, index: int, seed: int) -> Path:
-        return folder / f"{self.cells[index].name}-seed{seed}"
+        return folder / f"{self.variants[index].name}-seed{seed}"
 
     def cpu_of(self, index: int) -> float:
-        """CPU seconds that a run of this cell trains for, as far as one knows."""
+        """CPU seconds that a run of this variant trains for, as far as one knows."""
         tokens = self.num_tokens * self.speeds[index].cpu
         return max(tokens, self.cpu_seconds or 0.0)
 
     def seconds_of(self, index: int) -> float:
-        """Seconds of a run of this cell, with its validations and tests."""
+        """Seconds of a run of this variant, with its validations and tests."""
         speed = self.speeds[index]
         train = self.cpu_of(index) * speed.wall / speed.cpu
         return train + speed.fixed(len(self.regimes), NUM_POINTS)
@@ -76,7 +76,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """About how long the comparison takes."""
-        each = sum(self.seconds_of(index) for index in range(len(self.cells)))
+        each = sum(self.seconds_of(index) for index in range(len(self.variants)))
         return each * len(self.seeds) / self.jobs / (1 - RESERVE)
 
 
@@ -110,20 +110,20 @@ def _filled(plan: Plan, budget: float) -> Plan | None:
 
 
 def _too_small(plan: Plan, budget: float, fewest_tokens: int) -> str:
-    """Which cells to drop, or what budget there must be."""
-    order = sorted(range(len(plan.cells)), key=lambda i: plan.speeds[i].wall)
+    """Which variants to drop, or what budget there must be."""
+    order = sorted(range(len(plan.variants)), key=lambda i: plan.speeds[i].wall)
     needed = budget
     while (found := _filled(plan, needed)) is None or found.num_tokens < fewest_tokens:
         needed *= 1.1
     text = (
-        f"the budget must be at least {needed / 60:.1f}m for {len(plan.cells)} cells of "
+        f"the budget must be at least {needed / 60:.1f}m for {len(plan.variants)} variants of "
         f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m"
     )
-    kept = [i for i in order if not plan.cells[i].is_control]
+    kept = [i for i in order if not plan.variants[i].is_control]
     dropped: list[str] = []
     while kept:
-        dropped.append(plan.cells[kept.pop()].label)
-        some = _only(plan, [i for i, c in enumerate(plan.cells) if c.is_control or i in kept])
+        dropped.append(plan.variants[kept.pop()].label)
+        some = _only(plan, [i for i, c in enumerate(plan.variants) if c.is_control or i in kept])
         found = _filled(some, budget)
         if kept and found is not None and found.num_tokens >= fewest_tokens:
             return f"{text}: or drop {'; '.join(dropped)}; or take fewer --seeds"
@@ -133,7 +133,7 @@ def _too_small(plan: Plan, budget: float, fewest_tokens: int) -> str:
 def _only(plan: Plan, indices: Sequence[int]) -> Plan:
     return replace(
         plan,
-        cells=tuple(plan.cells[i] for i in indices),
+        variants=tuple(plan.variants[i] for i in indices),
         speeds=tuple(plan.speeds[i] for i in indices),
     )
 
@@ -145,8 +145,8 @@ def write_plan(plan: Plan, folder: Path) -> None:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    cells = [asdict(c) | {"config": config_to_json(c.config)} for c in plan.cells]
-    return asdict(plan) | {"cells": cells}
+    variants = [asdict(c) | {"config": config_to_json(c.config)} for c in plan.variants]
+    return asdict(plan) | {"variants": variants}
 
 
 def read_plan(folder: Path) -> Plan:
@@ -159,11 +159,11 @@ def read_plan(folder: Path) -> Plan:
     try:
         if content.pop("format") != FORMAT or content.pop("version") != VERSION:
             raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
-        cells = [
-            Cell(**{**cell, "config": config_from_json(cell["config"])})
-            for cell in content.pop("cells")
+        variants = [
+            Variant(**{**variant, "config": config_from_json(variant["config"])})
+            for variant in content.pop("variants")
         ]
         # What is left is plain.
-        return replace(from_json(Plan, content | {"cells": []}), cells=tuple(cells))
+        return replace(from_json(Plan, content | {"variants": []}), variants=tuple(variants))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} must be the plan of a comparison: {error}") from None

@@ -1,4 +1,4 @@
-"""Comparisons with a name, and the network and recipe that all cells of a comparison share.
+"""Comparisons with a name, and the network and recipe that all variants of a comparison share.
 
 The rate is constant and the weights are averaged (Shamir and Zhang, 2013), so that a run may be
 measured whenever its tokens or its time are those of the others.
@@ -92,7 +92,7 @@ def paper_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) -> 
 
 
 def base_config(comparison: Comparison, num_train: int) -> RunConfig:
-    """What every cell begins with; its head and its sizes are replaced."""
+    """What every variant begins with; its head and its sizes are replaced."""
     make = small_config
     if comparison.is_paper_size:
         make = paper_config

@@ -1,4 +1,4 @@
-"""What a user asks, and the plan that answers it: cells of equal size, within a budget."""
+"""What a user asks, and the plan that answers it: variants of equal size, within a budget."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ import numpy as np
 
 from highrank.build import check_config, check_size
 from highrank.config import RunConfig
-from highrank.studies.compare.cell import make_cells
 from highrank.studies.compare.plan import FEWEST_STEPS, REGIMES, Plan, divided
 from highrank.studies.compare.source import open_source
 from highrank.studies.compare.speed import measure_speed
+from highrank.studies.compare.variant import make_variants
 
 OnProgress = Callable[[float, str], None]
 
@@ -53,12 +53,12 @@ class Question:
 
 
 def make_plan(question: Question, on_progress: OnProgress | None = None) -> Plan:
-    """Cells of equal size, each one's speed, and the budget divided among them."""
+    """Variants of equal size, each one's speed, and the budget divided among them."""
     question.check()
     corpus = open_source(question.corpus, question.max_tokens)
     train = corpus.split("train")
     counts = np.bincount(train, minlength=len(corpus.vocabulary)).tolist()
-    cells = make_cells(
+    variants = make_variants(
         question.base,
         question.heads,
         question.components,
@@ -68,25 +68,25 @@ def make_plan(question: Question, on_progress: OnProgress | None = None) -> Plan
         is_equal="parameters" in question.equal,
     )
     speeds = []
-    for index, cell in enumerate(cells):
+    for index, variant in enumerate(variants):
         if on_progress is not None:
-            on_progress(index / len(cells), cell.label)
-        check_config(cell.config, len(train), len(corpus.split("valid")))
-        check_size(cell.config, len(corpus.vocabulary))
+            on_progress(index / len(variants), variant.label)
+        check_config(variant.config, len(train), len(corpus.split("valid")))
+        check_size(variant.config, len(corpus.vocabulary))
         speeds.append(
             measure_speed(
-                cell,
+                variant,
                 corpus,
                 counts,
                 test_batch_size=question.test_batch_size,
-                has_cache=question.cache and cell.is_control,
+                has_cache=question.cache and variant.is_control,
                 device=question.device,
             )
         )
     plan = Plan(
         corpus=question.corpus,
         max_tokens=question.max_tokens,
-        cells=cells,
+        variants=variants,
         speeds=tuple(speeds),
         seeds=tuple(range(question.num_seeds)),
         equal=question.equal,

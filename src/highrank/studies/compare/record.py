@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    cell: str
+    variant: str
     seed: int
     state: str
     """"finished", "diverged", "unfinished" or "not begun"."""
@@ -72,9 +72,11 @@ class RunRecord:
 
 
 def read_runs(plan: Plan, folder: Path) -> tuple[RunRecord, ...]:
-    """Of every cell and seed, cells first; disturbed ones are found by comparison with the rest."""
+    """Runs of every variant and seed; disturbed ones are found by comparison with the rest."""
     runs = [
-        _read(plan, folder, index, seed) for index in range(len(plan.cells)) for seed in plan.seeds
+        _read(plan, folder, index, seed)
+        for index in range(len(plan.variants))
+        for seed in plan.seeds
     ]
     begun = [run for run in runs if run.cpu_seconds > 0]
     if not begun:
@@ -105,7 +107,7 @@ def _read(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
     speeds = [line["cpu_seconds"] / line["tokens"] for line in slices if line["cpu_seconds"] > 0]
     diverged = by_event.get("diverged", [])
     return RunRecord(
-        cell=plan.cells[index].name,
+        variant=plan.variants[index].name,
         seed=seed,
         state=_state(by_event),
         note=diverged[0]["reason"] if diverged else "",

@@ -1,4 +1,4 @@
-"""What a comparison has found: cells, differences, the answer. Losses are nats per token."""
+"""What a comparison has found: variants, differences, the answer. Losses are nats per token."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from highrank.studies.compare.record import RunRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell, or the control with a cache, in one regime."""
+    """A variant, or the control with a cache, in one regime."""
 
     name: str
     label: str
@@ -53,27 +53,27 @@ class Regime:
     amount: float
     """Tokens, or CPU seconds."""
     seeds: tuple[int, ...]
-    """Those in which every cell was measured."""
+    """Those in which every variant was measured."""
     rows: tuple[Row, ...]
     degrees: int | None
     """Of freedom, of the error; None with one seed."""
     is_pooled: bool
     error: float | None
-    """Noise: the standard deviation of one run's loss around its cell and its seed, on valid."""
+    """Noise: the standard deviation of one run's loss around its variant and its seed, on valid."""
     detectable: float | None
     """The difference on valid that would be found in 80 % of comparisons."""
     best: str
     """The lowest loss on valid."""
     best_control: str
     contrast: Contrast | None
-    """The best cell that is no control against the best control, corrected for all pairs."""
+    """The best variant that is no control against the best control, corrected for all pairs."""
     smaller: tuple[Smaller, ...] = ()
     """What a larger d alone does, where there are several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a cell's time is, and whether what it wins pays for it."""
+    """What a variant's time is, and whether what it wins pays for it."""
 
     name: str
     label: str
@@ -88,7 +88,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellResult:
+class VariantResult:
     name: str
     label: str
     description: str
@@ -114,7 +114,7 @@ class CellResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    cell: str
+    variant: str
     text: str
     """The head, K and d."""
     description: str
@@ -136,7 +136,7 @@ class CompareResult:
     recommendation: Recommendation | None
     is_complete: bool
     equal: tuple[str, ...]
-    cells: tuple[CellResult, ...]
+    variants: tuple[VariantResult, ...]
     regimes: tuple[Regime, ...]
     costs: tuple[Cost, ...]
     runs: tuple[RunRecord, ...]

@@ -1,4 +1,4 @@
-"""One run of a cell: trained in slices, measured after equal tokens and after equal time.
+"""One run of a variant: trained in slices, measured after equal tokens and after equal time.
 
 Everything that a run has come to is in its `metrics.jsonl`, and the checkpoint has the same lines:
 a comparison that is killed resumes where each run was, and a report needs no model.
@@ -36,7 +36,7 @@ SEARCH_TOKENS = 10_000
 @dataclass(frozen=True, kw_only=True)
 class SliceOutcome:
     index: int
-    """Of the cell."""
+    """Of the variant."""
     seed: int
     state: str
     """"paused", "finished" or "diverged"."""
@@ -45,8 +45,8 @@ class SliceOutcome:
     cpu_seconds: float
 
 
-class CellRun:
-    """A run of a cell, open to be trained."""
+class VariantRun:
+    """A run of a variant, open to be trained."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class CellRun:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.plan, self.index, self.seed = plan, index, seed
-        self.cell = plan.cells[index]
+        self.variant = plan.variants[index]
         self.corpus = open_source(plan.corpus, plan.max_tokens)
         self.run = Run(
-            self.cell.run_config(seed),
+            self.variant.run_config(seed),
             self.corpus,
             plan.run_folder(folder, index, seed),
             device=plan.device,
@@ -148,7 +148,7 @@ class CellRun:
             model = trainer.model
             test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size)
             train = evaluate(model, piece, trainer.config.valid_batch_size)
-            more = self._with_cache(model) if self.plan.cache and self.cell.is_control else {}
+            more = self._with_cache(model) if self.plan.cache and self.variant.is_control else {}
         run.note(
             event="mark",
             regime=regime,

@@ -21,7 +21,7 @@ import torch
 
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.record import RunRecord, read_runs
-from highrank.studies.compare.run import CellRun, SliceOutcome
+from highrank.studies.compare.run import SliceOutcome, VariantRun
 from highrank.training.signals import Stopped, listening, stop
 
 # A run is trained in so many turns, of so many seconds at least.
@@ -37,7 +37,7 @@ class Slice:
     """A turn of a run."""
 
     index: int
-    """Index of the cell."""
+    """Index of the variant."""
     seed: int
     cpu_seconds: float
 
@@ -47,9 +47,9 @@ class Schedule:
 
     def __init__(self, plan: Plan, runs: Sequence[RunRecord]) -> None:
         self.plan = plan
-        index_of = {cell.name: index for index, cell in enumerate(plan.cells)}
+        index_of = {variant.name: index for index, variant in enumerate(plan.variants)}
         self.done = {
-            (index_of[run.cell], run.seed): self._fraction_of(run, index_of[run.cell])
+            (index_of[run.variant], run.seed): self._fraction_of(run, index_of[run.variant])
             for run in runs
         }
 
@@ -98,10 +98,10 @@ def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> No
     for outcome in train_all(plan, folder, schedule):
         schedule.note(outcome)
         if on_progress is not None:
-            cell = plan.cells[outcome.index]
+            variant = plan.variants[outcome.index]
             done = schedule.done[outcome.index, outcome.seed]
             state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
-            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {state}"
+            text = f"seed {outcome.seed}, {variant.label}, d = {variant.embedding_size}: {state}"
             on_progress(schedule.fraction, text)
 
 
@@ -115,7 +115,7 @@ def _train_here(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[SliceO
 
 
 def _train_slice(plan: Plan, folder: Path, task: Slice) -> SliceOutcome:
-    with closing(CellRun(plan, folder, task.index, task.seed)) as run:
+    with closing(VariantRun(plan, folder, task.index, task.seed)) as run:
         return run.advance(task.cpu_seconds)
 
 

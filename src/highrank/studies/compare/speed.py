@@ -1,4 +1,4 @@
-"""How fast a cell trains and is evaluated, measured on a few windows before anything is planned."""
+"""Speed of a variant in training and evaluation, measured on a few windows before the plan."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from highrank.build import build_model
 from highrank.data.batches import Streams
 from highrank.data.corpus import CorpusLike
-from highrank.studies.compare.cell import Cell
+from highrank.studies.compare.variant import Variant
 from highrank.training.budget import seconds_of_test
 from highrank.training.trainer import Trainer
 
@@ -38,7 +38,7 @@ class Speed:
 
 
 def measure_speed(
-    cell: Cell,
+    variant: Variant,
     corpus: CorpusLike,
     token_counts: Sequence[int],
     *,
@@ -52,7 +52,7 @@ def measure_speed(
         has_cache: whether it is also evaluated with a cache.
     """
     torch.manual_seed(0)
-    config, vocab_size = cell.config, len(corpus.vocabulary)
+    config, vocab_size = variant.config, len(corpus.vocabulary)
     model = build_model(config, vocab_size, token_counts=token_counts).to(device)
     trainer = Trainer(
         config, model, Streams(corpus.split("train"), config.batch.batch_size, device)

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from highrank.analysis.contrasts import Contrast, Pair, analyse
-from highrank.studies.compare.cell import Cell
 from highrank.studies.compare.curve import break_even
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.record import Mark, RunRecord
 from highrank.studies.compare.result import Cost, Regime, Row, Smaller
+from highrank.studies.compare.variant import Variant
 
 WITH_CACHE = "control + cache"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A cell, or the control with a cache, with its marks in one regime."""
+    """A variant, or the control with a cache, with its marks in one regime."""
 
-    cell: Cell
+    variant: Variant
     name: str
     label: str
     marks: dict[int, Mark]
@@ -30,7 +30,7 @@ class Measured:
 
     @property
     def is_adaptive(self) -> bool:
-        return self.cell.config.head.kind.startswith("adaptive")
+        return self.variant.config.head.kind.startswith("adaptive")
 
 
 def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regime | None:
@@ -42,11 +42,11 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
         np.array([[getattr(one.marks[seed], name) for seed in seeds] for one in measured])
         for name in ("valid_loss", "test_loss")
     )
-    controls = {one.cell.embedding_size: i for i, one in enumerate(measured) if one.is_control}
+    controls = {one.variant.embedding_size: i for i, one in enumerate(measured) if one.is_control}
     pairs = [
-        (i, controls[one.cell.embedding_size])
+        (i, controls[one.variant.embedding_size])
         for i, one in enumerate(measured)
-        if not one.is_control and one.cell.embedding_size in controls
+        if not one.is_control and one.variant.embedding_size in controls
     ]
     found, on_test = analyse(valid, pairs), analyse(test, pairs)
     singles = _against_singles(valid, measured, pairs)
@@ -79,22 +79,25 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: str) -> Regi
 
 
 def _measured(plan: Plan, runs: Sequence[RunRecord], regime: str) -> list[Measured]:
-    """Cells that did not diverge and have a mark, controls first and the cache behind its own."""
+    """Variants that did not diverge and have a mark; the cache follows its control."""
     found = []
-    for cell in plan.cells:
-        own = [run for run in runs if run.cell == cell.name]
+    for variant in plan.variants:
+        own = [run for run in runs if run.variant == variant.name]
         if any(run.state == "diverged" for run in own):
             continue
         marks = {run.seed: run.marks[regime] for run in own if regime in run.marks}
         cached = {run.seed: run.cache[regime] for run in own if regime in run.cache}
-        kinds = ((cell.name, cell.label, marks), (f"{cell.name}+cache", WITH_CACHE, cached))
+        kinds = (
+            (variant.name, variant.label, marks),
+            (f"{variant.name}+cache", WITH_CACHE, cached),
+        )
         found += [
             Measured(
-                cell=cell,
+                variant=variant,
                 name=name,
                 label=label,
                 marks=some,
-                is_control=cell.is_control and name == cell.name,
+                is_control=variant.is_control and name == variant.name,
             )
             for name, label, some in kinds
             if some
@@ -117,8 +120,8 @@ def _row(one: Measured, valid: NDArray[np.float64], test: NDArray[np.float64]) -
     return Row(
         name=one.name,
         label=one.label,
-        embedding_size=one.cell.embedding_size,
-        num_components=one.cell.num_components,
+        embedding_size=one.variant.embedding_size,
+        num_components=one.variant.num_components,
         num_seeds=len(valid),
         valid_loss=float(valid.mean()),
         valid_deviation=float(valid.std(ddof=1)) if has_spread else None,
@@ -149,14 +152,16 @@ def _against_singles(
     """
     means, found = valid.mean(1), {}
     singles = [
-        i for i, one in enumerate(measured) if one.cell.is_single and one.name == one.cell.name
+        i
+        for i, one in enumerate(measured)
+        if one.variant.is_single and one.name == one.variant.name
     ]
-    mixtures = [i for i, one in enumerate(measured) if one.cell.is_mixture]
+    mixtures = [i for i, one in enumerate(measured) if one.variant.is_mixture]
     family = [
         (i, j)
         for i in mixtures
         for j in singles
-        if measured[i].cell.embedding_size == measured[j].cell.embedding_size
+        if measured[i].variant.embedding_size == measured[j].variant.embedding_size
     ]
     for i in mixtures:
         others = [j for mixture, j in family if mixture == i]
@@ -187,9 +192,9 @@ def _smaller(
 ) -> Iterator[Smaller]:
     """The best control against the best of each smaller d."""
     family = list(combinations(range(len(measured)), 2))
-    size = measured[control].cell.embedding_size
-    for smaller in sorted({one.cell.embedding_size for one in measured}):
-        best = next(i for i in order if measured[i].cell.embedding_size == smaller)
+    size = measured[control].variant.embedding_size
+    for smaller in sorted({one.variant.embedding_size for one in measured}):
+        best = next(i for i in order if measured[i].variant.embedding_size == smaller)
         found = analyse(valid, [(control, best)], family) if smaller < size else None
         if found is not None:
             yield Smaller(
@@ -209,17 +214,17 @@ def summarise_costs(
         return ()
     rows = {row.name: row for row in regime.rows}
     found = []
-    for cell in plan.cells:
-        control = plan.cells[plan.controls[cell.embedding_size]]
-        if cell.is_control or cell.name not in rows or control.name not in rows:
+    for variant in plan.variants:
+        control = plan.variants[plan.controls[variant.embedding_size]]
+        if variant.is_control or variant.name not in rows or control.name not in rows:
             continue
-        one, other = rows[cell.name], rows[control.name]
+        one, other = rows[variant.name], rows[control.name]
         ratio = (one.cpu_seconds / one.tokens) / (other.cpu_seconds / other.tokens)
-        curves = [run.curve for run in runs if run.cell == control.name and run.curve]
+        curves = [run.curve for run in runs if run.variant == control.name and run.curve]
         needed = break_even(curves, regime.amount, ratio)
         found.append(
             Cost(
-                name=cell.name,
+                name=variant.name,
                 label=one.label,
                 ratio=ratio,
                 gain=other.valid_loss - one.valid_loss,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from highrank.report.figure import Axis, Lines, Series
 from highrank.report.theme import Style
 from highrank.studies.compare.charts import COLORS, MARKERS, perplexities, perplexity_of
-from highrank.studies.compare.result import CellResult, CompareResult, Regime, Row
+from highrank.studies.compare.result import CompareResult, Regime, Row, VariantResult
 
 # With fewer different values there is nothing to see.
 FEWEST = {"components": 3, "size": 2}
@@ -15,20 +15,24 @@ TITLES = {"components": "components, K", "size": "d"}
 
 @dataclass(frozen=True)
 class Measure:
-    """What is drawn of each cell besides its loss."""
+    """What is drawn of each variant besides its loss."""
 
     label: str
-    value: Callable[[CellResult, Row], float | None]
+    value: Callable[[VariantResult, Row], float | None]
 
 
 MEASURES = (
-    Measure("gap: valid − train, nats", lambda cell, row: row.gap),
-    Measure("effective rank, ε = 10⁻³", lambda cell, row: cell.analysis.get("effective_rank_1e-3")),
+    Measure("gap: valid − train, nats", lambda variant, row: row.gap),
+    Measure(
+        "effective rank, ε = 10⁻³", lambda variant, row: variant.analysis.get("effective_rank_1e-3")
+    ),
     Measure(
         "CPU ms per token",
-        lambda cell, row: None if cell.cpu_per_token is None else cell.cpu_per_token * 1e3,
+        lambda variant, row: None if variant.cpu_per_token is None else variant.cpu_per_token * 1e3,
     ),
-    Measure("I(component; token), nats", lambda cell, row: cell.analysis.get("specialisation")),
+    Measure(
+        "I(component; token), nats", lambda variant, row: variant.analysis.get("specialisation")
+    ),
 )
 
 
@@ -50,27 +54,35 @@ def sweep_charts(result: CompareResult, regime: Regime, by: str) -> list[Lines]:
     return charts
 
 
-def _groups(result: CompareResult, rows: dict[str, Row], by: str) -> dict[str, list[CellResult]]:
-    """Cells that differ in K, or in d, alone; a control is the K = 1 of every head of its d."""
-    cells = [cell for cell in result.cells if cell.name in rows and cell.role != "other context"]
-    controls = {cell.embedding_size: cell for cell in cells if cell.role == "control"}
-    groups: dict[str, list[CellResult]] = {}
-    for cell in cells:
+def _groups(result: CompareResult, rows: dict[str, Row], by: str) -> dict[str, list[VariantResult]]:
+    """Variants that differ in K, or in d, alone; a control is the K = 1 of every head of its d."""
+    variants = [
+        variant
+        for variant in result.variants
+        if variant.name in rows and variant.role != "other context"
+    ]
+    controls = {
+        variant.embedding_size: variant for variant in variants if variant.role == "control"
+    }
+    groups: dict[str, list[VariantResult]] = {}
+    for variant in variants:
         if by == "size":
-            groups.setdefault(cell.label, []).append(cell)
-        elif cell.role != "control" and cell.embedding_size in controls:
-            name = cell.label.replace(f", K = {cell.num_components}", "")
-            name = f"{name}, d = {cell.embedding_size}"
-            groups.setdefault(name, [controls[cell.embedding_size]]).append(cell)
-    found = {name: sorted(some, key=lambda cell: _x(cell, by)) for name, some in groups.items()}
-    counts = {name: len({_x(cell, by) for cell in some}) for name, some in found.items()}
+            groups.setdefault(variant.label, []).append(variant)
+        elif variant.role != "control" and variant.embedding_size in controls:
+            name = variant.label.replace(f", K = {variant.num_components}", "")
+            name = f"{name}, d = {variant.embedding_size}"
+            groups.setdefault(name, [controls[variant.embedding_size]]).append(variant)
+    found = {
+        name: sorted(some, key=lambda variant: _x(variant, by)) for name, some in groups.items()
+    }
+    counts = {name: len({_x(variant, by) for variant in some}) for name, some in found.items()}
     if max(counts.values(), default=0) < FEWEST[by]:
         return {}
     return {name: some for name, some in found.items() if counts[name] > 1}
 
 
-def _x(cell: CellResult, by: str) -> int:
-    return cell.num_components if by == "components" else cell.embedding_size
+def _x(variant: VariantResult, by: str) -> int:
+    return variant.num_components if by == "components" else variant.embedding_size
 
 
 def _axis(lines: Sequence[Series], by: str) -> Axis:
@@ -82,14 +94,14 @@ def _style(count: int) -> Style:
     return Style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)])
 
 
-def _loss_chart(groups: dict[str, list[CellResult]], rows: dict[str, Row], by: str) -> Lines:
+def _loss_chart(groups: dict[str, list[VariantResult]], rows: dict[str, Row], by: str) -> Lines:
     lines = tuple(
         Series(
             label=name,
-            x=[_x(cell, by) for cell in some],
-            y=[perplexity_of(rows[cell.name].valid_loss) for cell in some],
+            x=[_x(variant, by) for variant in some],
+            y=[perplexity_of(rows[variant.name].valid_loss) for variant in some],
             style=_style(count),
-            intervals=[_interval(rows[cell.name]) for cell in some],
+            intervals=[_interval(rows[variant.name]) for variant in some],
         )
         for count, (name, some) in enumerate(groups.items())
     )
@@ -108,11 +120,11 @@ def _interval(row: Row) -> tuple[float, float]:
 
 
 def _measured(
-    measure: Measure, groups: dict[str, list[CellResult]], rows: dict[str, Row], by: str
+    measure: Measure, groups: dict[str, list[VariantResult]], rows: dict[str, Row], by: str
 ) -> Iterator[Series]:
-    """A line for each head; cells without this measure are left out."""
+    """A line for each head; variants without this measure are left out."""
     for count, (name, some) in enumerate(groups.items()):
-        pairs = [(_x(cell, by), measure.value(cell, rows[cell.name])) for cell in some]
+        pairs = [(_x(variant, by), measure.value(variant, rows[variant.name])) for variant in some]
         known = [(x, y) for x, y in pairs if y is not None]
         if known:
             yield Series(

@@ -20,16 +20,16 @@ VERDICTS = {"better": "better", "worse": "worse", "no difference seen": "none se
 
 
 def plan_table(plan: Plan) -> RenderableType:
-    """The cells, how fast they are, and how long everything takes."""
+    """The variants, how fast they are, and how long everything takes."""
     titles = ("D", "layers", "parameters", "tokens/CPU s", "CPU s", "minutes")
-    table = make_table(("cell", "d"), titles, title="The plan")
-    for index, (cell, speed) in enumerate(zip(plan.cells, plan.speeds, strict=True)):
+    table = make_table(("variant", "d"), titles, title="The plan")
+    for index, (variant, speed) in enumerate(zip(plan.variants, plan.speeds, strict=True)):
         table.add_row(
-            cell.label,
-            str(cell.embedding_size),
-            str(cell.context_size),
-            "-".join(map(str, cell.config.model.hidden_sizes)),
-            f"{cell.num_parameters:,}",
+            variant.label,
+            str(variant.embedding_size),
+            str(variant.context_size),
+            "-".join(map(str, variant.config.model.hidden_sizes)),
+            f"{variant.num_parameters:,}",
             f"{1 / speed.cpu:,.0f}",
             f"{plan.cpu_of(index):,.0f}",
             f"{plan.seconds_of(index) / 60:.1f}",
@@ -37,7 +37,7 @@ def plan_table(plan: Plan) -> RenderableType:
     tokens = f"{plan.num_tokens:,} tokens"
     time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
     text = (
-        f"{len(plan.cells)} cells × {len(plan.seeds)} seeds, to be measured at {tokens}{time} of "
+        f"{len(plan.variants)} variants × {len(plan.seeds)} seeds, measured at {tokens}{time} of "
         f"training each; {plan.jobs} at a time, with a reserve: about {duration(plan.seconds)}. "
         "CPU s and minutes are those of one run."
     )
@@ -55,7 +55,7 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
         yield regime_note(regime)
         yield ""
     if result.regimes:
-        yield _cell_table(result)
+        yield _variant_table(result)
     if result.costs:
         yield _cost_table(result)
     yield from notes(result)
@@ -84,30 +84,32 @@ def _regime_table(regime: Regime) -> Table:
     return table
 
 
-def _cell_table(result: CompareResult) -> Table:
+def _variant_table(result: CompareResult) -> Table:
     titles = ("layers", "parameters", "tokens", "CPU s", "gap", "rank ε=10⁻³", "I(k; token)")
-    table = make_table(("head", "d"), titles, title=f"Cells at {TITLES[result.regimes[-1].name]}")
-    for row in cell_rows(result):
+    table = make_table(
+        ("head", "d"), titles, title=f"Variants at {TITLES[result.regimes[-1].name]}"
+    )
+    for row in variant_rows(result):
         table.add_row(*row)
     return table
 
 
-def cell_rows(result: CompareResult) -> list[tuple[str, ...]]:
+def variant_rows(result: CompareResult) -> list[tuple[str, ...]]:
     """Sizes, and what was measured besides the loss, in the last regime."""
     rows = {row.name: row for row in result.regimes[-1].rows}
     found: list[tuple[str, ...]] = []
-    for cell in result.cells:
-        row, rank = rows.get(cell.name), cell.analysis.get("effective_rank_1e-3")
-        information = cell.analysis.get("specialisation")
+    for variant in result.variants:
+        row, rank = rows.get(variant.name), variant.analysis.get("effective_rank_1e-3")
+        information = variant.analysis.get("specialisation")
         measured = ("–", "–", "–")
         if row is not None:
             measured = (f"{row.tokens:,.0f}", f"{row.cpu_seconds:,.0f}", f"{row.gap:.2f}")
         found.append(
             (
-                cell.label,
-                str(cell.embedding_size),
-                "-".join(map(str, cell.hidden_sizes)),
-                f"{cell.num_parameters:,}",
+                variant.label,
+                str(variant.embedding_size),
+                "-".join(map(str, variant.hidden_sizes)),
+                f"{variant.num_parameters:,}",
                 *measured,
                 "–" if rank is None else f"{rank:.0f}",
                 "–" if information is None else f"{information:.2f}",
@@ -135,7 +137,7 @@ def regime_note(regime: Regime) -> str:
     """What the intervals are, and what they could have found."""
     if regime.error is None or regime.detectable is None:
         return "One seed: no interval, and no winner."
-    correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of cells differ"
+    correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of variants differ"
     return (
         f"Mean ± standard deviation over {len(regime.seeds)} seeds. Intervals: 95 %, paired by "
         f"seed, {regime.degrees} degrees of freedom, corrected for the number of heads "
@@ -172,13 +174,13 @@ def cost_rows(result: CompareResult) -> list[tuple[str, ...]]:
 def notes(result: CompareResult) -> list[str]:
     """What a reader must know of single runs."""
     found = []
-    for cell in result.cells:
-        where = f"{cell.label} (d = {cell.embedding_size})"
-        if cell.num_diverged:
-            found.append(f"Diverged: {cell.num_diverged} runs of {where}; it is left out.")
-        if cell.num_disturbed:
+    for variant in result.variants:
+        where = f"{variant.label} (d = {variant.embedding_size})"
+        if variant.num_diverged:
+            found.append(f"Diverged: {variant.num_diverged} runs of {where}; it is left out.")
+        if variant.num_disturbed:
             found.append(
-                f"Disturbed: {cell.num_disturbed} runs of {where} waited for the processor, or "
+                f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
                 "changed their speed, more than the others: do not trust their time."
             )
     found += [*_length(result), *_load(result)]
@@ -190,10 +192,10 @@ def notes(result: CompareResult) -> list[str]:
 def _length(result: CompareResult) -> Iterator[str]:
     """How far the runs are from their end."""
     regime = next((one for one in result.regimes if one.name == "tokens"), None)
-    control = next((cell for cell in result.cells if cell.role == "control"), None)
+    control = next((variant for variant in result.variants if variant.role == "control"), None)
     if regime is None or control is None:
         return
-    curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    curves = [run.curve for run in result.runs if run.variant == control.name and run.curve]
     if not curves:
         return
     more = break_even(curves, regime.amount, 2.0)

@@ -1,4 +1,4 @@
-"""Cells: what --heads may say, equal parameters, equal contexts, the control."""
+"""Variants: what --heads may say, equal parameters, equal contexts, the control."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 from highrank.build import build_model
 from highrank.config import ModelConfig
 from highrank.heads import HEADS
-from highrank.studies.compare.cell import TOLERANCE, make_cells, parse_spec
+from highrank.studies.compare.variant import TOLERANCE, make_variants, parse_spec
 
 COUNTS = [2_000 - token for token in range(2_000)]
 
@@ -18,7 +18,7 @@ def large(base):
     """Sizes as in practice: V = 2,000."""
 
     def make(*specs, components=(3,), sizes=(32,), is_equal=True):
-        return make_cells(base, specs, components, sizes, 2_000, COUNTS, is_equal=is_equal)
+        return make_variants(base, specs, components, sizes, 2_000, COUNTS, is_equal=is_equal)
 
     return make
 
@@ -27,21 +27,21 @@ def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(large):
     heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "pointer", "adaptive-pointer")
     found = large(*heads, "tied-softmax", "repeat", components=(2, 8))
     wanted = found[0].num_parameters
-    for cell in found:
+    for variant in found:
         with torch.device("meta"):
-            model = build_model(cell.config, 2_000, token_counts=COUNTS)
-        assert cell.num_parameters == sum(p.numel() for p in model.parameters())
-        assert abs(cell.num_parameters - wanted) <= TOLERANCE * wanted
+            model = build_model(variant.config, 2_000, token_counts=COUNTS)
+        assert variant.num_parameters == sum(p.numel() for p in model.parameters())
+        assert abs(variant.num_parameters - wanted) <= TOLERANCE * wanted
         assert model.backbone.embedding.weight.shape == (2_000, 32)
-        assert cell.embedding_size == cell.config.model.embedding_size == 32
-        is_tied = cell.spec == "tied-softmax"
-        assert cell.context_size == (32 if is_tied else 16)
-        assert (cell.role == "other context") == is_tied
-    assert len({cell.config.model.hidden_sizes[0] for cell in found}) > 3
+        assert variant.embedding_size == variant.config.model.embedding_size == 32
+        is_tied = variant.spec == "tied-softmax"
+        assert variant.context_size == (32 if is_tied else 16)
+        assert (variant.role == "other context") == is_tied
+    assert len({variant.config.model.hidden_sizes[0] for variant in found}) > 3
 
 
-def test_the_control_is_the_mixture_with_one_component(cells):
-    control, mos = cells("mos", "softmax", "moc:1", components=(1, 3), is_equal=False)
+def test_the_control_is_the_mixture_with_one_component(variants):
+    control, mos = variants("mos", "softmax", "moc:1", components=(1, 3), is_equal=False)
     assert control.is_control and control.config.head.options == {"embedding_size": 4}
     with torch.random.fork_rng():
         model = build_model(control.config, 20)
@@ -57,23 +57,23 @@ def test_every_d_has_its_control_and_all_have_equal_parameters(large):
         (32, True),
         (32, False),
     ]
-    sizes = [cell.num_parameters for cell in found]
+    sizes = [variant.num_parameters for variant in found]
     assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
     assert found[0].config.model.hidden_sizes[0] > found[2].config.model.hidden_sizes[0] == 24
 
 
-def test_without_equal_parameters_the_layers_stay(cells):
-    found = cells("mos", is_equal=False)
-    assert {cell.config.model.hidden_sizes for cell in found} == {(24, 16)}
+def test_without_equal_parameters_the_layers_stay(variants):
+    found = variants("mos", is_equal=False)
+    assert {variant.config.model.hidden_sizes for variant in found} == {(24, 16)}
     assert found[1].num_parameters > found[0].num_parameters
 
 
-def test_a_head_that_is_too_large_is_named(cells, base):
+def test_a_head_that_is_too_large_is_named(variants, base):
     with pytest.raises(ValueError, match="mos must fit into .* parameters within 1 %, got"):
-        cells("mos", components=(500,))
+        variants("mos", components=(500,))
     one = replace(base, model=ModelConfig(hidden_sizes=(8,)))
     with pytest.raises(ValueError, match="hidden-sizes must be at least two for equal parameters"):
-        make_cells(one, ("mos",), (2,), (4,), 20, [1] * 20, is_equal=True)
+        make_variants(one, ("mos",), (2,), (4,), 20, [1] * 20, is_equal=True)
 
 
 def test_heads_are_read_with_components_and_options():
@@ -101,9 +101,9 @@ def test_what_is_no_head_is_refused(text, message):
         parse_spec(text)
 
 
-def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(cells):
+def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(variants):
     heads = ("mos", "pointer", "pointer:2", "adaptive-softmax")
-    found = cells(*heads, components=(2, 3), is_equal=False)
+    found = variants(*heads, components=(2, 3), is_equal=False)
     assert [c.label for c in found] == [
         "control, K = 1",
         "MoS, K = 2",
@@ -112,24 +112,24 @@ def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(cells):
         "Pointer, K = 2",
         "Adaptive softmax",
     ]
-    assert len({cell.name for cell in found}) == len(found)
+    assert len({variant.name for variant in found}) == len(found)
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_every_head_of_the_list_can_be_compared(kind, cells):
-    found = cells(kind, components=(8,) if kind == "doc" else (2,), is_equal=False)
+def test_every_head_of_the_list_can_be_compared(kind, variants):
+    found = variants(kind, components=(8,) if kind == "doc" else (2,), is_equal=False)
     assert found[-1].config.head.kind == kind
 
 
-def test_a_repeated_control_has_other_seeds(cells):
-    control, again = cells("repeat")
+def test_a_repeated_control_has_other_seeds(variants):
+    control, again = variants("repeat")
     assert control.config == again.config
     assert control.run_config(1).seed == 1 and again.run_config(1).seed == 1_001
 
 
-def test_embeddings_start_in_a_range_that_suits_their_size(cells):
-    found = cells("mos", sizes=(4, 16), is_equal=False)
-    small, large = (cell.config.model for cell in found[::2])
+def test_embeddings_start_in_a_range_that_suits_their_size(variants):
+    found = variants("mos", sizes=(4, 16), is_equal=False)
+    small, large = (variant.config.model for variant in found[::2])
     assert small.embedding_range == pytest.approx(2 * large.embedding_range)
     # Of exact languages with d = 8.
     assert large.embedding_range == pytest.approx(1.5 / 2**0.5)

@@ -1,6 +1,6 @@
-"""What is compared: a head, K and d as a cell, with the network that goes with it.
+"""What is compared: a head, K and d as a variant, with the network that goes with it.
 
-`--heads` takes KIND[:K][,option=value …]. Cells of one d have the same E and, into the output
+`--heads` takes KIND[:K][,option=value …]. Variants of one d have the same E and, into the output
 layer, the same D; with equal parameters the layers before make up for the size of the head.
 D hidden size, E embedding size, K components, V vocabulary.
 """
@@ -43,7 +43,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Variant:
     name: str
     """Unique; its runs' folders have it."""
     label: str
@@ -131,7 +131,7 @@ def has_components(kind: str) -> bool:
     return kind in HEADS and "num_components" in head_arguments(kind)
 
 
-def make_cells(
+def make_variants(
     base: RunConfig,
     specs: Sequence[str],
     components: Sequence[int],
@@ -140,7 +140,7 @@ def make_cells(
     token_counts: Sequence[int],
     *,
     is_equal: bool,
-) -> tuple[Cell, ...]:
+) -> tuple[Variant, ...]:
     """The control of each d, then its heads; the same head is there once.
 
     Args:
@@ -154,14 +154,14 @@ def make_cells(
         if len(base.model.hidden_sizes) < 2:
             raise ValueError("hidden-sizes must be at least two for equal parameters, got one")
         wanted = sizer.count(_control_config(base, max(embedding_sizes)))
-    found: dict[str, Cell] = {}
+    found: dict[str, Variant] = {}
     for size in embedding_sizes:
         for spec, count, config, role in _configs(base, specs, components, size):
             config = config if wanted is None else sizer.resized(config, wanted, spec.text)
             name = _name(spec, count, size)
             found.setdefault(
                 name,
-                Cell(
+                Variant(
                     name=name,
                     label=_label(spec, count, role),
                     spec=spec.text,
