@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
 from highrank.run import load
+from highrank.studies.compare.record import RunState
 from highrank.studies.compare.run import VariantRun, next_point
 from highrank.studies.compare.source import open_source
 from highrank.training.trainer import Diverged, Trainer
@@ -23,16 +24,16 @@ def of(found, event):
 
 
 def finish(plan, folder, index=0, seed=0, seconds=1e9):
-    outcomes = []
-    while not outcomes or outcomes[-1].state == "paused":
-        outcomes.append(VariantRun(plan, folder, index, seed).advance(seconds))
-    return outcomes
+    """Train in slices of so many seconds; returns the state after each."""
+    states = []
+    while not states or not states[-1].is_final:
+        states.append(VariantRun(plan, folder, index, seed).advance(seconds))
+    return states
 
 
 def test_a_run_is_measured_at_equal_tokens(written, folder):
     plan = written("mos")
-    (outcome,) = finish(plan, folder, 1)
-    assert outcome.state == "finished" and outcome.tokens >= plan.num_tokens
+    assert finish(plan, folder, 1) == [RunState.FINISHED]
     found = lines(plan, folder, 1)
     (mark,) = of(found, "mark")
     assert plan.num_tokens <= mark["tokens"] < plan.num_tokens + 4 * 8
@@ -48,8 +49,7 @@ def test_slices_change_nothing(written, folder):
     plan = written("mos", seeds=(0,))
     whole, parts = folder / "whole", folder / "parts"
     finish(plan, whole)
-    outcomes = finish(plan, parts, seconds=0.005)
-    assert len(outcomes) > 2
+    assert len(finish(plan, parts, seconds=0.005)) > 2
     for name in ("epoch", "mark", "analysis"):
         one, other = (of(lines(plan, where), name) for where in (whole, parts))
         for line in (*one, *other):
@@ -62,7 +62,7 @@ def test_slices_change_nothing(written, folder):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_variant_of_a_seed_read_the_same_windows(written, folder):
+def test_variants_of_a_seed_read_the_same_windows(written, folder):
     plan = written("mos", "moc")
     counts = []
     for index in range(3):
@@ -79,15 +79,6 @@ def test_equal_time_ends_a_run_that_has_its_tokens(written, folder):
     assert marks[0]["tokens"] < marks[1]["tokens"] and marks[1]["cpu_seconds"] >= 0.2
 
 
-def test_a_finished_run_is_not_trained_again(written, folder):
-    plan = written("mos")
-    finish(plan, folder)
-    before = (plan.run_folder(folder, 0, 0) / "metrics.jsonl").read_text()
-    (again,) = finish(plan, folder)
-    assert again.state == "finished"
-    assert (plan.run_folder(folder, 0, 0) / "metrics.jsonl").read_text() == before
-
-
 def test_a_run_that_diverges_is_noted_and_stays_so(written, folder, monkeypatch):
     plan, step = written("mos"), Trainer.train_window
 
@@ -97,9 +88,9 @@ def test_a_run_that_diverges_is_noted_and_stays_so(written, folder, monkeypatch)
         return step(self, progress)
 
     monkeypatch.setattr(Trainer, "train_window", fail)
-    assert finish(plan, folder)[-1].state == "diverged"
+    assert finish(plan, folder) == [RunState.DIVERGED]
     monkeypatch.undo()
-    assert finish(plan, folder)[-1].state == "diverged"
+    assert finish(plan, folder) == [RunState.DIVERGED]
     (line,) = of(lines(plan, folder), "diverged")
     assert "the run diverged at step 6" in line["reason"] and line["step"] == 5
 

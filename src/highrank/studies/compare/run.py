@@ -5,66 +5,49 @@ a comparison that is killed resumes where each run was, and a report needs no mo
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from highrank.analysis.components import mixture_use
+from highrank.analysis.log_probs import matrix_log_probs
+from highrank.analysis.rank import measure_ranks
+from highrank.analysis.svd import singular_values
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, restored
-from highrank.studies.compare.plan import Plan
-from highrank.studies.compare.rank import effective_ranks
+from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime
+from highrank.studies.compare.record import RunState
 from highrank.studies.compare.source import open_source
-from highrank.training.loop import Progress, Run
+from highrank.training.loop import Run
 from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged
 
 # Validations are at √2, 2, 2√2 … times and fractions of the tokens that are compared.
 FACTOR = 2**0.5
-FIRST_POINT = 10
 # Tokens of valid on which the cache's settings are searched for.
 SEARCH_TOKENS = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceOutcome:
-    index: int
-    """Of the variant."""
-    seed: int
-    state: str
-    """"paused", "finished" or "diverged"."""
-    tokens: int
-    """Of the run so far."""
-    cpu_seconds: float
+# Contexts of valid after which ranks are measured, and how many are read at once.
+NUM_CONTEXTS, WINDOW = 500, 100
+RANKS = ("numerical_rank_float32", "effective_rank_1e-2", "effective_rank_1e-3")
 
 
 class VariantRun:
     """A run of a variant, open to be trained."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        index: int,
-        seed: int,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> None:
-        self.plan, self.index, self.seed = plan, index, seed
-        self.variant = plan.variants[index]
+    def __init__(self, plan: Plan, folder: Path, index: int, seed: int) -> None:
+        self.plan, self.variant = plan, plan.variants[index]
         self.corpus = open_source(plan.corpus, plan.max_tokens)
         self.run = Run(
             self.variant.run_config(seed),
             self.corpus,
             plan.run_folder(folder, index, seed),
             device=plan.device,
-            on_progress=on_progress,
         )
         lines = self.run.log.read()
         self.marks = {line["regime"] for line in lines if line["event"] == "mark"}
@@ -72,7 +55,7 @@ class VariantRun:
         tokens = [line["tokens"] for line in lines if line["event"] == "epoch"]
         self.validated = max(tokens, default=0)
 
-    def advance(self, cpu_seconds: float) -> SliceOutcome:
+    def advance(self, cpu_seconds: float) -> RunState:
         """Train for about so long, and measure what is due. Raises `Stopped` if a signal came."""
         clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
         before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
@@ -87,43 +70,41 @@ class VariantRun:
             self.run.save()
         if self.run.stop_signal is not None:
             raise Stopped(self.run.stop_signal)
-        return SliceOutcome(
-            index=self.index, seed=self.seed, state=state, tokens=tokens, cpu_seconds=cpu
-        )
+        return state
 
     def close(self) -> None:
         """Let go of the run's folder."""
         self.run.close()
 
-    def _advance(self, limit: float) -> str:
+    def _advance(self, limit: float) -> RunState:
         if "diverged" in self.events:
-            return "diverged"
+            return RunState.DIVERGED
         while self._is_training():
             if (due := self._due()) is not None:
                 self._mark(due)
             elif self.run.clock.cpu_seconds >= limit:
-                return "paused"
+                return RunState.UNFINISHED
             else:
                 self.run.go(
                     pause_when=lambda: self._must_pause(limit), validate_when=self._is_point_due
                 )
                 if self.run.stop_signal is not None:
-                    return "paused"
+                    return RunState.UNFINISHED
         if "analysis" not in self.events:
             self._analyse()
-        return "finished"
+        return RunState.FINISHED
 
     def _is_training(self) -> bool:
         return not set(self.plan.regimes) <= self.marks
 
-    def _due(self) -> str | None:
+    def _due(self) -> Regime | None:
         """The regime whose tokens, or whose time, the run has reached."""
         run, plan = self.run, self.plan
-        if "tokens" not in self.marks and run.num_tokens >= plan.num_tokens:
-            return "tokens"
-        if plan.cpu_seconds is None or "time" in self.marks:
+        if Regime.TOKENS not in self.marks and run.num_tokens >= plan.num_tokens:
+            return Regime.TOKENS
+        if plan.cpu_seconds is None or Regime.TIME in self.marks:
             return None
-        return "time" if run.clock.cpu_seconds >= plan.cpu_seconds else None
+        return Regime.TIME if run.clock.cpu_seconds >= plan.cpu_seconds else None
 
     def _must_pause(self, limit: float) -> bool:
         return self._due() is not None or self.run.clock.cpu_seconds >= limit
@@ -135,7 +116,7 @@ class VariantRun:
         self.validated = tokens
         return True
 
-    def _mark(self, regime: str) -> None:
+    def _mark(self, regime: Regime) -> None:
         """Measure the best model so far on test and on as many training tokens as valid has."""
         run = self.run
         if run.validated_step != run.trainer.step:
@@ -198,11 +179,11 @@ class VariantRun:
         self.run.save()
         self.events.add("analysis")
 
-    def _note_divergence(self, error: Diverged) -> str:
+    def _note_divergence(self, error: Diverged) -> RunState:
         run = self.run
         run.note(event="diverged", step=run.trainer.step, tokens=run.num_tokens, reason=str(error))
         run.save()
-        return "diverged"
+        return RunState.DIVERGED
 
 
 def next_point(num_tokens: int, validated: int) -> int:
@@ -212,7 +193,30 @@ def next_point(num_tokens: int, validated: int) -> int:
         num_tokens: where equal tokens are compared, which is one of the points.
         validated: tokens at the last validation.
     """
-    n = -FIRST_POINT
+    n = -NUM_POINTS
     while (point := round(num_tokens * FACTOR**n)) <= validated:
         n += 1
     return point
+
+
+@torch.no_grad()
+def effective_ranks(
+    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = NUM_CONTEXTS
+) -> dict[str, float | None]:
+    """Numerical and ε-effective ranks of log p after the first tokens of a split.
+
+    Args:
+        model: in evaluation mode; its head may look back.
+    """
+    device = next(model.parameters()).device
+    first = torch.from_numpy(tokens[:num_contexts].astype(np.int64))[:, None].to(device)  # (T, 1)
+    state, rows = model.initial_state(1), []
+    for window in first.split(WINDOW):
+        read = model.read(window, state)
+        state = read.state
+        rows.append(model.head.log_prob(read.hidden, **read.past)[:, 0])  # (n, V)
+    matrix = torch.cat(rows).float().cpu()  # (T, V)
+    # A forbidden token has no finite logarithm.
+    matrix = matrix[:, matrix.isfinite().all(0)]
+    found = measure_ranks(singular_values(matrix_log_probs(matrix))[-1])
+    return {"num_contexts": len(matrix)} | {key: found[key] for key in RANKS}

@@ -8,20 +8,22 @@ be measured again.
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import torch
 
-from highrank.studies.compare.plan import Plan
-from highrank.studies.compare.record import RunRecord, read_runs
-from highrank.studies.compare.run import SliceOutcome, VariantRun
+from highrank.data.corpus import OnProgress
+from highrank.environment import check_device, set_threads
+from highrank.studies.compare.plan import Plan, available_cores
+from highrank.studies.compare.record import RunRecord, RunState, read_runs
+from highrank.studies.compare.run import VariantRun
 from highrank.training.signals import Stopped, listening, stop
 
 # A run is trained in so many turns, of so many seconds at least.
@@ -29,10 +31,8 @@ NUM_TURNS, SHORTEST_TURN = 8, 2.0
 # Seconds between two looks at the signals.
 PATIENCE = 0.5
 
-OnProgress = Callable[[float, str], None]
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Slice:
     """A turn of a run."""
 
@@ -40,6 +40,9 @@ class Slice:
     """Index of the variant."""
     seed: int
     cpu_seconds: float
+    """CPU seconds of training: in this turn before it is trained, of the whole run afterwards."""
+    state: RunState = RunState.UNFINISHED
+    """State of the run after the turn."""
 
 
 class Schedule:
@@ -47,20 +50,15 @@ class Schedule:
 
     def __init__(self, plan: Plan, runs: Sequence[RunRecord]) -> None:
         self.plan = plan
+        self.done: dict[tuple[int, int], float] = {}
         index_of = {variant.name: index for index, variant in enumerate(plan.variants)}
-        self.done = {
-            (index_of[run.variant], run.seed): self._fraction_of(run, index_of[run.variant])
-            for run in runs
-        }
+        for run in runs:
+            self.note(Slice(index_of[run.variant], run.seed, run.cpu_seconds, run.state))
 
-    def _fraction_of(self, run: RunRecord, index: int) -> float:
-        if run.state in ("finished", "diverged"):
-            return 1.0
-        return self._progress(index, run.cpu_seconds)
-
-    def _progress(self, index: int, cpu_seconds: float) -> float:
-        """Fraction of a run that has not ended."""
-        return min(0.99, cpu_seconds / max(1e-9, self.plan.cpu_of(index)))
+    def note(self, outcome: Slice) -> None:
+        fraction = outcome.cpu_seconds / max(1e-9, self.plan.cpu_of(outcome.index))
+        done = 1.0 if outcome.state.is_final else min(0.99, fraction)
+        self.done[outcome.index, outcome.seed] = done
 
     @property
     def fraction(self) -> float:
@@ -80,19 +78,14 @@ class Schedule:
             if left:
                 index, _ = min(left, key=self.done.__getitem__)
                 turn = max(SHORTEST_TURN, self.plan.cpu_of(index) / NUM_TURNS)
-                return Slice(index=index, seed=seed, cpu_seconds=turn)
+                return Slice(index, seed, turn)
         return None
-
-    def note(self, outcome: SliceOutcome) -> None:
-        key = outcome.index, outcome.seed
-        if outcome.state in ("finished", "diverged"):
-            self.done[key] = 1.0
-        else:
-            self.done[key] = self._progress(outcome.index, outcome.cpu_seconds)
 
 
 def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> None:
     """Train what is left of a comparison. Raises `Stopped` if a signal stops it."""
+    check_device(plan.device)
+    set_threads(plan.threads)
     schedule = Schedule(plan, read_runs(plan, folder))
     train_all = _train_here if plan.jobs == 1 else _train_in_processes
     for outcome in train_all(plan, folder, schedule):
@@ -100,12 +93,12 @@ def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> No
         if on_progress is not None:
             variant = plan.variants[outcome.index]
             done = schedule.done[outcome.index, outcome.seed]
-            state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
+            state = outcome.state if outcome.state.is_final else f"{done:.0%} of it"
             text = f"seed {outcome.seed}, {variant.label}, d = {variant.embedding_size}: {state}"
             on_progress(schedule.fraction, text)
 
 
-def _train_here(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[SliceOutcome]:
+def _train_here(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[Slice]:
     """One slice after the other."""
     while (task := schedule.next_slice(set())) is not None:
         # A run in training has its own way to stop; what it measures may be cut short.
@@ -114,12 +107,13 @@ def _train_here(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[SliceO
         yield outcome
 
 
-def _train_slice(plan: Plan, folder: Path, task: Slice) -> SliceOutcome:
+def _train_slice(plan: Plan, folder: Path, task: Slice) -> Slice:
     with closing(VariantRun(plan, folder, task.index, task.seed)) as run:
-        return run.advance(task.cpu_seconds)
+        state = run.advance(task.cpu_seconds)
+        return replace(task, cpu_seconds=run.run.clock.cpu_seconds, state=state)
 
 
-def _train_in_processes(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[SliceOutcome]:
+def _train_in_processes(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[Slice]:
     """Slices at the same time, each process on a core of its own."""
     context, is_broken = get_context("spawn"), False
     cores: SimpleQueue[int | None] = context.SimpleQueue()
@@ -151,9 +145,9 @@ def _outcomes(
     folder: Path,
     schedule: Schedule,
     signals: Sequence[int],
-) -> Iterator[SliceOutcome]:
+) -> Iterator[Slice]:
     """Outcomes as they come, until nothing is left and nothing is being trained."""
-    running: dict[Future[SliceOutcome], tuple[int, int]] = {}
+    running: dict[Future[Slice], tuple[int, int]] = {}
     while True:
         if signals:
             _stop_workers()
@@ -192,17 +186,9 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _train_in_worker(plan: Plan, folder: Path, task: Slice) -> SliceOutcome:
+def _train_in_worker(plan: Plan, folder: Path, task: Slice) -> Slice:
     try:
         return _train_slice(plan, folder, task)
     except Stopped:
         # The run is saved. A worker that lived on would keep a broken pool waiting for ever.
         os._exit(1)
-
-
-def available_cores() -> list[int]:
-    """The cores that this process may use; empty where the system does not say."""
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:
-        return []

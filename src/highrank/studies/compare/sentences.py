@@ -1,18 +1,21 @@
-"""What a comparison says, in sentences: the answer, and which head to take."""
+"""Every sentence of a comparison: the answer, which head to take, and notes."""
 
 import inspect
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 
-from highrank.analysis.contrasts import Contrast
+from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
 from highrank.presets.small import small_for
-from highrank.studies.compare.plan import Plan
-from highrank.studies.compare.result import Cost, Recommendation, Regime, Row
+from highrank.studies.compare.plan import Plan, Regime
+from highrank.studies.compare.record import break_even, curves_of
+from highrank.studies.compare.result import CompareResult, Cost, Recommendation, RegimeResult, Row
 from highrank.studies.compare.source import LANGUAGES
-from highrank.studies.compare.variant import Variant, has_components
+from highrank.studies.compare.variant import Role, Variant, has_components
 
-TITLES = {"tokens": "equal tokens", "time": "equal time"}
+# Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
+WORTH_MORE, MUCH_WAITING = 0.05, 1.3
 
 
 def percent(nats: float) -> str:
@@ -20,44 +23,43 @@ def percent(nats: float) -> str:
     return f"{abs(math.expm1(nats)) * 100:.1f} %"
 
 
-def amount_text(regime: Regime) -> str:
-    if regime.name == "tokens":
-        return f"{regime.amount:,.0f} tokens"
-    return f"{regime.amount:,.0f} CPU seconds"
+def amount_text(regime: RegimeResult) -> str:
+    unit = "tokens" if regime.name is Regime.TOKENS else "CPU seconds"
+    return f"{regime.amount:,.0f} {unit}"
 
 
 def interval_text(contrast: Contrast) -> str:
-    """Of the perplexity, relative to the control's: "-3.1 % to +0.4 %"."""
+    """Interval of the perplexity, relative to the control's: "-3.1 % to +0.4 %"."""
     low, high = (math.expm1(value) * 100 for value in (contrast.low, contrast.high))
     return f"{low:+.1f} % to {high:+.1f} %"
 
 
-def main_regime(regimes: Sequence[Regime]) -> Regime | None:
+def main_regime(regimes: Sequence[RegimeResult]) -> RegimeResult | None:
     """Equal time where it was measured."""
     found = {regime.name: regime for regime in regimes}
-    return found.get("time", found.get("tokens"))
+    return found.get(Regime.TIME, found.get(Regime.TOKENS))
 
 
-def answer(plan: Plan, regimes: Sequence[Regime], is_complete: bool, corpus: str) -> str:
+def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpus: str) -> str:
     """The finding in a sentence or two."""
     regime = main_regime(regimes)
     if regime is None:
         return f"Nothing has been measured on {corpus} yet."
     partial = "" if is_complete else "So far: "
     if len(regime.seeds) < 2:
-        best = _row(regime, regime.best)
+        best = regime.row(regime.best)
         return (
             f"{partial}One seed decides nothing: on {corpus}, {best.label} (d = "
-            f"{best.embedding_size}) has the lowest loss at {TITLES[regime.name]}, but seeds "
+            f"{best.embedding_size}) has the lowest loss at equal {regime.name}, but seeds "
             "differ, too. Take --seeds 3 or more."
         )
     parts = [_finding(regime, corpus), *_sizes(regime), _bottleneck(plan, regimes)]
     return partial + " ".join(part for part in parts if part)
 
 
-def _finding(regime: Regime, corpus: str) -> str:
-    where = f"on {corpus} at {TITLES[regime.name]} ({amount_text(regime)})"
-    winner = _winner(regime)
+def _finding(regime: RegimeResult, corpus: str) -> str:
+    where = f"on {corpus} at equal {regime.name} ({amount_text(regime)})"
+    winner, size = _winner(regime), regime.row(regime.best_control).embedding_size
     if winner is not None and winner.valid is not None:
         test = "" if winner.test is None else f"; on test {percent(winner.test.difference)}"
         return (
@@ -65,29 +67,28 @@ def _finding(regime: Regime, corpus: str) -> str:
             f"perplexity on valid is {percent(winner.valid.difference)} lower (95 % interval "
             f"{interval_text(winner.valid)}{test})."
         )
-    assert regime.detectable is not None
-    if regime.contrast is not None and regime.contrast.verdict == "worse":
-        control = _row(regime, regime.best_control)
+    if _is(regime.contrast, Verdict.WORSE):
+        assert regime.contrast is not None
         return (
-            f"One softmax with d = {control.embedding_size} wins {where}: every other head has a "
+            f"One softmax with d = {size} wins {where}: every other head has a "
             f"higher loss, the best of them by {percent(regime.contrast.difference)} of the "
             f"perplexity ({interval_text(regime.contrast)})."
         )
-    finding = "No difference seen {}: no head is better than the control with one component."
-    if any(one.contrast.verdict == "better" for one in regime.smaller):
-        size = _row(regime, regime.best_control).embedding_size
-        finding = f"One softmax with d = {size} is enough {{}}: no head is seen to be better."
+    finding = f"No difference seen {where}: no head is better than the control with one component."
+    if any(_is(one.contrast, Verdict.BETTER) for one in regime.smaller):
+        finding = f"One softmax with d = {size} is enough {where}: no head is seen to be better."
+    assert regime.detectable is not None
     return (
-        f"{finding.format(where)} A difference of {percent(regime.detectable)} in perplexity would "
+        f"{finding} A difference of {percent(regime.detectable)} in perplexity would "
         "have been found with a probability of 80 %."
     )
 
 
-def _sizes(regime: Regime) -> Iterator[str]:
+def _sizes(regime: RegimeResult) -> Iterator[str]:
     """Where a larger d alone beats every head of a smaller one."""
-    control = _row(regime, regime.best_control)
+    control = regime.row(regime.best_control)
     for one in regime.smaller:
-        if one.contrast.verdict == "better":
+        if _is(one.contrast, Verdict.BETTER):
             yield (
                 f"d = {one.embedding_size} is too small here: one softmax with d = "
                 f"{control.embedding_size} beats every head with it, its perplexity is "
@@ -96,44 +97,39 @@ def _sizes(regime: Regime) -> Iterator[str]:
             )
 
 
-def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
+def _bottleneck(plan: Plan, regimes: Sequence[RegimeResult]) -> str:
     """Whether mixtures, which have no bound of rank, win for each token."""
-    regime = next((one for one in regimes if one.name == "tokens"), None)
+    regime = next((one for one in regimes if one.name is Regime.TOKENS), None)
     mixtures = {variant.name for variant in plan.variants if variant.is_mixture}
-    if regime is None:
+    if regime is None or not any(row.name in mixtures and row.single for row in regime.rows):
         return ""
-    rows = [row for row in regime.rows if row.name in mixtures and row.single is not None]
-    if not rows:
-        return ""
-    better = [row for row in rows if row.single is not None and row.single.verdict == "better"]
-    if not better and any(one.contrast.verdict == "better" for one in regime.smaller):
-        return ""
+    too_small = {o.embedding_size for o in regime.smaller if _is(o.contrast, Verdict.BETTER)}
+    better = [
+        row for row in regime.rows if row.name in mixtures and _is(row.single, Verdict.BETTER)
+    ]
     if not better:
+        findable = ""
+        if regime.detectable is not None:
+            findable = f" (a gain of {percent(regime.detectable)} would have been found)"
+        if too_small:
+            return ""
         return (
-            "At equal tokens no mixture is seen to be better than one softmax"
-            f"{_findable(regime)}: nothing here says that the bottleneck limits this model on this "
-            "text."
+            f"At equal tokens no mixture is seen to be better than one softmax{findable}: nothing "
+            "here says that the bottleneck limits this model on this text."
         )
-    best = min(better, key=lambda row: row.valid_loss)
-    is_beaten = any(
-        one.embedding_size == best.embedding_size and one.contrast.verdict == "better"
-        for one in regime.smaller
-    )
-    if is_beaten or (regime.contrast is not None and regime.contrast.verdict == "worse"):
-        control = _row(regime, regime.best_control)
+    best, control = min(better, key=lambda row: row.valid_loss), regime.row(regime.best_control)
+    if best.embedding_size in too_small or _is(regime.contrast, Verdict.WORSE):
         return (
             f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "
             f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
         )
-    assert best.single is not None
-    control = _row(regime, regime.best_control)
     # Only a larger softmax that was measured, and lost, leaves the bound of rank as the reason.
     is_certain = (
         control.embedding_size > best.embedding_size
         and regime.best == best.name
-        and regime.contrast is not None
-        and regime.contrast.verdict == "better"
+        and _is(regime.contrast, Verdict.BETTER)
     )
+    assert best.single is not None
     text = (
         f"The bottleneck {'matters' if is_certain else 'may matter'} here: at equal tokens "
         f"{best.label} (d = {best.embedding_size}) is {percent(best.single.difference)} better "
@@ -147,27 +143,21 @@ def _bottleneck(plan: Plan, regimes: Sequence[Regime]) -> str:
     )
 
 
-def _findable(regime: Regime) -> str:
-    if regime.detectable is None:
-        return ""
-    return f" (a gain of {percent(regime.detectable)} would have been found)"
+def _is(contrast: Contrast | None, verdict: Verdict) -> bool:
+    return contrast is not None and contrast.verdict is verdict
 
 
-def _winner(regime: Regime) -> Row | None:
+def _winner(regime: RegimeResult) -> Row | None:
     """The best row, if it is better than its control and not worse than the best control."""
-    better = [r for r in regime.rows if r.valid is not None and r.valid.verdict == "better"]
-    if not better:
+    better = [row for row in regime.rows if _is(row.valid, Verdict.BETTER)]
+    best = min(better, key=lambda row: row.valid_loss, default=None)
+    if best is None or best.valid_loss >= regime.row(regime.best_control).valid_loss:
         return None
-    best, control = min(better, key=lambda row: row.valid_loss), _row(regime, regime.best_control)
-    return best if best.valid_loss < control.valid_loss else None
-
-
-def _row(regime: Regime, name: str) -> Row:
-    return next(row for row in regime.rows if row.name == name)
+    return best
 
 
 def recommend(
-    plan: Plan, regimes: Sequence[Regime], costs: Sequence[Cost], num_train: int
+    plan: Plan, regimes: Sequence[RegimeResult], costs: Sequence[Cost], num_train: int
 ) -> Recommendation | None:
     """The head, K and d to take, by the validation loss; None from one seed.
 
@@ -177,54 +167,50 @@ def recommend(
     regime = main_regime(regimes)
     if regime is None or len(regime.seeds) < 2:
         return None
-    winner, control = _winner(regime), _row(regime, regime.best_control)
-    chosen = winner or control
-    name = chosen.name.removesuffix("+cache")
+    winner = _winner(regime)
+    choice = winner or regime.row(regime.best_control)
+    name = choice.name.removesuffix("+cache")
     variant = next(variant for variant in plan.variants if variant.name == name)
-    if winner is None:
+    reason = (
+        f"no head was seen to be better than the control at equal {regime.name}, so the "
+        "simplest is taken"
+    )
+    if winner is not None and winner.valid is not None:
         reason = (
-            f"no head was seen to be better than the control at {TITLES[regime.name]}, so the "
-            "simplest is taken"
-        )
-    else:
-        assert winner.valid is not None
-        reason = (
-            f"at {TITLES[regime.name]} its loss on valid is {-winner.valid.difference:.4f} nats "
+            f"at equal {regime.name} its loss on valid is {-winner.valid.difference:.4f} nats "
             f"below the control's ({interval_text(winner.valid)} in perplexity, "
             f"{len(regime.seeds)} seeds)"
         )
-    others = _indistinguishable(regime, chosen)
-    if others:
+    if others := _indistinguishable(regime, choice):
         reason += f"; as good, as far as one can tell: {', '.join(others)}"
-    cost = next((cost for cost in costs if cost.name == name), None)
-    if cost is not None:
-        reason += f"; a token costs {cost.ratio:.2f} times the control's CPU time"
-    number = "" if "K = " in chosen.label else f", K = {variant.num_components}"
+    if ratio := next((cost.ratio for cost in costs if cost.name == name), None):
+        reason += f"; a token costs {ratio:.2f} times the control's CPU time"
+    number = "" if "K = " in choice.label else f", K = {variant.num_components}"
     return Recommendation(
         variant=name,
-        text=f"{chosen.label}{number}, d = {variant.embedding_size}",
-        description=description(variant),
-        command="" if plan.corpus in LANGUAGES else command(plan, variant, chosen.name, num_train),
+        text=f"{choice.label}{number}, d = {variant.embedding_size}",
+        description=describe(variant),
+        command=_command(plan, variant, choice.name, num_train),
         evidence=reason,
     )
 
 
-def _indistinguishable(regime: Regime, chosen: Row) -> list[str]:
+def _indistinguishable(regime: RegimeResult, choice: Row) -> list[str]:
     """Rows within the noise of the chosen one."""
     if regime.detectable is None:
         return []
     return [
         f"{row.label} (d = {row.embedding_size})"
         for row in regime.rows
-        if row.name != chosen.name
-        and abs(row.valid_loss - chosen.valid_loss) < regime.detectable / 2
+        if row.name != choice.name
+        and abs(row.valid_loss - choice.valid_loss) < regime.detectable / 2
     ]
 
 
-def description(variant: Variant) -> str:
-    """What the head is; as its class says in its first line, unless it is a plain softmax."""
+def describe(variant: Variant) -> str:
+    """The head as its class describes it in its first line, unless it is a plain softmax."""
     if variant.config.head.kind == "softmax":
-        is_tied = variant.role == "other context"
+        is_tied = variant.role is Role.OTHER_CONTEXT
         return (
             f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
         )
@@ -232,11 +218,13 @@ def description(variant: Variant) -> str:
     return text.splitlines()[0] if text else ""
 
 
-def command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
-    """What trains this head with this network in full: annealed, and for as long as `small` is.
+def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
+    """The command that trains this head with this network in full, annealed, as long as `small`.
 
-    With a cache it is the evaluation that makes the row.
+    With a cache it is the evaluation that makes the row. An exact language has no command.
     """
+    if plan.corpus in LANGUAGES:
+        return ""
     model, head = variant.config.model, variant.config.head
     sizes = " ".join(map(str, model.hidden_sizes))
     text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
@@ -247,3 +235,64 @@ def command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     text += f" --model.embedding-size {variant.embedding_size} --model.hidden-sizes {sizes}"
     text += f" --train.epochs {small_for(plan.corpus, num_train).train.epochs}"
     return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"
+
+
+def plan_note(plan: Plan, duration: str) -> str:
+    """What will be measured where, and how long it takes."""
+    time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
+    return (
+        f"{len(plan.variants)} variants × {len(plan.seeds)} seeds, measured at "
+        f"{plan.num_tokens:,} tokens{time} of training each; {plan.jobs} at a time, with a "
+        f"reserve: about {duration}. CPU s and minutes are those of one run."
+    )
+
+
+def regime_note(regime: RegimeResult) -> str:
+    """What the intervals are, and what they could have found."""
+    if regime.error is None or regime.detectable is None:
+        return "One seed: no interval, and no winner."
+    correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of variants differ"
+    return (
+        f"Mean ± standard deviation over {len(regime.seeds)} seeds. Intervals: 95 %, paired by "
+        f"seed, {regime.degrees} degrees of freedom, corrected for the number of heads "
+        f"({correction}). Noise of one run: {percent(regime.error)} of its perplexity. The "
+        f"smallest difference that would be found in 80 % of comparisons: "
+        f"{percent(regime.detectable)}."
+    )
+
+
+def notes(result: CompareResult) -> Iterator[str]:
+    """What a reader must know of single runs, their length and the machine."""
+    for variant in result.variants:
+        where = f"{variant.label} (d = {variant.embedding_size})"
+        if variant.num_diverged:
+            yield f"Diverged: {variant.num_diverged} runs of {where}; it is left out."
+        if variant.num_disturbed:
+            yield (
+                f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
+                "changed their speed, more than the others: do not trust their time."
+            )
+    yield from _length_note(result)
+    waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
+    if waiting and statistics.median(waiting) > MUCH_WAITING:
+        yield (
+            f"The machine was busy: a second of CPU time took {statistics.median(waiting):.1f} "
+            "seconds. When it is quiet, the same budget trains longer."
+        )
+    if not result.is_complete:
+        yield f"Unfinished. Resume with: highrank compare --resume {result.folder}"
+
+
+def _length_note(result: CompareResult) -> Iterator[str]:
+    """How far the runs are from their end."""
+    regime, curves = result.at_equal_tokens, curves_of(result.runs, result.control.name)
+    if regime is None or not curves:
+        return
+    more = break_even(curves, regime.amount, 2.0)
+    if more >= WORTH_MORE:
+        yield (
+            f"At equal tokens each run has read {regime.amount / result.num_train:.2g} times the "
+            f"{result.num_train:,} training tokens. Twice as many would lower the control's "
+            f"perplexity by about {percent(-more)}, and may change the order: give it a larger "
+            "--budget before you rely on it."
+        )

@@ -1,14 +1,16 @@
-"""What heads are compared on: a prepared corpus, the beginning of one, or an exact language."""
+"""Sources of text for a comparison: a prepared corpus, the beginning of one, an exact language."""
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from highrank.data import factorised, senses
-from highrank.data.catalog import find_corpus
-from highrank.data.corpus import CorpusLike
+from highrank.data.catalog import CATALOG, corpus_folder, find_corpus, prepared_folder
+from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.data.prepare import find_or_prepare, prepare_known
 from highrank.data.sampled import sample_corpus
 from highrank.data.vocabulary import Vocabulary
 
@@ -22,11 +24,13 @@ LANGUAGES = {
 }
 SIZES = {"train": 400_000, "valid": 20_000, "test": 40_000}
 NUM_CHAINS = 40
+# The corpus of the catalogue that is prepared without being asked for.
+DEFAULT = "sotu"
 
 
 @dataclass(frozen=True)
 class SlicedCorpus:
-    """The beginning of each split, with the tokens that are in it."""
+    """The beginning of each split, with the vocabulary of the whole."""
 
     vocabulary: Vocabulary
     tokens: dict[str, NDArray[np.integer]]
@@ -47,13 +51,22 @@ def open_source(name: str, max_tokens: int | None = None) -> CorpusLike:
     corpus = find_corpus(name)
     if max_tokens is None or max_tokens >= len(corpus.split("train")):
         return corpus
-    splits = {
-        split: np.array(corpus.split(split)[: max_tokens // (1 if split == "train" else 8)])
-        for split in ("train", "valid", "test")
-    }
+    lengths = {"train": max_tokens, "valid": max_tokens // 8, "test": max_tokens // 8}
+    splits = {split: np.array(corpus.split(split)[:length]) for split, length in lengths.items()}
     return SlicedCorpus(corpus.vocabulary, splits)
 
 
-def floor_of(corpus: CorpusLike) -> float | None:
-    """The loss of an exact language itself on its test tokens, in nats; None for other corpora."""
-    return getattr(corpus, "floor", None)
+def needs_preparation(name: str) -> bool:
+    """Whether it is a text, or the default corpus, that has not been prepared by name."""
+    is_known = name in LANGUAGES or (name in CATALOG and name != DEFAULT)
+    return not is_known and prepared_folder(name) is None
+
+
+def prepare_source(name: str, on_progress: OnProgress) -> str:
+    """Prepare a text, or the default corpus; return the name by which `open_source` finds it."""
+    if name == DEFAULT:
+        prepare_known(name, on_progress=on_progress)
+        return name
+    corpus = find_or_prepare(Path(name), on_progress=on_progress).corpus
+    folder = corpus.path.absolute()
+    return corpus.name if folder == corpus_folder(corpus.name).absolute() else str(folder)

@@ -1,4 +1,4 @@
-"""What is compared: a head, K and d as a variant, with the network that goes with it.
+"""Variants: a head with its K and d, and the network that goes with it.
 
 `--heads` takes KIND[:K][,option=value …]. Variants of one d have the same E and, into the output
 layer, the same D; with equal parameters the layers before make up for the size of the head.
@@ -7,8 +7,9 @@ D hidden size, E embedding size, K components, V vocabulary.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from highrank.build import build_model, checked_options
 from highrank.config import HeadConfig, RunConfig
 from highrank.heads import HEADS, head_arguments, head_class
 from highrank.heads.extra import ExtendedMixture
+from highrank.run import config_from_json
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
-# What a mixture of one component is.
+# Kinds of which the mixture of one component is the control.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 # One softmax, whose log-probabilities have a bounded rank, and nothing else.
 SINGLE = ("softmax", "adaptive-softmax")
@@ -42,6 +44,13 @@ NAMES = {
 }
 
 
+class Role(StrEnum):
+    CONTROL = "control"
+    HEAD = "head"
+    OTHER_CONTEXT = "other context"
+    """A head whose context is not that of the others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     name: str
@@ -49,8 +58,7 @@ class Variant:
     label: str
     spec: str
     """As `--heads` takes it."""
-    role: str
-    """"control", "head", or "other context" for a head whose context is not that of the others."""
+    role: Role
     num_components: int
     """K."""
     embedding_size: int
@@ -61,12 +69,12 @@ class Variant:
 
     @property
     def is_control(self) -> bool:
-        return self.role == "control"
+        return self.role is Role.CONTROL
 
     @property
     def is_single(self) -> bool:
         """Whether it is one softmax, with the context of the others."""
-        return self.config.head.kind in SINGLE and self.role != "other context"
+        return self.config.head.kind in SINGLE and self.role is not Role.OTHER_CONTEXT
 
     @property
     def is_mixture(self) -> bool:
@@ -74,6 +82,10 @@ class Variant:
         kind = self.config.head.kind
         is_extended = issubclass(head_class(kind), ExtendedMixture)
         return self.num_components > 1 and kind != "moc" and not is_extended
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.config.head.kind.startswith("adaptive")
 
     @property
     def context_size(self) -> int:
@@ -85,9 +97,14 @@ class Variant:
         return replace(self.config, seed=seed + shift)
 
 
+def variant_from_json(values: Mapping[str, Any]) -> Variant:
+    config, role = config_from_json(values["config"]), Role(values["role"])
+    return Variant(**{**values, "config": config, "role": role})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One of `--heads`, read."""
+    """One of `--heads`, parsed."""
 
     text: str
     kind: str
@@ -112,7 +129,7 @@ def parse_spec(text: str) -> Spec:
         name, sign, value = one.partition("=")
         if not sign:
             raise ValueError(f"options of heads must be name=value, got {one!r}")
-        options[name.replace("-", "_")] = _value(value)
+        options[name.replace("-", "_")] = _parse_value(value)
     if kind in HEADS:
         checked_options(HeadConfig(kind=kind, options=options))
     elif options:
@@ -120,7 +137,7 @@ def parse_spec(text: str) -> Spec:
     return Spec(text=text, kind=kind, num_components=int(count) if count else None, options=options)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -153,11 +170,12 @@ def make_variants(
     if is_equal:
         if len(base.model.hidden_sizes) < 2:
             raise ValueError("hidden-sizes must be at least two for equal parameters, got one")
-        wanted = sizer.count(_control_config(base, max(embedding_sizes)))
+        wanted = sizer.count(_head_config(base, parse_spec("softmax"), 1, max(embedding_sizes)))
     found: dict[str, Variant] = {}
     for size in embedding_sizes:
         for spec, count, config, role in _configs(base, specs, components, size):
-            config = config if wanted is None else sizer.resized(config, wanted, spec.text)
+            if wanted is not None:
+                config = sizer.resize(config, wanted, spec.text)
             name = _name(spec, count, size)
             found.setdefault(
                 name,
@@ -177,30 +195,27 @@ def make_variants(
 
 def _configs(
     base: RunConfig, specs: Sequence[str], components: Sequence[int], size: int
-) -> list[tuple[Spec, int, RunConfig, str]]:
-    """Each head of one d, the control first."""
-    control = _control_config(base, size)
-    found = [(parse_spec("softmax"), 1, control, "control")]
+) -> Iterator[tuple[Spec, int, RunConfig, Role]]:
+    """Each head of one d, the control first: a mixture with one component."""
+    softmax = parse_spec("softmax")
+    control = _head_config(base, softmax, 1, size)
+    yield softmax, 1, control, Role.CONTROL
     for spec in map(parse_spec, specs):
         if spec.kind == REPEAT:
-            found.append((spec, 1, control, "head"))
+            yield spec, 1, control, Role.HEAD
         elif spec.kind == TIED:
             sizes = (*control.model.hidden_sizes[:-1], size)
             model = replace(control.model, hidden_sizes=sizes)
             head = replace(control.head, options={})
-            config = replace(control, model=model, head=head)
-            found.append((spec, 1, config, "other context"))
+            yield spec, 1, replace(control, model=model, head=head), Role.OTHER_CONTEXT
         else:
-            found += [
-                (spec, count, _head_config(base, spec, count, size), "head")
-                for count in _counts(spec, components)
-                if not (count == 1 and spec.kind in SAME_AS_CONTROL and not spec.options)
-            ]
-    return found
+            for count in _counts(spec, components):
+                if count > 1 or spec.kind not in SAME_AS_CONTROL or spec.options:
+                    yield spec, count, _head_config(base, spec, count, size), Role.HEAD
 
 
 def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
-    """The K of a head; a head with components of another kind has one softmax unless told."""
+    """The K of a head; a head with components of another kind has one softmax by default."""
     if not has_components(spec.kind):
         return (1,)
     if spec.num_components is not None:
@@ -208,15 +223,10 @@ def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
     return (1,) if issubclass(head_class(spec.kind), ExtendedMixture) else components
 
 
-def _control_config(base: RunConfig, size: int) -> RunConfig:
-    """One softmax over tanh(Linear(hidden)): the mixture with one component."""
-    spec = Spec(text="softmax", kind="softmax", num_components=1, options={})
-    return _head_config(base, spec, 1, size)
-
-
 def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfig:
     options = dict(spec.options)
     if spec.kind == "softmax":
+        # Over tanh(Linear(hidden)), as each softmax of a mixture.
         options.setdefault("embedding_size", size)
     head = replace(base.head, kind=spec.kind, num_components=count, options=options)
     # Logits of the same size at the start, whatever d is: with few numbers of ±0.5 each, a tied
@@ -234,8 +244,8 @@ def _name(spec: Spec, count: int, size: int) -> str:
     return f"{spec.kind}{number}-d{size}{options}".replace("/", "_").replace(" ", "")
 
 
-def _label(spec: Spec, count: int, role: str) -> str:
-    if role == "control":
+def _label(spec: Spec, count: int, role: Role) -> str:
+    if role is Role.CONTROL:
         return "control, K = 1"
     if spec.kind == REPEAT:
         return "control, other seeds"
@@ -258,26 +268,21 @@ class Sizer:
             model = build_model(config, self.vocab_size, token_counts=self.token_counts)
         return sum(parameter.numel() for parameter in model.parameters())
 
-    def resized(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
-        """With the layers before the last as large as to have so many parameters, within 1 %."""
+    def resize(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
+        """Size the layers before the last for so many parameters, within 1 %."""
         # Each matrix has at most two sides of this size: the count is a polynomial of degree 2.
         sizes = (8, 64, 512)
         counts = [self.count(_with_layers(config, size)) - wanted for size in sizes]
         root = max(np.roots(np.polyfit(sizes, counts, 2)).real, default=0.0)
         near = {max(SMALLEST_LAYER, round(root) + step) for step in (-1, 0, 1)}
-        best = min(
-            (_with_layers(config, size) for size in near),
-            key=lambda config: self._off(config, wanted),
-        )
-        if self._off(best, wanted) > TOLERANCE * wanted:
+        found = [_with_layers(config, size) for size in near]
+        best = min(found, key=lambda config: abs(self.count(config) - wanted))
+        if abs(self.count(best) - wanted) > TOLERANCE * wanted:
             raise ValueError(
                 f"{name} must fit into {wanted:,} parameters within 1 %, got "
                 f"{self.count(best):,}: change --hidden-sizes, or leave parameters out of --equal"
             )
         return best
-
-    def _off(self, config: RunConfig, wanted: int) -> int:
-        return abs(self.count(config) - wanted)
 
 
 def _with_layers(config: RunConfig, size: int) -> RunConfig:
