@@ -136,6 +136,8 @@ def checked(hint: Any, value: Any, name: str) -> Any:
         # A whole number is a fine float; one that is too large for a float is not.
         is_right = type(value) in (int, float) and abs(value) <= sys.float_info.max
         wanted = "a number"
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        is_right, wanted = False, f"one of {', '.join(hint)}"
     else:
         is_right = hint is Any or type(value) is hint
         wanted = NOUNS.get(origin or hint, "an object")
