@@ -25,7 +25,6 @@ from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.page import compare_page, compare_table, plan_table, write_beside
 from highrank.studies.compare.plan import Plan, make_plan, read_plan, write_plan
 from highrank.studies.compare.schedule import train
-from highrank.studies.compare.source import needs_preparation, prepare_source
 from highrank.training.signals import Stopped
 
 
@@ -54,10 +53,7 @@ class Options(presets.Comparison):
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Run the command. First comes a preset, a text or a corpus, which decides the defaults.
-
-    Without one: the exact language `senses`, and the beginning of `sotu`.
-    """
+    """Compare on a preset, a text or a corpus, which comes first; else on `senses` and `sotu`."""
     name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     defaults = [presets.find_comparison(name)] if name else presets.DEFAULTS
     given = arguments[1:] if name else arguments
@@ -87,18 +83,14 @@ def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Opti
 
 
 def _compare(options: Options) -> None:
-    """Prepare the corpus, print the plan, and carry it out."""
-    name = options.corpus
-    if needs_preparation(name):
-        with progress(f"Preparing {name}") as show:
-            name = prepare_source(name, show)
-    with progress(f"Measuring each variant's speed on {Path(name).name}") as show:
-        plan = make_plan(replace(options, corpus=name), show)
+    """Print the plan, and carry it out."""
+    with progress(f"Planning a comparison on {Path(options.corpus).name}") as show:
+        plan = make_plan(options, show)
     wide_console(stderr=True).print(plan_table(plan))
     if options.plan:
         return
     plan = replace(plan, command=printable(shlex.join(["highrank", *sys.argv[1:]])))
-    folder = new_run(options.runs, f"compare-{Path(name).name}")
+    folder = new_run(options.runs, f"compare-{Path(plan.corpus).name}")
     write_plan(plan, folder)
     _run(plan, folder, options)
 

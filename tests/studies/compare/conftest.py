@@ -42,9 +42,9 @@ def base():
 @pytest.fixture
 def variants(base):
     # So small a network has steps of more than 1 %.
-    def make(*specs, components=(3,), sizes=(4,), is_equal=False):
-        counts = [V - token for token in range(V)]
-        return make_variants(base, specs, components, sizes, V, counts, is_equal=is_equal)
+    def make(*specs, components=(3,), sizes=(4,), vocab_size=V, is_equal=False):
+        counts = list(range(vocab_size, 0, -1))
+        return make_variants(base, specs, components, sizes, vocab_size, counts, is_equal=is_equal)
 
     return make
 
@@ -85,8 +85,7 @@ def written(make_plan, folder):
     """A plan in its folder."""
 
     def make(*specs, **values):
-        plan = make_plan(*specs, **values)
-        write_plan(plan, folder)
+        write_plan(plan := make_plan(*specs, **values), folder)
         return plan
 
     return make
@@ -100,15 +99,8 @@ def losses_around(level, variant=0):
 
 def record(variant, seed, loss, cpu_seconds):
     """A finished run whose loss falls as the tokens to the power of -0.1."""
-    mark = Mark(
-        step=30,
-        tokens=1_200,
-        cpu_seconds=cpu_seconds,
-        seconds=cpu_seconds,
-        valid_loss=loss,
-        test_loss=loss + 0.1,
-        train_loss=loss - 0.2,
-    )
+    time = {"cpu_seconds": cpu_seconds, "seconds": cpu_seconds}
+    valid = {"valid_loss": loss, "test_loss": loss + 0.1, "train_loss": loss - 0.2}
     curve = tuple(
         Point(
             tokens=tokens,
@@ -124,11 +116,10 @@ def record(variant, seed, loss, cpu_seconds):
         state=RunState.FINISHED,
         note="",
         curve=curve,
-        marks={"tokens": mark},
+        marks={"tokens": Mark(step=30, tokens=1_200, **time, **valid)},
         cache={},
         tokens=1_200,
-        cpu_seconds=cpu_seconds,
-        seconds=cpu_seconds,
+        **time,
         speed_change=1.05,
         is_disturbed=False,
         analysis={"effective_rank_1e-3": 5, "specialisation": None},

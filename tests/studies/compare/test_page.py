@@ -92,8 +92,8 @@ def test_the_plan_reads_as_approved(make_plan, approved):
 
 @pytest.fixture
 def sweep(summary):
-    def make(by, *specs, specialisation=None, **values):
-        analysis = {"effective_rank_1e-3": 7.0, "specialisation": specialisation}
+    def make(by, *specs, **values):
+        analysis = {"effective_rank_1e-3": 7.0, "specialisation": 0.4}
         result = summary(*specs, change=lambda run: replace(run, analysis=analysis), **values)
         return sweep_charts(result, result.regimes[-1], by)
 
@@ -101,24 +101,16 @@ def sweep(summary):
 
 
 def test_components_begin_with_the_control(sweep):
-    loss, gap, rank, time = sweep(Sweep.COMPONENTS, "mos:2", "mos:5", "moc:3")
-    mos, moc = loss.series
+    charts = sweep(Sweep.COMPONENTS, "mos:2", "mos:5", "moc:3")
+    mos, moc = charts[0].series
     assert (mos.label, list(mos.x)) == ("MoS, d = 4", [1, 2, 5])
     assert (moc.label, list(moc.x)) == ("MoC, d = 4", [1, 3])
     low, high = mos.intervals[1]
     assert low < mos.y[1] < high and mos.intervals[0] == (mos.y[0], mos.y[0])
-    assert math.log(mos.y[1]) == pytest.approx(4.9, abs=0.01)
-    assert [chart.y.label.split(",")[0] for chart in (gap, rank, time)] == [
-        "gap: valid − train",
-        "effective rank",
-        "CPU ms per token",
-    ]
-    assert list(gap.series[0].y) == pytest.approx([0.2] * 3)
-    assert list(rank.series[0].y) == [7.0] * 3 and loss.x.ticks == (1, 2, 3, 5)
-
-
-def test_components_that_are_known_to_differ_are_drawn(sweep):
-    assert len(sweep(Sweep.COMPONENTS, "mos:2", "mos:5", specialisation=0.4)) == 5
+    assert math.log(mos.y[1]) == pytest.approx(4.9, abs=0.01) and charts[0].x.ticks == (1, 2, 3, 5)
+    # The gap, the rank, milliseconds and I(component; token).
+    values = [list(chart.series[0].y) for chart in charts[1:]]
+    assert values == [pytest.approx([value] * 3) for value in (0.2, 7.0, 1e3 / 1_200, 0.4)]
 
 
 def test_sizes_are_those_of_one_head(sweep):

@@ -40,14 +40,10 @@ def test_states_marks_and_sums(written, folder):
     assert runs[2].note == "at step 5"
 
 
-@pytest.mark.parametrize(
-    "strange",
-    [
-        [a_slice(seconds=2.0), a_slice(seconds=2.0)],
-        [a_slice(), a_slice(cpu_seconds=1.6)],
-    ],
-    ids=["it waited", "its speed changed"],
-)
+WAITED, SLOWED = [a_slice(seconds=2.0)] * 2, [a_slice(), a_slice(cpu_seconds=1.6)]
+
+
+@pytest.mark.parametrize("strange", [WAITED, SLOWED])
 def test_a_disturbed_run_is_flagged(written, folder, strange):
     plan = written("mos")
     for index, seed in ((0, 0), (0, 1), (1, 0)):

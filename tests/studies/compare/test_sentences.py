@@ -45,11 +45,8 @@ def test_every_case_is_said_as_approved(say, approved):
     approved("answers.txt", "\n".join(lines))
 
 
-def test_one_seed_names_no_winner(say, make_plan):
+def test_one_seed_names_no_winner_and_an_exact_language_no_command(say, make_plan):
     text, choice = say(("mos",), (4,), (5.0, 4.0), seeds=(0,))
     assert text.startswith("One seed decides nothing") and choice is None
     assert answer(make_plan(), [], False, "a text") == "Nothing has been measured on a text yet."
-
-
-def test_an_exact_language_has_no_command(say):
     assert say(("mos",), (4,), (5.0, 4.8))[1].command == ""

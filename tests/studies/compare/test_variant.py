@@ -10,26 +10,17 @@ from highrank.config import ModelConfig
 from highrank.heads import HEADS
 from highrank.studies.compare.variant import TOLERANCE, Role, make_variants, parse_spec
 
-COUNTS = [2_000 - token for token in range(2_000)]
+# As in practice.
+LARGE = {"vocab_size": 2_000, "is_equal": True}
 
 
-@pytest.fixture
-def large(base):
-    """Sizes as in practice: V = 2,000."""
-
-    def make(*specs, components=(3,), sizes=(32,)):
-        return make_variants(base, specs, components, sizes, 2_000, COUNTS, is_equal=True)
-
-    return make
-
-
-def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(large):
+def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(variants):
     heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "pointer", "adaptive-pointer")
-    found = large(*heads, "tied-softmax", "repeat", components=(2, 8))
+    found = variants(*heads, "tied-softmax", "repeat", components=(2, 8), sizes=(32,), **LARGE)
     wanted = found[0].num_parameters
     for variant in found:
         with torch.device("meta"):
-            model = build_model(variant.config, 2_000, token_counts=COUNTS)
+            model = build_model(variant.config, 2_000, token_counts=range(2_000, 0, -1))
         assert variant.num_parameters == sum(p.numel() for p in model.parameters())
         assert abs(variant.num_parameters - wanted) <= TOLERANCE * wanted
         assert model.backbone.embedding.weight.shape == (2_000, 32)
@@ -51,8 +42,8 @@ def test_the_control_is_the_mixture_with_one_component(variants):
     assert mos.config.model.hidden_sizes == control.config.model.hidden_sizes == (24, 16)
 
 
-def test_every_d_has_its_control_and_all_have_equal_parameters(large):
-    found = large("mos", sizes=(16, 32))
+def test_every_d_has_its_control_and_all_have_equal_parameters(variants):
+    found = variants("mos", sizes=(16, 32), **LARGE)
     keys = [(variant.embedding_size, variant.is_control) for variant in found]
     assert keys == [(16, True), (16, False), (32, True), (32, False)]
     sizes = [variant.num_parameters for variant in found]

@@ -197,19 +197,19 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         ],
         variants=None if main is None else _variant_table(result),
         costs=_cost_table(result) if result.costs else None,
-        learning=[_figure(chart) for chart in learning_charts(result)],
+        learning=_figures(*learning_charts(result)),
         sweeps=[(SWEEPS[by], _sweep(charts)) for by, charts in sweeps.items() if charts],
         rank=_figures(None if main is None else rank_chart(result, main)),
         cost=_figures(cost_chart(result)),
     )
 
 
-def _figure(chart: Lines) -> Figure:
-    return Figure(svg=to_svg(draw(chart, size=SIZE)), description=describe(chart))
-
-
-def _figures(chart: Lines | None) -> list[Figure]:
-    return [] if chart is None else [_figure(chart)]
+def _figures(*charts: Lines | None) -> list[Figure]:
+    return [
+        Figure(svg=to_svg(draw(chart, size=SIZE)), description=describe(chart))
+        for chart in charts
+        if chart is not None
+    ]
 
 
 def _sweep(charts: Sequence[Lines]) -> list[Figure]:

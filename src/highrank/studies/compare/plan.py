@@ -19,7 +19,7 @@ from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
 from highrank.run import config_to_json
 from highrank.studies.compare.presets import Comparison, base_config
-from highrank.studies.compare.source import open_source
+from highrank.studies.compare.source import open_source, prepare_source
 from highrank.studies.compare.variant import Variant, make_variants, variant_from_json
 from highrank.training.budget import parse_duration, seconds_of_test
 from highrank.training.trainer import Trainer
@@ -120,12 +120,19 @@ class Plan:
         return each * len(self.seeds) / self.jobs / (1 - RESERVE)
 
 
-def make_plan(comparison: Comparison, on_progress: OnProgress | None = None) -> Plan:
-    """Variants of equal size, the speed of each, and the budget divided among them."""
+def make_plan(
+    comparison: Comparison, on_progress: OnProgress = lambda fraction, text: None
+) -> Plan:
+    """Variants of equal size, the speed of each, and the budget divided among them.
+
+    Args:
+        comparison: its corpus may be a text, which is prepared on the way.
+    """
     comparison.check()
     check_device(comparison.device)
     budget, jobs = parse_duration(comparison.budget), _num_jobs(comparison)
     set_threads(1 if jobs > 1 else comparison.threads)
+    comparison = replace(comparison, corpus=prepare_source(comparison.corpus, on_progress))
     corpus = open_source(comparison.corpus, comparison.max_tokens)
     train, vocab_size = corpus.split("train"), len(corpus.vocabulary)
     base = base_config(comparison, len(train))
@@ -142,8 +149,7 @@ def make_plan(comparison: Comparison, on_progress: OnProgress | None = None) -> 
     )
     speeds = []
     for index, variant in enumerate(variants):
-        if on_progress is not None:
-            on_progress(index / len(variants), variant.label)
+        on_progress(index / len(variants), f"speed of {variant.label}")
         check_config(variant.config, len(train), len(corpus.split("valid")))
         check_size(variant.config, vocab_size)
         speeds.append(measure_speed(variant, corpus, counts, comparison))

@@ -82,7 +82,7 @@ class Schedule:
         return None
 
 
-def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> None:
+def train(plan: Plan, folder: Path, on_progress: OnProgress = lambda fraction, text: None) -> None:
     """Train what is left of a comparison. Raises `Stopped` if a signal stops it."""
     check_device(plan.device)
     set_threads(plan.threads)
@@ -90,12 +90,11 @@ def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> No
     train_all = _train_here if plan.jobs == 1 else _train_in_processes
     for outcome in train_all(plan, folder, schedule):
         schedule.note(outcome)
-        if on_progress is not None:
-            variant = plan.variants[outcome.index]
-            done = schedule.done[outcome.index, outcome.seed]
-            state = outcome.state if outcome.state.is_final else f"{done:.0%} of it"
-            text = f"seed {outcome.seed}, {variant.label}, d = {variant.embedding_size}: {state}"
-            on_progress(schedule.fraction, text)
+        variant = plan.variants[outcome.index]
+        done = schedule.done[outcome.index, outcome.seed]
+        state = outcome.state if outcome.state.is_final else f"{done:.0%} of it"
+        text = f"seed {outcome.seed}, {variant.label}, d = {variant.embedding_size}: {state}"
+        on_progress(schedule.fraction, text)
 
 
 def _train_here(plan: Plan, folder: Path, schedule: Schedule) -> Iterator[Slice]:

@@ -56,16 +56,13 @@ def open_source(name: str, max_tokens: int | None = None) -> CorpusLike:
     return SlicedCorpus(corpus.vocabulary, splits)
 
 
-def needs_preparation(name: str) -> bool:
-    """Whether it is a text, or the default corpus, that has not been prepared by name."""
-    is_known = name in LANGUAGES or (name in CATALOG and name != DEFAULT)
-    return not is_known and prepared_folder(name) is None
-
-
 def prepare_source(name: str, on_progress: OnProgress) -> str:
     """Prepare a text, or the default corpus; return the name by which `open_source` finds it."""
+    if name in LANGUAGES or prepared_folder(name) is not None:
+        return name
     if name == DEFAULT:
         prepare_known(name, on_progress=on_progress)
+    if name in CATALOG:
         return name
     corpus = find_or_prepare(Path(name), on_progress=on_progress).corpus
     folder = corpus.path.absolute()
