@@ -79,3 +79,5 @@ def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeyp
     train(plan, folder)
     after = summarise(plan, folder).runs[0]
     assert after.state is RunState.FINISHED and after.marks == before.marks
+    # The turn that was cut short counts, too.
+    assert before.tokens == 0 and after.tokens == after.marks["tokens"].tokens

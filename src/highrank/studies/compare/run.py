@@ -54,20 +54,15 @@ class VariantRun:
         self.events = {line["event"] for line in lines}
         tokens = [line["tokens"] for line in lines if line["event"] == "epoch"]
         self.validated = max(tokens, default=0)
+        self.slices = [line for line in lines if line["event"] == "slice"]
 
     def advance(self, cpu_seconds: float) -> RunState:
         """Train for about so long, and measure what is due. Raises `Stopped` if a signal came."""
-        clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
-        before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
         try:
-            state = self._advance(limit)
+            state = self._advance(self.run.clock.cpu_seconds + cpu_seconds)
         except Diverged as error:
             state = self._note_divergence(error)
-        tokens, cpu, wall = self.run.num_tokens, clock.cpu_seconds, clock.window_seconds
-        if tokens > before[0]:
-            spent = {"cpu_seconds": cpu - before[1], "seconds": wall - before[2]}
-            self.run.note(event="slice", tokens=tokens - before[0], **spent)
-            self.run.save()
+        self._note_slice()
         if self.run.stop_signal is not None:
             raise Stopped(self.run.stop_signal)
         return state
@@ -75,6 +70,20 @@ class VariantRun:
     def close(self) -> None:
         """Let go of the run's folder."""
         self.run.close()
+
+    def _note_slice(self) -> None:
+        """Note what was trained since the last slice, in a turn that was killed, too."""
+        clock = self.run.clock
+        now = {
+            "tokens": self.run.num_tokens,
+            "cpu_seconds": clock.cpu_seconds,
+            "seconds": clock.window_seconds,
+        }
+        new = {name: now[name] - sum(line[name] for line in self.slices) for name in now}
+        if new["tokens"] > 0:
+            self.run.note(event="slice", **new)
+            self.run.save()
+            self.slices.append(new)
 
     def _advance(self, limit: float) -> RunState:
         if "diverged" in self.events:
