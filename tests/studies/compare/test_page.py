@@ -106,7 +106,8 @@ def test_components_begin_with_the_control(sweep):
     assert (mos.label, list(mos.x)) == ("MoS, d = 4", [1, 2, 5])
     assert (moc.label, list(moc.x)) == ("MoC, d = 4", [1, 3])
     low, high = mos.intervals[1]
-    assert low < mos.y[1] < high and mos.intervals[0] == (mos.y[0], mos.y[0])
+    assert low < mos.y[1] == pytest.approx(math.sqrt(low * high))
+    assert mos.intervals[0] == (mos.y[0], mos.y[0])
     assert math.log(mos.y[1]) == pytest.approx(4.9, abs=0.01) and charts[0].x.ticks == (1, 2, 3, 5)
     # The gap, the rank, milliseconds and I(component; token).
     values = [list(chart.series[0].y) for chart in charts[1:]]
