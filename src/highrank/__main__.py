@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from highrank.environment import install_hint
 
 # The extra `cli`. A run that lacked matplotlib would otherwise train first and then fail to draw.
-PACKAGES = ("rich", "tyro", "matplotlib", "jinja2")
+PACKAGES = ("rich", "tyro", "matplotlib", "jinja2", "scipy")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -117,6 +118,8 @@ def checked(hint: Any, value: Any, name: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_json(hint, value, name)
+    if isinstance(hint, type) and issubclass(hint, StrEnum) and value in list(hint):
+        return hint(value)
     if origin in (Union, types.UnionType):
         return _checked_union(arguments, value, name)
     if hint is Any and isinstance(value, list):
@@ -133,6 +136,8 @@ def checked(hint: Any, value: Any, name: str) -> Any:
         # A whole number is a fine float; one that is too large for a float is not.
         is_right = type(value) in (int, float) and abs(value) <= sys.float_info.max
         wanted = "a number"
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        is_right, wanted = False, f"one of {', '.join(hint)}"
     else:
         is_right = hint is Any or type(value) is hint
         wanted = NOUNS.get(origin or hint, "an object")

@@ -6,29 +6,29 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from highrank.studies.compare import question
-from highrank.studies.compare.speed import Speed
+from highrank.studies.compare import plan
 
-SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens --threads 1"
+SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens"
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """A comparison of a few steps, planned for a machine of known speed."""
-    known = Speed(cpu=1e-3, wall=1e-3, valid=0.01, test=0.01, analysis=0.01)
-    monkeypatch.setattr(question, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(question, "measure_speed", lambda *_, **__: known)
+    known = plan.Speed(cpu=1e-3, wall=1e-3, valid=0.01, test=0.01, analysis=0.01)
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(plan, "measure_speed", lambda *_, **__: known)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_text_is_compared_and_the_report_is_written(highrank, trained, tmp_path):
-    command = f"compare tale.txt {SMALL} --seeds 2 --budget 6s --runs {tmp_path} --json"
+    command = f"compare tale.txt {SMALL} --seeds 2 --budget 6s --jobs 2 --runs {tmp_path} --json"
     code, out, errors = highrank(*command.split())
     assert code == 0, errors
-    assert "The plan" in errors and "2 cells × 2 seeds" in errors
+    assert "The plan" in errors and "2 variants × 2 seeds" in errors
     folder = tmp_path / "compare-tale-1"
     assert {"plan.json", "report.html", "report.json", "report.csv", "report.png"} <= {
         path.name for path in folder.iterdir()
@@ -54,16 +54,11 @@ def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
     ("arguments", "message"),
     [
         ("compare sense", "got 'sense': did you mean senses?"),
-        ("compare nowhere.txt", "the first argument must be the path of a text"),
         ("compare tale --heads mso", "heads must be among softmax"),
         ("compare tale --equal context", "equal must have time or tokens, got context"),
-        ("compare tale --seeds 0", "num-seeds must be at least 1"),
-        ("compare tale --jobs 2 --threads 2", "threads must be left out with several jobs, got 2"),
-        ("compare tale --jobs 0", "jobs must be at least 1"),
         ("compare tale --budget soon", "a duration must be like 90s, 20m or 1.5h"),
         ("compare tale --resume runs", "--resume must come without a corpus, got tale"),
         ("compare --resume runs", "must be a folder that `highrank compare` made, got runs"),
-        ("compare tale --equal tokens time --device meta", "must be measured on the cpu"),
     ],
 )
 def test_mistakes_are_named(highrank, arguments, message):
@@ -73,18 +68,33 @@ def test_mistakes_are_named(highrank, arguments, message):
 
 @pytest.mark.usefixtures("quick")
 def test_a_budget_that_is_too_small_ends_before_anything_is_made(highrank, monkeypatch, tmp_path):
-    monkeypatch.setattr(question, "FEWEST_STEPS", 10**6)
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 10**6)
     code, _, errors = highrank(*f"compare tale {SMALL} --budget 5s --runs {tmp_path}".split())
     assert code == 2 and "the budget must be at least" in errors and not list(tmp_path.iterdir())
 
 
+def workers_of(pid):
+    """Processes that train for a command."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in found if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_two_jobs_stop_at_a_signal_and_resume(trained, tmp_path, number):
+@pytest.mark.parametrize(
+    ("is_worker", "number", "code"),
+    [
+        (False, signal.SIGINT, 128 + signal.SIGINT),
+        (False, signal.SIGTERM, 128 + signal.SIGTERM),
+        (False, signal.SIGKILL, -signal.SIGKILL),
+        (True, signal.SIGKILL, 2),
+    ],
+)
+def test_two_jobs_that_are_killed_leave_no_process_and_resume(
+    trained, tmp_path, is_worker, number, code
+):
     environment = os.environ | {"HIGHRANK_CACHE": str(trained / "cache")}
     start = [sys.executable, "-m", "highrank", "compare"]
-    sizes = SMALL.removesuffix("--threads 1")
-    command = f"tale {sizes} --seeds 2 --budget 90s --jobs 2 --runs {tmp_path}"
+    command = f"tale {SMALL} --seeds 2 --budget 30s --jobs 2 --runs {tmp_path}"
     log = tmp_path / "errors"
     with log.open("w") as errors:
         process = subprocess.Popen([*start, *command.split()], env=environment, stderr=errors)
@@ -92,13 +102,17 @@ def test_two_jobs_stop_at_a_signal_and_resume(trained, tmp_path, number):
     while len(list(tmp_path.glob("*/*/model.safetensors"))) < 2:
         assert time.monotonic() < deadline and process.poll() is None, log.read_text()
         time.sleep(0.2)
-    process.send_signal(number)
-    assert process.wait(100) == 128 + number
+    workers = workers_of(process.pid)
+    os.kill(workers[0] if is_worker else process.pid, number)
+    assert process.wait(100) == code
+    assert ("highrank: A process that trained ended" in log.read_text()) == is_worker
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     folder = tmp_path / "compare-tale-1"
-    partial = json.loads((folder / "report.json").read_text())
-    assert not partial["is_complete"]
-    done = subprocess.run(
-        [*start, "--resume", folder, "--json"], env=environment, capture_output=True, check=True
-    )
+    if number in (signal.SIGINT, signal.SIGTERM):
+        assert not json.loads((folder / "report.json").read_text())["is_complete"]
+    resume = [*start, "--resume", folder, "--json"]
+    done = subprocess.run(resume, env=environment, capture_output=True, check=True)
     result = json.loads(done.stdout)
     assert result["is_complete"] and {run["state"] for run in result["runs"]} == {"finished"}

@@ -154,10 +154,10 @@ def summary_values(stored):
 def summary_of(stored):
     """Summary of a stored comparison, computed anew from its records, as JSON has it."""
     from highrank.files import from_json
-    from highrank.studies.compare.answer import answer, recommend
+    from highrank.studies.compare.measure import summarise_costs, summarise_regime
     from highrank.studies.compare.plan import FORMAT, PLAN_FILE, VERSION, read_plan
     from highrank.studies.compare.record import RunRecord
-    from highrank.studies.compare.summary import summarise_costs, summarise_regime
+    from highrank.studies.compare.sentences import answer, recommend
 
     with tempfile.TemporaryDirectory() as folder:
         content = {"format": FORMAT, "version": VERSION, **stored["plan"]}

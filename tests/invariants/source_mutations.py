@@ -327,24 +327,24 @@ ANALYSIS = (
     ),
     Mutation(
         "Holm's correction steps up instead of down",
-        "studies/compare/statistics.py",
+        "analysis/contrasts.py",
         "(size - place) * p_values[index]",
         "(place + 1) * p_values[index]",
-        ("studies/compare/test_statistics.py",),
+        ("analysis/test_contrasts.py",),
     ),
     Mutation(
         "an interval has the quantile of one side",
-        "studies/compare/statistics.py",
+        "analysis/contrasts.py",
         "return t_quantile((1 + probability) / 2, self.degrees)",
         "return t_quantile(probability, self.degrees)",
-        ("studies/compare/test_statistics.py",),
+        ("analysis/test_contrasts.py",),
     ),
     Mutation(
         "the error of paired differences divides by n",
-        "studies/compare/statistics.py",
+        "analysis/contrasts.py",
         "differences.std(1, ddof=1)",
         "differences.std(1)",
-        ("studies/compare/test_statistics.py",),
+        ("analysis/test_contrasts.py",),
     ),
 )
 

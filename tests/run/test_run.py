@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from highrank import presets
 from highrank.config import StageConfig
-from highrank.data.sampled import SampledCorpus
+from highrank.data.sampled import MemoryCorpus
 from highrank.data.token_counts import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import write_tensors
@@ -35,7 +35,7 @@ def test_other_versions_are_refused(version):
 
 def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
     vocabulary = Vocabulary(("<eos>", "a", "b", "c"))
-    corpus = SampledCorpus(vocabulary, {"train": np.array([1, 2, 1, 0, 1])}, floor=0.0)
+    corpus = MemoryCorpus(vocabulary, {"train": np.array([1, 2, 1, 0, 1])}, floor=0.0)
     prepare_folder(tmp_path / "run", presets.get("small"), corpus)
     assert read_counts(tmp_path / "run", 4) == [1, 3, 1, 0]
     assert read_config(tmp_path / "run") == presets.get("small")

@@ -6,6 +6,7 @@ lines elsewhere.
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 SECONDS_BETWEEN_LINES = 10.0
+# Columns of wide tables where there is no terminal.
+WIDTH = 120
 
 
 def unless_given(default: str, metavar: str | None = None) -> Any:
@@ -53,6 +56,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def plain_console(*, stderr: bool = False) -> Console:
     """Prints text as it is: no colours, no markup, no line breaks of its own."""
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+def wide_console(*, stderr: bool = False) -> Console:
+    """Prints text as it is, and wide tables where there is no terminal."""
+    console = Console(stderr=stderr, highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    return console
 
 
 def show(

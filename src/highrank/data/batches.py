@@ -56,6 +56,10 @@ class Batches(Protocol):
     """An iterator over the batches of an epoch."""
 
     @property
+    def mean_targets(self) -> int:
+        """How many targets a batch has on average."""
+
+    @property
     def progress(self) -> float:
         """The fraction of the epoch that was read."""
 
@@ -99,6 +103,7 @@ class Streams:
             )
         self.device = device
         self._pieces = tokens[: length * batch_size].reshape(batch_size, length)[columns]
+        self.batch_size = len(self._pieces)
 
     def __len__(self) -> int:
         """T."""
@@ -158,6 +163,10 @@ class TextStreams:
         self.bptt_max_delta, self.bptt_half_probability = bptt_max_delta, bptt_half_probability
         self.generator = torch.Generator().manual_seed(seed)
         self.row = 0
+
+    @property
+    def mean_targets(self) -> int:
+        return self.bptt * self.data.batch_size
 
     @property
     def progress(self) -> float:

@@ -1,4 +1,4 @@
-"""Corpora that are sampled from an exact language, in memory: what training needs of one."""
+"""Corpora in memory: the beginning of a prepared one, or text of an exact language."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,13 +10,13 @@ from highrank.data.languages import Language
 from highrank.data.vocabulary import Vocabulary
 
 
-class SampledCorpus(NamedTuple):
-    """Tokens of a language for each split."""
+class MemoryCorpus(NamedTuple):
+    """Token ids of each split."""
 
     vocabulary: Vocabulary
     tokens: Mapping[str, NDArray[np.integer[Any]]]
-    floor: float
-    """Loss of the language itself on the test tokens, in nats per token."""
+    floor: float | None = None
+    """Loss of an exact language itself on the test tokens, in nats per token; None for a text."""
 
     @property
     def token_counts(self) -> list[int]:
@@ -32,7 +32,7 @@ class SampledCorpus(NamedTuple):
 
 def sample_corpus(
     language: Language, sizes: dict[str, int], *, num_chains: int = 1
-) -> SampledCorpus:
+) -> MemoryCorpus:
     """Train, valid and test tokens.
 
     Args:
@@ -48,4 +48,4 @@ def sample_corpus(
     tokens = {name: stream.tokens.ravel().astype(np.uint16) for name, stream in streams.items()}
     # Training needs a token that ends a line; the language does not.
     names = ("<eos>", *(f"w{index}" for index in range(1, language.vocab_size)))
-    return SampledCorpus(Vocabulary(names), tokens, float(losses.mean()))
+    return MemoryCorpus(Vocabulary(names), tokens, float(losses.mean()))

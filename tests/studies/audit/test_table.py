@@ -123,7 +123,7 @@ def test_a_control_of_fewer_contexts_has_the_models_own_rank_of_as_many_beside_i
 
 
 def test_what_is_missing_is_said_with_what_to_install(make):
-    note = "not decided, as linear programs need scipy: pip install '.[audit]'"
+    note = "not decided, as linear programs need scipy: pip install '.[cli]'"
     model = make.softmax(unargmaxable=None, unargmaxable_note=note)
     text = " ".join(printed(make.result(model)).split())
     assert f"Unargmaxable tokens of softmax-0: {note}." in text

@@ -1,28 +1,31 @@
 """A tiny language, a plan on it that trains in a second, and runs that never were."""
 
 import gc
+import os
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from highrank.config import BatchConfig
 from highrank.data import senses
 from highrank.studies.compare import source
-from highrank.studies.compare.cell import make_cells
-from highrank.studies.compare.plan import Plan, write_plan
+from highrank.studies.compare.plan import Plan, Speed, write_plan
 from highrank.studies.compare.presets import Comparison, base_config
-from highrank.studies.compare.record import Mark, Point, RunRecord
-from highrank.studies.compare.speed import Speed
+from highrank.studies.compare.record import Mark, Point, RunRecord, RunState
+from highrank.studies.compare.variant import make_variants
 
 V = 20
+RENEW = "HIGHRANK_RENEW_APPROVED"
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """The name of an exact language of 20 tokens."""
     make = {"tiny": lambda: senses(vocab_size=V, num_contexts=16, num_senses=6, seed=1)}
-    monkeypatch.setattr(source, "LANGUAGES", make)
-    monkeypatch.setattr("highrank.studies.compare.presets.LANGUAGES", make)
+    for module in ("source", "presets", "sentences"):
+        monkeypatch.setattr(f"highrank.studies.compare.{module}.LANGUAGES", make)
     monkeypatch.setattr(source, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
     source.open_source.cache_clear()
     yield "tiny"
@@ -31,30 +34,30 @@ def tiny(monkeypatch):
 
 @pytest.fixture
 def base():
-    """What every cell begins with."""
+    """The configuration that every variant begins with."""
     config = base_config(Comparison(corpus="senses", hidden_sizes=(24, 16)), 1_000)
     return replace(config, batch=BatchConfig(batch_size=4, options={"bptt": 8, "bptt_std": 0.0}))
 
 
 @pytest.fixture
-def cells(base):
-    def make(*specs, components=(3,), sizes=(4,), is_equal=True):
-        counts = [V - token for token in range(V)]
-        return make_cells(base, specs, components, sizes, V, counts, is_equal=is_equal)
+def variants(base):
+    # So small a network has steps of more than 1 %.
+    def make(*specs, components=(3,), sizes=(4,), vocab_size=V, is_equal=False):
+        counts = list(range(vocab_size, 0, -1))
+        return make_variants(base, specs, components, sizes, vocab_size, counts, is_equal=is_equal)
 
     return make
 
 
 @pytest.fixture
-def make_plan(cells, tiny):
-    def make(*specs, **values):
-        # So small a network has steps of more than 1 %.
-        found = cells(*specs, is_equal=False)
+def make_plan(variants, tiny):
+    def make(*specs, sizes=(4,), **values):
+        found = variants(*specs, sizes=sizes)
         speed = Speed(cpu=1e-4, wall=1.2e-4, valid=0.01, test=0.01, analysis=0.1)
         plan = Plan(
             corpus=tiny,
             max_tokens=None,
-            cells=found,
+            variants=found,
             speeds=(speed,) * len(found),
             seeds=(0, 1),
             equal=("parameters", "context", "tokens"),
@@ -82,27 +85,22 @@ def written(make_plan, folder):
     """A plan in its folder."""
 
     def make(*specs, **values):
-        plan = make_plan(*specs, **values)
-        write_plan(plan, folder)
+        write_plan(plan := make_plan(*specs, **values), folder)
         return plan
 
     return make
 
 
-def mark(loss, *, tokens=1_200, cpu_seconds=1.0):
-    return Mark(
-        step=30,
-        tokens=tokens,
-        cpu_seconds=cpu_seconds,
-        seconds=cpu_seconds,
-        valid_loss=loss,
-        test_loss=loss + 0.1,
-        train_loss=loss - 0.2,
-    )
+def losses_around(level, variant=0):
+    """Losses of four seeds: what they share, and each run's own noise."""
+    noise = 0.002 * np.random.default_rng(variant).standard_normal(4)
+    return (level + np.array([0.0, 0.02, -0.01, 0.005]) + noise - noise.mean()).tolist()
 
 
-def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
-    """A finished run whose loss falls as a power of the tokens."""
+def record(variant, seed, loss, cpu_seconds):
+    """A finished run whose loss falls as the tokens to the power of -0.1."""
+    time = {"cpu_seconds": cpu_seconds, "seconds": cpu_seconds}
+    valid = {"valid_loss": loss, "test_loss": loss + 0.1, "train_loss": loss - 0.2}
     curve = tuple(
         Point(
             tokens=tokens,
@@ -112,35 +110,54 @@ def record(cell, seed, loss, *, cpu_seconds=1.0, **values):
         )
         for tokens in (150, 300, 600, 1_200)
     )
-    known = {
-        "cell": cell,
-        "seed": seed,
-        "state": "finished",
-        "note": "",
-        "curve": curve,
-        "marks": {"tokens": mark(loss, cpu_seconds=cpu_seconds)},
-        "cache": {},
-        "rungs": {},
-        "tokens": 1_200,
-        "cpu_seconds": cpu_seconds,
-        "seconds": cpu_seconds,
-        "speed_change": 1.05,
-        "is_disturbed": False,
-        "analysis": {"effective_rank_1e-3": 5, "specialisation": None},
-    }
-    return RunRecord(**(known | values))
+    return RunRecord(
+        variant=variant,
+        seed=seed,
+        state=RunState.FINISHED,
+        note="",
+        curve=curve,
+        marks={"tokens": Mark(step=30, tokens=1_200, **time, **valid)},
+        cache={},
+        tokens=1_200,
+        **time,
+        speed_change=1.05,
+        is_disturbed=False,
+        analysis={"effective_rank_1e-3": 5, "specialisation": None},
+    )
+
+
+@pytest.fixture
+def losses():
+    return losses_around
 
 
 @pytest.fixture
 def make_records():
-    """Runs of each cell of a plan: losses by seed."""
+    """Runs of each variant of a plan, with losses around their levels."""
 
-    def make(plan, *losses, cpu_seconds=None):
-        times = cpu_seconds or [1.0] * len(losses)
+    def make(plan, *levels, cpu_seconds=None):
+        times = cpu_seconds or [1.0] * len(levels)
+        rows = zip(plan.variants, levels, times, strict=True)
         return tuple(
-            record(cell.name, seed, loss, cpu_seconds=time)
-            for cell, some, time in zip(plan.cells, losses, times, strict=True)
-            for seed, loss in enumerate(some)
+            record(variant.name, seed, losses_around(level, index)[seed], time)
+            for index, (variant, level, time) in enumerate(rows)
+            for seed in plan.seeds
         )
 
     return make
+
+
+@pytest.fixture
+def approved():
+    """Compare a text with a stored one that somebody has read."""
+
+    def check(name, text):
+        path = Path(__file__).parent / "approved" / name
+        if os.environ.get(RENEW):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), (
+            f"{path} has another text: if the new one is right, renew it with {RENEW}=1 pytest "
+            f"{Path(__file__).parent}, and read the difference"
+        )
+
+    return check

@@ -1,137 +1,121 @@
-"""A whole comparison: trained, stopped, resumed, summarised, shown."""
+"""From runs to rows: which seeds count, differences, costs; and a whole comparison."""
 
-import csv
-import io
-import os
-import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from rich.console import Console
 
-from highrank.studies.compare import run as run_module
-from highrank.studies.compare.measure import summarise, train
-from highrank.studies.compare.page import compare_csv, compare_page, compare_picture
-from highrank.studies.compare.table import compare_table, plan_table
+from highrank.analysis.contrasts import Verdict, analyse
+from highrank.studies.compare.measure import summarise, summarise_costs, summarise_regime
+from highrank.studies.compare.plan import Regime
+from highrank.studies.compare.record import RunState
+from highrank.studies.compare.schedule import train
 
-
-def printed(renderable):
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(renderable)
-    return captured.get()
+LEVELS = (5.0, 4.8, 5.001)
 
 
 @pytest.fixture
-def trained(monkeypatch):
-    """Which slices were trained."""
-    found, advance = [], run_module.CellRun.advance
-
-    def note(self, cpu_seconds, until):
-        found.append((self.index, self.seed))
-        return advance(self, cpu_seconds, until)
-
-    monkeypatch.setattr(run_module.CellRun, "advance", note)
-    return found
+def plan(make_plan):
+    return make_plan("mos", "moc", seeds=(0, 1, 2, 3))
 
 
-def test_a_comparison_is_trained_in_turns_and_never_twice(written, folder, trained):
-    plan = written("mos", "pointer")
-    shown = []
-    assert train(plan, folder, lambda fraction, text: shown.append(fraction)) is None
-    assert set(trained) == {(index, seed) for index in range(3) for seed in (0, 1)}
-    assert [seed for _, seed in trained] == sorted(seed for _, seed in trained)
-    assert shown == sorted(shown) and shown[-1] == pytest.approx(1.0)
-    trained.clear()
-    train(plan, folder)
-    assert trained == []
+def at_tokens(plan, runs):
+    return summarise_regime(plan, runs, Regime.TOKENS)
 
 
-def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, monkeypatch):
-    plan, step = written("mos"), run_module.Run._train_window
-    count = []
-
-    def press(self):
-        step(self)
-        count.append(1)
-        if len(count) == 50:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(run_module.Run, "_train_window", press)
-    assert train(plan, folder) == signal.SIGINT
-    partial = summarise(plan, folder)
-    assert not partial.is_complete and "finished" in {run.state for run in partial.runs}
-    assert "highrank compare --resume" in printed(compare_table(partial))
-    assert "So far: One seed decides nothing" in partial.answer
-    assert "<h1>" in compare_page(partial)
-    finished = {(run.cell, run.seed) for run in partial.runs if run.state == "finished"}
-    trained.clear()
-    assert train(plan, folder) is None
-    names = {(plan.cells[index].name, seed) for index, seed in trained}
-    assert not names & finished
-    assert summarise(plan, folder).is_complete
+def test_rows_have_means_deviations_and_paired_differences(plan, make_records, losses):
+    regime = at_tokens(plan, make_records(plan, *LEVELS))
+    control, mos, moc = regime.rows
+    table = np.array([losses(level, index) for index, level in enumerate(LEVELS)])
+    assert control.valid is None and control.valid_loss == pytest.approx(table[0].mean())
+    assert mos.valid_deviation == pytest.approx(table[1].std(ddof=1))
+    want = analyse(table, [(1, 0), (2, 0)])
+    assert mos.valid == want.contrasts[0] and moc.valid == want.contrasts[1]
+    assert (mos.valid.verdict, moc.valid.verdict) == (Verdict.BETTER, Verdict.NO_DIFFERENCE)
+    assert regime.best == mos.name and regime.best_control == control.name
+    assert mos.gap == pytest.approx(0.2) and regime.detectable == want.detectable
+    # The noise of a run is far below what seeds share.
+    assert regime.error < 0.01 < control.valid_deviation
 
 
-def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeypatch):
-    plan, measure = written("mos"), run_module.CellRun._analyse
-
-    def press(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        measure(self)
-
-    monkeypatch.setattr(run_module.CellRun, "_analyse", press)
-    assert train(plan, folder) == signal.SIGTERM
-    monkeypatch.undo()
-    before = summarise(plan, folder).runs[0]
-    assert before.state == "unfinished" and before.marks
-    train(plan, folder)
-    after = summarise(plan, folder).runs[0]
-    assert after.state == "finished" and after.marks == before.marks
+def test_only_seeds_in_which_all_were_measured_count(plan, make_records):
+    runs = list(make_records(plan, *LEVELS))
+    runs[-1] = replace(runs[-1], state=RunState.UNFINISHED, marks={})
+    regime = at_tokens(plan, runs)
+    assert regime.seeds == (0, 1, 2) and {row.num_seeds for row in regime.rows} == {3}
+    # A comparison that has just begun: the seed with most runs, and no verdict.
+    begun = [run for run in runs if run.seed == 0 and run.variant != "moc-k3-d4"]
+    regime = at_tokens(plan, begun)
+    assert regime.seeds == (0,) and [row.name for row in regime.rows] == ["softmax-d4", "mos-k3-d4"]
+    assert regime.rows[1].valid is None and regime.error is None
+    assert summarise_regime(plan, runs, Regime.TIME) is None
 
 
-def test_the_report_has_every_cell(written, folder):
-    plan = written("mos", "moc", "mos:2", cpu_seconds=0.05, cache=True)
-    train(plan, folder)
-    result = summarise(plan, folder, elapsed=3.0)
-    assert result.is_complete and [regime.name for regime in result.regimes] == ["tokens", "time"]
-    assert [cell.rank_bound for cell in result.cells] == [6, None, 6, None]
-    assert result.floor is not None and result.recommendation is not None
-    text = printed(compare_table(result))
-    for words in ("Equal tokens", "Equal time", "control + cache", "MoS, K = 3", "Recommended"):
-        assert words in text
-    page = compare_page(result, "highrank compare tiny")
-    assert result.answer.split(":")[0] in page and page.count("<svg") == 9
-    assert "compare</span> <span" in page and "http-equiv" in page
-    # Heads are explained.
-    assert "What it is: " in text and "<dd>K softmaxes that share one output embedding" in page
-    rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
-    # Two regimes, two seeds; the control has two more with the cache.
-    assert len(rows) == 4 * 4 + 4
-    assert {row["state"] for row in rows} == {"finished"}
-    picture = folder / "curves.png"
-    compare_picture(result, picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_a_variant_that_diverged_is_left_out(plan, make_records):
+    runs = list(make_records(plan, *LEVELS))
+    runs[5] = replace(runs[5], state=RunState.DIVERGED, marks={})
+    regime = at_tokens(plan, runs)
+    assert [row.label for row in regime.rows] == ["control, K = 1", "MoC, K = 3"]
+    assert regime.seeds == (0, 1, 2, 3)
 
 
-def test_the_plan_is_printed_before_it_runs(make_plan):
-    text = printed(plan_table(make_plan("mos", cpu_seconds=0.5)))
-    assert (
-        "2 cells × 2 seeds, to be measured at 1,200 tokens, and at 0 CPU seconds"
-        in text.replace("\n", " ")
-    )
-    assert "control, K = 1" in text and "24-16" in text
+def test_the_cache_has_a_row_beside_its_control(plan, make_records):
+    runs = [
+        replace(run, cache={"tokens": replace(run.marks["tokens"], valid_loss=4.7)})
+        if run.variant == "softmax-d4"
+        else run
+        for run in make_records(plan, *LEVELS)
+    ]
+    regime = at_tokens(plan, runs)
+    assert [row.name for row in regime.rows][:2] == ["softmax-d4", "softmax-d4+cache"]
+    row = regime.rows[1]
+    assert row.label == "control + cache" and row.valid_loss == pytest.approx(4.7)
+    assert row.valid.verdict is Verdict.BETTER and regime.best == row.name
 
 
-@pytest.mark.parametrize(("waiting", "is_busy"), [(1.0, False), (2.0, True)])
-def test_short_runs_and_busy_machines_are_called_so(
-    make_plan, make_records, folder, monkeypatch, waiting, is_busy
+@pytest.mark.parametrize(
+    ("level", "time", "verdict"),
+    [(4.5, 2.0, "pays"), (4.9, 2.0, "does not pay"), (5.2, 0.5, "pays"), (5.0, 1.0, "cannot tell")],
+)
+def test_a_head_pays_if_it_wins_more_than_the_control_would_in_its_time(
+    plan, make_records, losses, level, time, verdict
 ):
-    plan = make_plan("mos")
-    runs = make_records(plan, [5.0, 5.01], [4.9, 4.92])
-    runs = tuple(replace(run, seconds=run.cpu_seconds * waiting) for run in runs)
-    monkeypatch.setattr("highrank.studies.compare.measure.read_runs", lambda *_: runs)
-    text = " ".join(printed(compare_table(summarise(plan, folder))).split())
-    # The curves of these runs fall as the tokens to the power of -0.1.
-    assert "each run has read 0.6 times the 2,000 training tokens. Twice as many" in text
-    assert "perplexity by about 28.5 %" in text
-    assert ("a second of CPU time took 2.0 seconds" in text) == is_busy
+    runs = make_records(plan, 5.0, level, 5.0, cpu_seconds=[1.0, time, 1.0])
+    cost = summarise_costs(plan, runs, at_tokens(plan, runs))[0]
+    assert cost.ratio == pytest.approx(time) and cost.verdict == verdict
+    # The curves fall as the tokens to the power of -0.1.
+    assert cost.needed == pytest.approx(np.mean(losses(5.0)) * (1 - time**-0.1), rel=1e-6)
+
+
+@pytest.mark.parametrize("levels", [(5.0, 4.8, 4.8), (5.0, 4.7, 4.8)])
+def test_an_adaptive_mixture_is_compared_with_an_adaptive_softmax(
+    make_plan, make_records, losses, levels
+):
+    plan = make_plan("adaptive-mos", "adaptive-softmax", seeds=(0, 1, 2, 3))
+    mixture = at_tokens(plan, make_records(plan, *levels)).rows[1]
+    assert mixture.single_label == "Adaptive softmax" and mixture.valid.verdict is Verdict.BETTER
+    table = np.array([losses(level, index) for index, level in enumerate(levels)])
+    want = analyse(table, [(1, 2)], [(1, 0), (2, 0), (1, 2)])
+    assert mixture.single == want.contrasts[0]
+
+
+def test_a_gain_counts_only_as_the_table_has_it(plan, make_records):
+    """Where the table has no difference, the sentence on the bottleneck has none either."""
+    for level in np.linspace(4.99, 5.0, 21):
+        row = at_tokens(plan, make_records(plan, 5.0, level, 5.0)).rows[1]
+        assert row.single == row.valid
+
+
+def test_a_comparison_has_both_regimes_ranks_and_components(written, folder):
+    plan = written("mos", "moc", cpu_seconds=0.05, cache=True)
+    train(plan, folder)
+    result = summarise(plan, folder)
+    assert result.is_complete and [one.name for one in result.regimes] == ["tokens", "time"]
+    assert [variant.rank_bound for variant in result.variants] == [6, None, 6]
+    assert result.floor is not None and result.recommendation is not None
+    # Two regimes, two seeds; the control has two more with the cache.
+    assert sum(len(run.marks) + len(run.cache) for run in result.runs) == 3 * 4 + 4
+    for variant in result.variants:
+        assert variant.num_finished == 2 and variant.cpu_per_token > 0
+        assert variant.analysis["effective_rank_1e-3"] >= 1
+        assert (variant.analysis["specialisation"] is None) == (variant.label[:3] != "MoS")

@@ -1,12 +1,17 @@
-"""The budget, divided; and a plan that comes back from its file."""
+"""The question, the speed of a variant, the budget, and a plan that comes back from its file."""
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from highrank.studies.compare.plan import NUM_POINTS, divided, read_plan, write_plan
-from highrank.studies.compare.speed import Speed
+from highrank.data.prepare import prepare_text
+from highrank.data.sampled import MemoryCorpus
+from highrank.studies.compare import plan as plans
+from highrank.studies.compare.plan import Regime, Speed, divide_budget, read_plan, write_plan
+from highrank.studies.compare.presets import COMPARISONS, Comparison, find_comparison
+from highrank.studies.compare.source import open_source, prepare_source
 
 
 def speeds(*prices):
@@ -16,33 +21,47 @@ def speeds(*prices):
 
 
 def test_equal_tokens_share_the_time_by_their_price(make_plan):
-    plan = replace(make_plan("mos"), speeds=speeds(1e-4, 3e-4))
-    found = divided(plan, 100.0, 10)
+    plan = make_plan("mos", speeds=speeds(1e-4, 3e-4))
+    found = divide_budget(plan, 100.0, 10)
     assert found.cpu_seconds is None
     assert found.seconds == pytest.approx(100.0, rel=1e-3)
     assert found.cpu_of(1) == pytest.approx(3 * found.cpu_of(0))
-    fixed = NUM_POINTS * 0.1 + 0.3 + 1.0
+    fixed = plans.NUM_POINTS * 0.1 + 0.3 + 1.0
     assert found.seconds_of(0) == pytest.approx(found.num_tokens * 2e-4 + fixed)
-    twice = divided(replace(plan, jobs=2), 100.0, 10)
-    assert twice.num_tokens > 2 * found.num_tokens
+    assert divide_budget(replace(plan, jobs=2), 100.0, 10).num_tokens > 2 * found.num_tokens
 
 
 def test_equal_time_is_the_same_for_all_and_the_slowest_reaches_equal_tokens(make_plan):
-    plan = replace(make_plan("mos"), speeds=speeds(1e-4, 3e-4), equal=("time", "tokens"))
-    found = divided(plan, 100.0, 10)
-    assert found.regimes == ("tokens", "time")
+    plan = make_plan("mos", speeds=speeds(1e-4, 3e-4), equal=("time", "tokens"))
+    found = divide_budget(plan, 100.0, 10)
+    assert found.regimes == (Regime.TOKENS, Regime.TIME)
     assert found.cpu_of(0) == found.cpu_of(1) == found.cpu_seconds
     assert found.seconds == pytest.approx(100.0, rel=1e-3)
-    assert 0.8 * found.cpu_seconds < found.num_tokens * 3e-4 < found.cpu_seconds
+    assert found.num_tokens * 3e-4 == pytest.approx(0.9 * found.cpu_seconds, rel=1e-3)
 
 
-def test_a_budget_that_is_too_small_names_what_to_drop(make_plan):
-    plan = replace(make_plan("mos", "moc", "moc:5"), speeds=speeds(1e-4, 9e-2, 2e-4, 1e-4))
-    with pytest.raises(ValueError, match=r"at least [\d.]+m for 4 cells of 2 seeds, got 1\.") as no:
-        divided(plan, 90.0, 5_000)
-    assert "or drop MoS, K = 3; or take fewer --seeds" in str(no.value)
-    with pytest.raises(ValueError, match="or take fewer --seeds, or smaller --hidden-sizes"):
-        divided(plan, 1.0, 5_000)
+@pytest.mark.parametrize("equal", [("tokens",), ("time", "tokens")])
+def test_a_budget_that_is_too_small_says_what_is_needed(make_plan, equal):
+    plan = make_plan("mos", speeds=speeds(1e-4, 9e-2), equal=equal)
+    with pytest.raises(ValueError, match=r"at least ([\d.]+)m for 2 variants of 2 seeds, got 0\.0"):
+        divide_budget(plan, 1.0, 5_000)
+
+
+def test_the_speed_is_measured_also_on_a_short_corpus(variants, tiny, monkeypatch):
+    monkeypatch.setattr(plans, "TIMED_SECONDS", 0.05)
+    seconds = {10: 1.0, 2: 2.0, 1: 4.0}
+    monkeypatch.setattr(plans, "seconds_of_test", lambda _, test, batch_size: seconds[batch_size])
+    control, mos = variants("mos")
+    whole, comparison = open_source(tiny), Comparison(corpus=tiny, test_batch_size=2)
+    splits = {name: whole.split(name)[:200] for name in ("train", "valid", "test")}
+    short = MemoryCorpus(whole.vocabulary, splits)
+    found = plans.measure_speed(control, short, comparison)
+    assert 0 < found.cpu < 1 and found.wall >= 0.5 * found.cpu
+    assert (found.valid, found.test) == (1.0, 2.0)
+    # The control is also tested with a cache.
+    with_baselines = replace(comparison, baselines=True)
+    assert plans.measure_speed(control, short, with_baselines).test == 2 + 3 * 4
+    assert plans.measure_speed(mos, short, with_baselines).test == 2.0
 
 
 def test_a_plan_comes_back_from_its_file(make_plan, folder):
@@ -51,12 +70,50 @@ def test_a_plan_comes_back_from_its_file(make_plan, folder):
     assert read_plan(folder) == plan
 
 
-@pytest.mark.parametrize("change", [{"version": 9}, {"seeds": "all"}, {"cells": [{}]}])
+@pytest.mark.parametrize("change", [{"version": 9}, {"seeds": "all"}, {"variants": [{}]}])
 def test_a_file_that_is_no_plan_is_refused(make_plan, folder, change):
     write_plan(make_plan("mos"), folder)
     path = folder / "plan.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"plan.json must be the plan of a comparison: "):
         read_plan(folder)
-    with pytest.raises(ValueError, match="must be a folder that `highrank compare` made"):
-        read_plan(folder / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"equal": ("context",)}, "equal must have time or tokens, got context"),
+        ({"equal": ("time",), "device": "meta"}, "equal time must be measured on the cpu, got"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be at least 1, got 0"),
+        ({"jobs": 2, "threads": 2}, "threads must be left out with several jobs, got 2"),
+        ({"components": (4, 0)}, "components must be whole numbers from 1 on, got"),
+        ({"embedding": ()}, "embedding must be whole numbers from 1 on, got"),
+        ({"budget": "soon"}, "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(change, message, tiny):
+    with pytest.raises(ValueError, match=message):
+        plans.make_plan(replace(Comparison(corpus=tiny), **change))
+
+
+def test_a_preset_a_corpus_or_a_text_decides_the_defaults(tmp_path):
+    assert find_comparison("paper-k-sweep-ptb") is COMPARISONS["paper-k-sweep-ptb"]
+    assert find_comparison("factorised").embedding == (8, 31)
+    assert find_comparison("low-rank").corpus == "low-rank"
+    assert find_comparison(str(tmp_path)).corpus == str(tmp_path)
+    with pytest.raises(ValueError, match=r"the path of a text, .*got 'sense': did you mean senses"):
+        find_comparison("sense")
+
+
+def test_a_source_is_a_language_or_the_beginning_of_a_corpus(tiny, tmp_path, monkeypatch):
+    assert open_source(tiny).floor > 0
+    lines = "\n".join(" ".join(f"w{n % 7}" for n in range(i, i + 9)) for i in range(200))
+    (tmp_path / "text.txt").write_text(lines)
+    path = str(prepare_text(tmp_path / "text.txt", cache=tmp_path / "cache").corpus.path)
+    whole, part = open_source(path), open_source(path, 400)
+    assert len(part.split("train")) == 400 and len(part.split("test")) <= 50
+    np.testing.assert_array_equal(part.split("train"), whole.split("train")[:400])
+    assert part.vocabulary == whole.vocabulary and open_source(path, 10**9) is not part
+    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
+    assert prepare_source(str(tmp_path / "text.txt"), lambda *_: None) == "text"

@@ -1,10 +1,11 @@
-"""What is read back from the logs of runs, whole or not."""
+"""What is read back from the logs of runs, whole or not; and learning curves."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from highrank.studies.compare.record import read_runs
+from highrank.studies.compare.record import Point, break_even, loss_at, mean_loss_at, read_runs
 from highrank.studies.compare.schedule import Schedule
 
 
@@ -39,14 +40,10 @@ def test_states_marks_and_sums(written, folder):
     assert runs[2].note == "at step 5"
 
 
-@pytest.mark.parametrize(
-    "strange",
-    [
-        [a_slice(seconds=2.0), a_slice(seconds=2.0)],
-        [a_slice(), a_slice(cpu_seconds=1.6)],
-    ],
-    ids=["it waited", "its speed changed"],
-)
+WAITED, SLOWED = [a_slice(seconds=2.0)] * 2, [a_slice(), a_slice(cpu_seconds=1.6)]
+
+
+@pytest.mark.parametrize("strange", [WAITED, SLOWED])
 def test_a_disturbed_run_is_flagged(written, folder, strange):
     plan = written("mos")
     for index, seed in ((0, 0), (0, 1), (1, 0)):
@@ -60,12 +57,42 @@ def test_the_run_that_is_furthest_behind_is_next_and_seeds_come_in_turn(written,
     write(plan, folder, 0, 0, a_slice(cpu_seconds=4.0))
     write(plan, folder, 1, 0, a_slice(cpu_seconds=2.0))
     write(plan, folder, 2, 0, a_mark(), {"event": "analysis"})
-    schedule = Schedule(plan, read_runs(plan, folder), range(3))
-    task = schedule.next(set())
+    schedule = Schedule(plan, read_runs(plan, folder))
+    task = schedule.next_slice(set())
     assert (task.index, task.seed, task.cpu_seconds) == (1, 0, 2.0)
-    assert schedule.next({(1, 0)}).index == 0
-    later = schedule.next({(0, 0), (1, 0)})
-    assert later.seed == 1
+    assert schedule.next_slice({(1, 0)}).index == 0
+    assert schedule.next_slice({(0, 0), (1, 0)}).seed == 1
     assert 0.2 < schedule.fraction < 0.4
     everything = {(index, seed) for index in range(3) for seed in (0, 1)}
-    assert schedule.next(everything) is None
+    assert schedule.next_slice(everything) is None
+
+
+def curve(*losses):
+    return [
+        Point(tokens=100 * 2**n, cpu_seconds=2.0**n, train_loss=loss, valid_loss=loss)
+        for n, loss in enumerate(losses)
+    ]
+
+
+POWER_LAW = curve(*(5 * 2 ** (-0.1 * n) for n in range(6)))
+
+
+@pytest.mark.parametrize("tokens", [100, 150, 400, 3_000, 3_200, 6_400, 25_600])
+def test_a_power_law_is_read_exactly_and_continues(tokens):
+    assert loss_at(POWER_LAW, tokens) == pytest.approx(5 * (tokens / 100) ** -0.1)
+
+
+def test_a_curve_that_rises_again_keeps_its_best():
+    found = curve(5.0, 4.0, 4.5, 4.6, 4.7)
+    assert loss_at(found, 800) == pytest.approx(4.0) == loss_at(found, 10_000)
+    assert loss_at(curve(5.0), 700) == pytest.approx(5.0) == loss_at(found, 50)
+
+
+def test_time_is_worth_what_the_control_would_win_with_it():
+    higher = [replace(point, valid_loss=point.valid_loss + 1) for point in POWER_LAW]
+    found = mean_loss_at([POWER_LAW, higher], 400)
+    assert found == pytest.approx(loss_at(POWER_LAW, 400) + 0.5)
+    assert break_even([POWER_LAW], 400, 1.0) == 0
+    assert break_even([POWER_LAW], 400, 2.0) == pytest.approx(5 * (4**-0.1 - 8**-0.1))
+    # A cheaper head may be worse.
+    assert break_even([POWER_LAW], 400, 0.5) == pytest.approx(-5 * (2**-0.1 - 4**-0.1))

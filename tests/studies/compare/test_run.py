@@ -1,4 +1,4 @@
-"""A run of a cell in slices: where it is measured, what survives, what is never done twice."""
+"""A run of a variant in slices: where it is measured, what survives, what is never done twice."""
 
 import json
 
@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
-from highrank.studies.compare.run import CellRun, next_point
+from highrank.studies.compare.record import RunState
+from highrank.studies.compare.run import VariantRun, next_point
 from highrank.studies.compare.source import open_source
 from highrank.training.trainer import Diverged, Trainer
 
@@ -18,29 +19,29 @@ def lines(plan, folder, index=0, seed=0):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def of(found, event):
+def events(found, event):
     return [line for line in found if line["event"] == event]
 
 
 def finish(plan, folder, index=0, seed=0, seconds=1e9):
-    outcomes = []
-    while not outcomes or outcomes[-1].state == "paused":
-        outcomes.append(CellRun(plan, folder, index, seed).advance(seconds))
-    return outcomes
+    """Train in slices of so many seconds; returns the state after each."""
+    states = []
+    while not states or not states[-1].is_final:
+        states.append(VariantRun(plan, folder, index, seed).advance(seconds))
+    return states
 
 
 def test_a_run_is_measured_at_equal_tokens(written, folder):
     plan = written("mos")
-    (outcome,) = finish(plan, folder, 1)
-    assert outcome.state == "finished" and outcome.tokens >= plan.num_tokens
+    assert finish(plan, folder, 1) == [RunState.FINISHED]
     found = lines(plan, folder, 1)
-    (mark,) = of(found, "mark")
+    (mark,) = events(found, "mark")
     assert plan.num_tokens <= mark["tokens"] < plan.num_tokens + 4 * 8
-    assert mark["valid_loss"] == min(line["valid_loss"] for line in of(found, "epoch"))
+    assert mark["valid_loss"] == min(line["valid_loss"] for line in events(found, "epoch"))
     model, _ = load(plan.run_folder(folder, 1, 0))
     test = evaluate(model, open_source(plan.corpus).split("test"), plan.test_batch_size)
     assert mark["test_loss"] == pytest.approx(test.nats, rel=1e-6)
-    (analysis,) = of(found, "analysis")
+    (analysis,) = events(found, "analysis")
     assert analysis["specialisation"] >= 0 and analysis["effective_rank_1e-3"] >= 1
 
 
@@ -48,10 +49,9 @@ def test_slices_change_nothing(written, folder):
     plan = written("mos", seeds=(0,))
     whole, parts = folder / "whole", folder / "parts"
     finish(plan, whole)
-    outcomes = finish(plan, parts, seconds=0.005)
-    assert len(outcomes) > 2
+    assert len(finish(plan, parts, seconds=0.005)) > 2
     for name in ("epoch", "mark", "analysis"):
-        one, other = (of(lines(plan, where), name) for where in (whole, parts))
+        one, other = (events(lines(plan, where), name) for where in (whole, parts))
         for line in (*one, *other):
             line.pop("seconds", None)
             line.pop("cpu_seconds", None)
@@ -62,45 +62,36 @@ def test_slices_change_nothing(written, folder):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_cells_of_a_seed_read_the_same_windows(written, folder):
+def test_variants_of_a_seed_read_the_same_windows(written, folder):
     plan = written("mos", "moc")
     counts = []
     for index in range(3):
         finish(plan, folder, index)
-        counts.append([line["tokens"] for line in of(lines(plan, folder, index), "epoch")])
+        counts.append([line["tokens"] for line in events(lines(plan, folder, index), "epoch")])
     assert counts[0] == counts[1] == counts[2]
 
 
 def test_equal_time_ends_a_run_that_has_its_tokens(written, folder):
     plan = written("mos", cpu_seconds=0.2, num_tokens=200)
     finish(plan, folder)
-    marks = of(lines(plan, folder), "mark")
+    marks = events(lines(plan, folder), "mark")
     assert [mark["regime"] for mark in marks] == ["tokens", "time"]
     assert marks[0]["tokens"] < marks[1]["tokens"] and marks[1]["cpu_seconds"] >= 0.2
 
 
-def test_a_finished_run_is_not_trained_again(written, folder):
-    plan = written("mos")
-    finish(plan, folder)
-    before = (plan.run_folder(folder, 0, 0) / "metrics.jsonl").read_text()
-    (again,) = finish(plan, folder)
-    assert again.state == "finished"
-    assert (plan.run_folder(folder, 0, 0) / "metrics.jsonl").read_text() == before
-
-
 def test_a_run_that_diverges_is_noted_and_stays_so(written, folder, monkeypatch):
-    plan, step = written("mos"), Trainer.train_window
+    plan, step = written("mos"), Trainer.step
 
-    def fail(self, progress):
-        if self.step == 5:
+    def fail(self, *arguments):
+        if self.num_steps == 5:
             raise Diverged("the loss is nan")
-        return step(self, progress)
+        return step(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "train_window", fail)
-    assert finish(plan, folder)[-1].state == "diverged"
+    monkeypatch.setattr(Trainer, "step", fail)
+    assert finish(plan, folder) == [RunState.DIVERGED]
     monkeypatch.undo()
-    assert finish(plan, folder)[-1].state == "diverged"
-    (line,) = of(lines(plan, folder), "diverged")
+    assert finish(plan, folder) == [RunState.DIVERGED]
+    (line,) = events(lines(plan, folder), "diverged")
     assert "the run diverged at step 6" in line["reason"] and line["step"] == 5
 
 
@@ -108,8 +99,8 @@ def test_the_control_is_evaluated_with_a_cache(written, folder):
     plan = written("mos", cache=True)
     for index in (0, 1):
         finish(plan, folder, index)
-    (control,) = of(lines(plan, folder), "mark")
-    (mos,) = of(lines(plan, folder, 1), "mark")
+    (control,) = events(lines(plan, folder), "mark")
+    (mos,) = events(lines(plan, folder, 1), "mark")
     assert "cache" not in mos
     # One stream instead of two: a little better, and a cache with weight 0 is in the grid.
     assert control["cache_test_loss"] < control["test_loss"] + 0.1

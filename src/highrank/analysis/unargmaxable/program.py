@@ -56,7 +56,7 @@ class Optimum(NamedTuple):
 
 def check_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise ValueError(f"scipy must be installed for linear programs: {install_hint('audit')}")
+        raise ValueError(f"scipy must be installed for linear programs: {install_hint('cli')}")
 
 
 def decide_token(

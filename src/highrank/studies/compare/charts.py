@@ -1,59 +1,86 @@
-"""The pictures of a comparison: learning curves, rank and loss, cost."""
+"""Pictures of a comparison: learning curves, rank and loss, cost, and what K or d does."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
 
 from highrank.report.figure import Axis, Lines, Mark, Series
 from highrank.report.theme import Style
-from highrank.studies.compare.curve import break_even, mean_loss_at
-from highrank.studies.compare.result import CellResult, CompareResult, Regime
+from highrank.studies.compare.record import break_even, curves_of, mean_loss_at
+from highrank.studies.compare.result import CompareResult, RegimeResult, Row, VariantResult
+from highrank.studies.compare.variant import Role
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
 CONTROL = Style("truth", marker="o", width=4.0, marker_size=8.0)
-# Of learning curves, as of the validations of a run; what came earlier would hide the differences.
+# Points of a learning curve, as far apart as validations; earlier ones would hide the differences.
 FACTOR, NUM_POINTS = 2**0.5, 8
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
 
 
+class Sweep(StrEnum):
+    """The field that variants differ in."""
+
+    COMPONENTS = "num_components"
+    SIZE = "embedding_size"
+
+    def x(self, variant: VariantResult) -> int:
+        return int(getattr(variant, self))
+
+
+TITLES = {Sweep.COMPONENTS: "components, K", Sweep.SIZE: "d"}
+# With fewer different values there is nothing to see.
+FEWEST = {Sweep.COMPONENTS: 3, Sweep.SIZE: 2}
+Measure = Callable[[VariantResult, Row], float | None]
+# Drawn against K or d, besides the loss, where they are known.
+MEASURES: dict[str, Measure] = {
+    "gap: valid − train, nats": lambda variant, row: row.gap,
+    "effective rank, ε = 10⁻³": lambda variant, row: variant.analysis.get("effective_rank_1e-3"),
+    "CPU ms per token": lambda variant, row: (
+        None if variant.cpu_per_token is None else variant.cpu_per_token * 1e3
+    ),
+    "I(component; token), nats": lambda variant, row: variant.analysis.get("specialisation"),
+}
+
+
 def styles(result: CompareResult) -> dict[str, Style]:
-    """How each cell is drawn, the same in every picture: controls broad and grey."""
+    """The style of each variant, the same in every picture: controls are broad and grey."""
     found, count = {}, 0
-    for cell in result.cells:
-        if cell.role == "control":
-            found[cell.name] = CONTROL
+    for variant in result.variants:
+        if variant.role is Role.CONTROL:
+            found[variant.name] = CONTROL
             continue
-        color, marker = COLORS[count % len(COLORS)], MARKERS[count % len(MARKERS)]
-        found[cell.name] = Style(color, marker=marker, is_dashed=count >= len(COLORS))
+        found[variant.name] = replace(_style(count), is_dashed=count >= len(COLORS))
         count += 1
     return found
 
 
-def label(cell: CellResult, result: CompareResult) -> str:
-    """With d where cells differ in it."""
-    has_sizes = len({one.embedding_size for one in result.cells}) > 1
-    return f"{cell.label}, d = {cell.embedding_size}" if has_sizes else cell.label
+def label(variant: VariantResult, result: CompareResult) -> str:
+    """With d where variants differ in it."""
+    has_sizes = len({one.embedding_size for one in result.variants}) > 1
+    return f"{variant.label}, d = {variant.embedding_size}" if has_sizes else variant.label
 
 
 def perplexity_of(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-def perplexities(values: Sequence[float], title: str = "perplexity, valid") -> Axis:
+def _perplexity_axis(values: Sequence[float]) -> Axis:
     """A logarithmic axis with the round numbers around the data."""
     low, high = min(values), max(values)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [tick * 10.0**power for power in powers for tick in TICKS]
     inside = tuple(tick for tick in ticks if low * 0.98 <= tick <= high * 1.02)
-    ticks_shown = inside[:: max(1, len(inside) // 7)]
-    return Axis(label=title, is_log=True, ticks=ticks_shown if len(ticks_shown) > 1 else None)
+    shown = inside[:: max(1, len(inside) // 7)]
+    return Axis(label="perplexity, valid", is_log=True, ticks=shown if len(shown) > 1 else None)
 
 
-def learning_chart(result: CompareResult, by: str) -> Lines | None:
-    """The best loss on valid against million tokens, or against CPU seconds; means over seeds."""
-    series = []
-    for cell in result.cells:
-        own = [run for run in result.runs if run.cell == cell.name and run.curve]
+def learning_charts(result: CompareResult) -> list[Lines]:
+    """The best loss on valid against million tokens and CPU seconds, means over seeds."""
+    series: list[tuple[Series, Series]] = []
+    for variant in result.variants:
+        own = [run for run in result.runs if run.variant == variant.name and run.curve]
         # A run that has just begun would cut the others short.
         curves = [run.curve for run in own if run.marks] or [run.curve for run in own]
         if not curves:
@@ -62,67 +89,63 @@ def learning_chart(result: CompareResult, by: str) -> Lines | None:
         first = max(curve[0].tokens for curve in curves)
         grid = [last * FACTOR**-n for n in reversed(range(NUM_POINTS))]
         grid = [tokens for tokens in grid if tokens >= first * 0.999]
-        price = 1e-6 if by == "tokens" else cell.cpu_per_token or 0.0
-        series.append(
-            Series(
-                label=label(cell, result),
-                x=[tokens * price for tokens in grid],
-                y=[perplexity_of(mean_loss_at(curves, tokens)) for tokens in grid],
-                style=styles(result)[cell.name],
-            )
+        y = [perplexity_of(mean_loss_at(curves, tokens)) for tokens in grid]
+        name, style = label(variant, result), styles(result)[variant.name]
+        tokens, seconds = (
+            Series(label=name, x=[tokens * price for tokens in grid], y=y, style=style)
+            for price in (1e-6, variant.cpu_per_token or 0.0)
         )
-    if not series:
-        return None
-    title = "million tokens read" if by == "tokens" else "CPU seconds of training"
-    return Lines(
-        series=tuple(series),
-        x=Axis(label=title, is_log=True),
-        y=perplexities([y for line in series for y in line.y]),
-    )
+        series.append((tokens, seconds))
+    titles = ("million tokens read", "CPU seconds of training")
+    return [
+        Lines(
+            series=lines,
+            x=Axis(label=title, is_log=True),
+            y=_perplexity_axis([y for line in lines for y in line.y]),
+        )
+        for title, lines in zip(titles, zip(*series, strict=True), strict=False)
+    ]
 
 
-def rank_chart(result: CompareResult, regime: Regime) -> Lines | None:
-    """Loss on valid against ε-effective rank, a point for each cell."""
-    rows = {row.name: row for row in regime.rows}
-    look = styles(result)
+def rank_chart(result: CompareResult, regime: RegimeResult) -> Lines | None:
+    """Loss on valid against ε-effective rank, a point for each variant."""
+    rows, look = {row.name: row for row in regime.rows}, styles(result)
     series = tuple(
         Series(
-            label=label(cell, result),
+            label=label(variant, result),
             x=[rank],
-            y=[perplexity_of(rows[cell.name].valid_loss)],
-            style=look[cell.name],
+            y=[perplexity_of(rows[variant.name].valid_loss)],
+            style=look[variant.name],
         )
-        for cell in result.cells
-        if cell.name in rows and (rank := cell.analysis.get("effective_rank_1e-3"))
+        for variant in result.variants
+        if variant.name in rows and (rank := variant.analysis.get("effective_rank_1e-3"))
     )
     if len(series) < 2:
         return None
     return Lines(
         series=series,
         x=Axis(label="effective rank, ε = 10⁻³", is_log=True),
-        y=perplexities([line.y[0] for line in series]),
+        y=_perplexity_axis([line.y[0] for line in series]),
     )
 
 
 def cost_chart(result: CompareResult) -> Lines | None:
-    """What each head wins at equal tokens against its time, and what would pay for that time."""
-    regime = next((one for one in result.regimes if one.name == "tokens"), None)
-    control = next((cell for cell in result.cells if cell.role == "control"), None)
-    if regime is None or control is None or not result.costs:
+    """The gain of each head at equal tokens against its time, and what would pay for that time."""
+    regime = result.at_equal_tokens
+    if regime is None or not result.costs:
         return None
-    curves = [run.curve for run in result.runs if run.cell == control.name and run.curve]
+    curves, look = curves_of(result.runs, result.control.name), styles(result)
     ratios = [cost.ratio for cost in result.costs]
     low, high = min(0.7, *ratios), max(1.5, *ratios)
     grid = [low * (high / low) ** (n / 20) for n in range(21)]
-    look = styles(result)
     line = Series(
         label="break-even",
         x=grid,
-        y=[_percent(break_even(curves, regime.amount, ratio)) for ratio in grid],
+        y=[_percent_won(break_even(curves, regime.amount, ratio)) for ratio in grid],
         style=Style("truth", width=3.0, is_dashed=True),
     )
     points = (
-        Series(label=cost.label, x=[cost.ratio], y=[_percent(cost.gain)], style=look[cost.name])
+        Series(label=cost.label, x=[cost.ratio], y=[_percent_won(cost.gain)], style=look[cost.name])
         for cost in result.costs
     )
     return Lines(
@@ -133,5 +156,81 @@ def cost_chart(result: CompareResult) -> Lines | None:
     )
 
 
-def _percent(nats: float) -> float:
+def _percent_won(nats: float) -> float:
     return -math.expm1(-nats) * 100
+
+
+def sweep_charts(result: CompareResult, regime: RegimeResult, by: Sweep) -> list[Lines]:
+    """The loss on valid, with intervals, and all `MEASURES` against K or d; none if few vary."""
+    rows = {row.name: row for row in regime.rows}
+    groups = _groups(result, rows, by)
+    if not groups:
+        return []
+    losses = tuple(
+        Series(
+            label=name,
+            x=[by.x(variant) for variant in some],
+            y=[perplexity_of(rows[variant.name].valid_loss) for variant in some],
+            style=_style(count),
+            intervals=[_interval(rows[variant.name]) for variant in some],
+        )
+        for count, (name, some) in enumerate(groups.items())
+    )
+    ends = [end for line in losses for pair in line.intervals for end in pair]
+    values = [*ends, *(y for line in losses for y in line.y)]
+    charts = [Lines(series=losses, x=_axis(losses, by), y=_perplexity_axis(values))]
+    for title, measure in MEASURES.items():
+        lines = tuple(_measured(measure, groups, rows, by))
+        if lines:
+            charts.append(Lines(series=lines, x=_axis(lines, by), y=Axis(label=title)))
+    return charts
+
+
+def _groups(
+    result: CompareResult, rows: dict[str, Row], by: Sweep
+) -> dict[str, list[VariantResult]]:
+    """Variants that differ in K, or in d, alone; a control is the K = 1 of every head of its d."""
+    variants = [v for v in result.variants if v.name in rows and v.role is not Role.OTHER_CONTEXT]
+    controls = {v.embedding_size: v for v in variants if v.role is Role.CONTROL}
+    groups: dict[str, list[VariantResult]] = {}
+    for variant in variants:
+        if by is Sweep.SIZE:
+            groups.setdefault(variant.label, []).append(variant)
+        elif variant.role is not Role.CONTROL and variant.embedding_size in controls:
+            name = variant.label.replace(f", K = {variant.num_components}", "")
+            name = f"{name}, d = {variant.embedding_size}"
+            groups.setdefault(name, [controls[variant.embedding_size]]).append(variant)
+    counts = {name: len(set(map(by.x, some))) for name, some in groups.items()}
+    if max(counts.values(), default=0) < FEWEST[by]:
+        return {}
+    return {name: sorted(some, key=by.x) for name, some in groups.items() if counts[name] > 1}
+
+
+def _axis(lines: Sequence[Series], by: Sweep) -> Axis:
+    ticks = tuple(sorted({x for line in lines for x in line.x}))
+    return Axis(label=TITLES[by], is_log=True, ticks=ticks)
+
+
+def _style(count: int) -> Style:
+    return Style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)])
+
+
+def _interval(row: Row) -> tuple[float, float]:
+    """Interval of the perplexity, around its own value; a control has none."""
+    if row.valid is None:
+        here = perplexity_of(row.valid_loss)
+        return here, here
+    control = row.valid_loss - row.valid.difference
+    return perplexity_of(control + row.valid.low), perplexity_of(control + row.valid.high)
+
+
+def _measured(
+    measure: Measure, groups: dict[str, list[VariantResult]], rows: dict[str, Row], by: Sweep
+) -> Iterator[Series]:
+    """A line for each head; variants without this measure are left out."""
+    for count, (name, some) in enumerate(groups.items()):
+        pairs = [(by.x(variant), measure(variant, rows[variant.name])) for variant in some]
+        known = [(x, y) for x, y in pairs if y is not None]
+        if known:
+            x, y = zip(*known, strict=True)
+            yield Series(label=name, x=x, y=y, style=_style(count))

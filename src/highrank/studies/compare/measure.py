@@ -1,98 +1,65 @@
-"""The comparison itself: its runs are trained in turns, and what they show is summarised."""
+"""From runs to a result: means over seeds, differences from the control, costs."""
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from highrank.analysis.contrasts import Analysis, Contrast, Pair, analyse
 from highrank.build import build_head
-from highrank.data.corpus import CorpusLike
 from highrank.environment import environment
-from highrank.studies.compare import answer as sentences
-from highrank.studies.compare.cell import Cell
-from highrank.studies.compare.plan import Plan, plan_to_json
-from highrank.studies.compare.pool import NextSlice, Workers, run_here
-from highrank.studies.compare.record import RunRecord, read_runs
-from highrank.studies.compare.result import CellResult, CompareResult
-from highrank.studies.compare.run import SliceOutcome
-from highrank.studies.compare.schedule import Schedule
-from highrank.studies.compare.search import active_at, with_dropped
-from highrank.studies.compare.source import floor_of, open_source
-from highrank.studies.compare.summary import summarise_costs, summarise_regime
-from highrank.training.signals import listening
+from highrank.studies.compare import sentences
+from highrank.studies.compare.plan import Plan, Regime, plan_to_json
+from highrank.studies.compare.record import (
+    Mark,
+    RunRecord,
+    RunState,
+    break_even,
+    curves_of,
+    read_runs,
+)
+from highrank.studies.compare.result import (
+    CompareResult,
+    Cost,
+    Payoff,
+    RegimeResult,
+    Row,
+    Smaller,
+    VariantResult,
+)
+from highrank.studies.compare.source import open_source
+from highrank.studies.compare.variant import Variant
 
-OnProgress = Callable[[float, str], None]
-
-
-def train(plan: Plan, folder: Path, on_progress: OnProgress | None = None) -> int | None:
-    """Train what is left of a comparison; returns the signal that stopped it, or None."""
-    for until in (*plan.rungs, 1.0):
-        runs = read_runs(plan, folder)
-        schedule = Schedule(plan, runs, active_at(plan, runs, until), until)
-        stopped = _train(plan, folder, schedule, on_progress)
-        if stopped is not None:
-            return stopped
-    return None
-
-
-def _train(
-    plan: Plan, folder: Path, schedule: Schedule, on_progress: OnProgress | None
-) -> int | None:
-    stopped: list[int] = []
-    for outcome in _outcomes(plan, folder, schedule.next, stopped):
-        schedule.note(outcome)
-        if on_progress is not None:
-            cell = plan.cells[outcome.index]
-            done = schedule.done[outcome.index, outcome.seed]
-            state = f"{done:.0%} of it" if outcome.state == "paused" else outcome.state
-            text = f"seed {outcome.seed}, {cell.label}, d = {cell.embedding_size}: {state}"
-            on_progress(schedule.fraction * schedule.until, text)
-        if outcome.state == "interrupted" and not stopped:
-            stopped.append(outcome.signal or signal.SIGINT)
-    return stopped[0] if stopped else None
-
-
-def _outcomes(
-    plan: Plan, folder: Path, next_slice: NextSlice, stopped: list[int]
-) -> Iterator[SliceOutcome]:
-    if plan.jobs == 1:
-        yield from run_here(folder, plan, next_slice)
-        return
-    with closing(Workers(folder, plan.jobs)) as workers:
-
-        def stop(number: int) -> None:
-            stopped.append(number)
-            workers.stop()
-
-        with listening(stop):
-            yield from workers.run(next_slice)
+Floats = NDArray[np.float64]
 
 
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     """Everything that the runs in a comparison's folder show, finished or not."""
     corpus = open_source(plan.corpus, plan.max_tokens)
-    runs = with_dropped(plan, read_runs(plan, folder))
+    runs = read_runs(plan, folder)
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
     costs = summarise_costs(plan, runs, found[0])
-    # What is recommended reads the whole corpus.
+    # The recommended command trains on the whole corpus.
     num_train = len(open_source(plan.corpus, None).split("train"))
-    is_complete = all(run.state in ("finished", "diverged", "dropped") for run in runs)
-    name = Path(plan.corpus).name
+    is_complete = all(run.state.is_final for run in runs)
+    name, vocab_size = Path(plan.corpus).name, len(corpus.vocabulary)
     return CompareResult(
         corpus=name,
-        vocab_size=len(corpus.vocabulary),
+        vocab_size=vocab_size,
         num_train=len(corpus.split("train")),
-        floor=floor_of(corpus),
+        floor=getattr(corpus, "floor", None),
         folder=str(folder),
         answer=sentences.answer(plan, regimes, is_complete, name),
         recommendation=sentences.recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
-        cells=tuple(_cell_result(cell, corpus, runs) for cell in plan.cells),
+        variants=tuple(_summarise_variant(one, vocab_size, runs) for one in plan.variants),
         regimes=regimes,
         costs=costs,
         runs=runs,
@@ -102,28 +69,32 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     )
 
 
-def _cell_result(cell: Cell, corpus: CorpusLike, runs: Sequence[RunRecord]) -> CellResult:
-    own = [run for run in runs if run.cell == cell.name]
+def _summarise_variant(
+    variant: Variant, vocab_size: int, runs: Sequence[RunRecord]
+) -> VariantResult:
+    own = [run for run in runs if run.variant == variant.name]
     begun = [run for run in own if run.tokens]
     keys = sorted({key for run in own for key in run.analysis})
-    return CellResult(
-        name=cell.name,
-        label=cell.label,
-        description=sentences.description(cell),
-        spec=cell.spec,
-        role=cell.role,
-        embedding_size=cell.embedding_size,
-        context_size=cell.context_size,
-        num_components=cell.num_components,
-        hidden_sizes=cell.config.model.hidden_sizes,
-        num_parameters=cell.num_parameters,
+    with torch.device("meta"):
+        rank_bound = build_head(variant.config, vocab_size).rank_bound
+    return VariantResult(
+        name=variant.name,
+        label=variant.label,
+        description=sentences.describe(variant),
+        spec=variant.spec,
+        role=variant.role,
+        embedding_size=variant.embedding_size,
+        context_size=variant.context_size,
+        num_components=variant.num_components,
+        hidden_sizes=variant.hidden_sizes,
+        num_parameters=variant.num_parameters,
         cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
         if begun
         else None,
         num_disturbed=sum(run.is_disturbed for run in own),
-        num_diverged=sum(run.state == "diverged" for run in own),
-        num_finished=sum(run.state == "finished" for run in own),
-        rank_bound=_rank_bound(cell, len(corpus.vocabulary)),
+        num_diverged=sum(run.state is RunState.DIVERGED for run in own),
+        num_finished=sum(run.state is RunState.FINISHED for run in own),
+        rank_bound=rank_bound,
         analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
     )
 
@@ -133,6 +104,206 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _rank_bound(cell: Cell, vocab_size: int) -> int | None:
-    with torch.device("meta"):
-        return build_head(cell.config, vocab_size).rank_bound
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A variant, or the control with a cache, with its marks in one regime."""
+
+    variant: Variant
+    marks: dict[int, Mark]
+    """By seed."""
+    has_cache: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant.name}+cache" if self.has_cache else self.variant.name
+
+    @property
+    def label(self) -> str:
+        return "control + cache" if self.has_cache else self.variant.label
+
+    @property
+    def size(self) -> int:
+        """E."""
+        return self.variant.embedding_size
+
+    @property
+    def is_control(self) -> bool:
+        return self.variant.is_control and not self.has_cache
+
+    def row(self, valid: Floats, test: Floats) -> Row:
+        """A row without contrasts, from its losses by seed."""
+        marks, has_spread = list(self.marks.values()), len(valid) > 1
+        return Row(
+            name=self.name,
+            label=self.label,
+            embedding_size=self.size,
+            num_components=self.variant.num_components,
+            num_seeds=len(valid),
+            valid_loss=float(valid.mean()),
+            valid_deviation=float(valid.std(ddof=1)) if has_spread else None,
+            test_loss=float(test.mean()),
+            test_deviation=float(test.std(ddof=1)) if has_spread else None,
+            gap=float(np.mean([mark.gap for mark in marks])),
+            tokens=float(np.mean([mark.tokens for mark in marks])),
+            cpu_seconds=float(np.mean([mark.cpu_seconds for mark in marks])),
+        )
+
+
+def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> RegimeResult | None:
+    """Rows and differences at equal tokens or at equal time; None if nothing was measured."""
+    measured, seeds = _complete(list(_measured(plan, runs, regime)), plan.seeds)
+    if not measured or not seeds:
+        return None
+    valid = np.array([[one.marks[seed].valid_loss for seed in seeds] for one in measured])
+    test = np.array([[one.marks[seed].test_loss for seed in seeds] for one in measured])
+    controls = {one.size: i for i, one in enumerate(measured) if one.is_control}
+    pairs = [
+        (i, controls[one.size])
+        for i, one in enumerate(measured)
+        if not one.is_control and one.size in controls
+    ]
+    found = analyse(valid, pairs)
+    on_valid, on_test = _by_variant(pairs, found), _by_variant(pairs, analyse(test, pairs))
+    singles = _against_singles(valid, measured, pairs)
+    order = valid.mean(1).argsort().tolist()
+    control = next((i for i in order if measured[i].is_control), order[0])
+    return RegimeResult(
+        name=regime,
+        amount=plan.num_tokens if regime is Regime.TOKENS else plan.cpu_seconds or 0.0,
+        seeds=tuple(seeds),
+        rows=tuple(
+            replace(
+                one.row(valid[i], test[i]),
+                valid=on_valid.get(i),
+                test=on_test.get(i),
+                single=singles[i][0] if i in singles else None,
+                single_label=singles[i][1] if i in singles else "",
+            )
+            for i, one in enumerate(measured)
+        ),
+        degrees=None if found is None else found.degrees,
+        is_pooled=found is not None and found.is_pooled,
+        error=None if found is None else found.error,
+        detectable=None if found is None else found.detectable,
+        best=measured[order[0]].name,
+        best_control=measured[control].name,
+        contrast=_best_contrast(valid, measured, order, control),
+        smaller=tuple(_against_smaller(valid, measured, order, control)),
+    )
+
+
+def _measured(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> Iterator[Measured]:
+    """Variants that did not diverge and have a mark; the cache follows its control."""
+    for variant in plan.variants:
+        own = [run for run in runs if run.variant == variant.name]
+        if any(run.state is RunState.DIVERGED for run in own):
+            continue
+        if marks := {run.seed: run.marks[regime] for run in own if regime in run.marks}:
+            yield Measured(variant=variant, marks=marks)
+        if marks := {run.seed: run.cache[regime] for run in own if regime in run.cache}:
+            yield Measured(variant=variant, marks=marks, has_cache=True)
+
+
+def _complete(measured: list[Measured], seeds: Sequence[int]) -> tuple[list[Measured], list[int]]:
+    """The seeds in which all were measured; if there is none, the seed with most, and those."""
+    complete = [seed for seed in seeds if all(seed in one.marks for one in measured)]
+    if complete or not measured:
+        return measured, complete
+    seed = max(seeds, key=lambda seed: sum(seed in one.marks for one in measured))
+    return [one for one in measured if seed in one.marks], [seed]
+
+
+def _by_variant(pairs: Sequence[Pair], analysis: Analysis | None) -> dict[int, Contrast]:
+    if analysis is None:
+        return {}
+    return {i: one for (i, _), one in zip(pairs, analysis.contrasts, strict=True)}
+
+
+def _against_singles(
+    valid: Floats, measured: Sequence[Measured], pairs: Sequence[Pair]
+) -> dict[int, tuple[Contrast, str]]:
+    """Each mixture against the best single softmax, which says whether the bottleneck matters.
+
+    An adaptive mixture may beat the control because it is adaptive: an adaptive softmax counts,
+    too, and without one an adaptive mixture says nothing. All pairs that are looked at count.
+
+    Args:
+        pairs: each head and its control.
+    """
+    means, found = valid.mean(1), {}
+    singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.has_cache]
+    mixtures = [i for i, one in enumerate(measured) if one.variant.is_mixture]
+    family = [(i, j) for i in mixtures for j in singles if measured[i].size == measured[j].size]
+    for i in mixtures:
+        others = [j for mixture, j in family if mixture == i]
+        is_known = any(measured[j].variant.is_adaptive for j in others)
+        if not others or (measured[i].variant.is_adaptive and not is_known):
+            continue
+        best = min(others, key=means.__getitem__)
+        analysis = analyse(valid, [(i, best)], [*dict.fromkeys((*pairs, *family))])
+        if analysis is not None:
+            found[i] = analysis.contrasts[0], measured[best].label
+    return found
+
+
+def _contrast_among_all(valid: Floats, pair: Pair) -> Contrast | None:
+    """A pair that was chosen by looking: corrected for all pairs."""
+    found = analyse(valid, [pair], list(combinations(range(len(valid)), 2)))
+    return None if found is None else found.contrasts[0]
+
+
+def _best_contrast(
+    valid: Floats, measured: Sequence[Measured], order: Sequence[int], control: int
+) -> Contrast | None:
+    """The best of all others against the best control."""
+    best = next((i for i in order if not measured[i].is_control), None)
+    if best is None or not measured[control].is_control:
+        return None
+    return _contrast_among_all(valid, (best, control))
+
+
+def _against_smaller(
+    valid: Floats, measured: Sequence[Measured], order: Sequence[int], control: int
+) -> Iterator[Smaller]:
+    """The best control against the best of each smaller d."""
+    for size in sorted({one.size for one in measured if one.size < measured[control].size}):
+        best = next(i for i in order if measured[i].size == size)
+        contrast = _contrast_among_all(valid, (control, best))
+        if contrast is not None:
+            yield Smaller(embedding_size=size, label=measured[best].label, contrast=contrast)
+
+
+def summarise_costs(
+    plan: Plan, runs: Sequence[RunRecord], regime: RegimeResult | None
+) -> tuple[Cost, ...]:
+    """Whether what each head wins at equal tokens pays for its time.
+
+    Args:
+        regime: equal tokens.
+    """
+    if regime is None:
+        return ()
+    rows, found = {row.name: row for row in regime.rows}, []
+    for variant in plan.variants:
+        row, control = rows.get(variant.name), rows.get(plan.control_of(variant).name)
+        if variant.is_control or row is None or control is None:
+            continue
+        ratio = (row.cpu_seconds / row.tokens) / (control.cpu_seconds / control.tokens)
+        needed = break_even(curves_of(runs, control.name), regime.amount, ratio)
+        found.append(
+            Cost(
+                name=variant.name,
+                label=row.label,
+                ratio=ratio,
+                gain=control.valid_loss - row.valid_loss,
+                needed=needed,
+                verdict=_payoff(row.valid, needed),
+            )
+        )
+    return tuple(found)
+
+
+def _payoff(contrast: Contrast | None, needed: float) -> Payoff:
+    if contrast is None or contrast.low < -needed < contrast.high:
+        return Payoff.CANNOT_TELL
+    return Payoff.PAYS if contrast.high <= -needed else Payoff.DOES_NOT_PAY

@@ -1,39 +1,179 @@
-"""The page of `highrank compare`: page.html.j2 has the prose, this file its tables and pictures."""
+"""Tables and the page of `highrank compare`; page.html.j2 has the page's prose."""
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.table import Table as PrintedTable
+
+from highrank.analysis.contrasts import Contrast, Verdict
+from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text
+from highrank.report.formats import duration, environment_text, make_table
 from highrank.report.page import Column, Figure, Table, render
-from highrank.studies.compare.answer import TITLES, amount_text
-from highrank.studies.compare.charts import cost_chart, learning_chart, rank_chart
-from highrank.studies.compare.record import Mark
-from highrank.studies.compare.result import CompareResult, Regime
-from highrank.studies.compare.sweeps import sweep_charts
-from highrank.studies.compare.table import (
-    cell_rows,
-    cost_rows,
-    notes,
-    perplexity,
-    regime_note,
-    relative,
+from highrank.studies.compare.charts import (
+    Sweep,
+    cost_chart,
+    learning_charts,
+    perplexity_of,
+    rank_chart,
+    sweep_charts,
 )
+from highrank.studies.compare.plan import Plan
+from highrank.studies.compare.record import Mark
+from highrank.studies.compare.result import CompareResult, RegimeResult
+from highrank.studies.compare.sentences import amount_text, notes, plan_note, regime_note
 
 SIZE = (7.0, 4.4)
-SWEEPS = {"components": "The number of components", "size": "The size d"}
+SWEEPS = {Sweep.COMPONENTS: "The number of components", Sweep.SIZE: "The size d"}
 # Charts of a sweep that a picture shows: loss, gap and rank.
 NUM_PICTURED = 3
-MARK_FIELDS = tuple(Mark.__dataclass_fields__)
+MARK_FIELDS = [field.name for field in fields(Mark)]
+NONE = "–"
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """The variants, how fast they are, and how long everything takes."""
+    rows = [
+        {
+            "Variant": variant.label,
+            "d": str(variant.embedding_size),
+            "D": str(variant.context_size),
+            "Layers": "-".join(map(str, variant.hidden_sizes)),
+            "Parameters": f"{variant.num_parameters:,}",
+            "Tokens/CPU s": f"{1 / speed.cpu:,.0f}",
+            "CPU s": f"{plan.cpu_of(index):,.0f}",
+            "Minutes": f"{plan.seconds_of(index) / 60:.1f}",
+        }
+        for index, (variant, speed) in enumerate(zip(plan.variants, plan.speeds, strict=True))
+    ]
+    return Group(_printed(_table(rows, 2), "The plan"), plan_note(plan, duration(plan.seconds)))
+
+
+def compare_table(result: CompareResult) -> RenderableType:
+    """The answer, a table for each regime, costs, the recommendation."""
+    return Group(result.answer, "", *_parts(result))
+
+
+def _parts(result: CompareResult) -> Iterator[RenderableType]:
+    for regime in result.regimes:
+        title = f"Equal {regime.name}, {amount_text(regime)}: perplexities"
+        yield _printed(_regime_table(regime, is_brief=True), title)
+        yield regime_note(regime)
+        yield ""
+    if result.regimes:
+        yield _printed(_variant_table(result), f"Variants at equal {result.regimes[-1].name}")
+    if result.costs:
+        title = "Does it pay for its time? By the control's own learning curve, at equal tokens"
+        yield _printed(_cost_table(result), title)
+    yield from notes(result)
+    if (found := result.recommendation) is not None:
+        yield f"Recommended: {found.text}, because {found.evidence}."
+        yield f"What it is: {found.description}"
+        if found.command:
+            yield f"Train it in full, at a rate that is annealed: {found.command}"
+
+
+def _printed(table: Table, title: str) -> PrintedTable:
+    """A page's table for the terminal."""
+    words = [column.title for column in table.columns if not column.is_number]
+    numbers = [column.title for column in table.columns if column.is_number]
+    printed = make_table(words, numbers, title=title)
+    for row in table.rows:
+        printed.add_row(*row)
+    return printed
+
+
+def _table(rows: Sequence[dict[str, str]], num_text: int) -> Table:
+    """A table of rows by title; the first columns are text, the others numbers."""
+    columns = tuple(Column(title, i >= num_text) for i, title in enumerate(rows[0]))
+    return Table(columns=columns, rows=tuple(tuple(row.values()) for row in rows))
+
+
+def _regime_table(regime: RegimeResult, *, is_brief: bool = False) -> Table:
+    rows = [
+        {
+            "Head": row.label,
+            "d": str(row.embedding_size),
+            "On valid": _verdict(row.valid, is_brief),
+            "Valid": _perplexity(row.valid_loss, row.valid_deviation),
+            "Test": _perplexity(row.test_loss, row.test_deviation),
+            "Valid − control, %": _relative(row.valid),
+            "Test − control, %": _relative(row.test, has_interval=not is_brief),
+        }
+        for row in regime.rows
+    ]
+    best = frozenset(i for i, row in enumerate(regime.rows) if row.name == regime.best)
+    return replace(_table(rows, 3), highlighted=best)
+
+
+def _verdict(contrast: Contrast | None, is_brief: bool) -> str:
+    if contrast is None:
+        return NONE
+    is_none = contrast.verdict is Verdict.NO_DIFFERENCE
+    return "none seen" if is_brief and is_none else contrast.verdict
+
+
+def _perplexity(loss: float, deviation: float | None) -> str:
+    """The mean of losses as perplexity, and their standard deviation: "142.1 ± 1.3"."""
+    value = perplexity_of(loss)
+    return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {value * deviation:.2f}"
+
+
+def _relative(contrast: Contrast | None, *, has_interval: bool = True) -> str:
+    """Perplexity relative to the control's, in percent."""
+    if contrast is None:
+        return NONE
+    values = (contrast.difference, contrast.low, contrast.high)
+    found = [f"{math.expm1(value) * 100:+.1f}" for value in values]
+    return f"{found[0]} ({found[1]} … {found[2]})" if has_interval else found[0]
+
+
+def _variant_table(result: CompareResult) -> Table:
+    """Sizes, and what was measured besides the loss, in the last regime."""
+    measured, rows = {row.name: row for row in result.regimes[-1].rows}, []
+    for variant in result.variants:
+        row, rank = measured.get(variant.name), variant.analysis.get("effective_rank_1e-3")
+        information = variant.analysis.get("specialisation")
+        rows.append(
+            {
+                "Head": variant.label,
+                "d": str(variant.embedding_size),
+                "Layers": "-".join(map(str, variant.hidden_sizes)),
+                "Parameters": f"{variant.num_parameters:,}",
+                "Tokens": NONE if row is None else f"{row.tokens:,.0f}",
+                "CPU s": NONE if row is None else f"{row.cpu_seconds:,.0f}",
+                "Gap, nats": NONE if row is None else f"{row.gap:.2f}",
+                "Rank, ε = 10⁻³": NONE if rank is None else f"{rank:.0f}",
+                "I(component; token)": NONE if information is None else f"{information:.2f}",
+            }
+        )
+    return _table(rows, 2)
+
+
+def _cost_table(result: CompareResult) -> Table:
+    rows = [
+        {
+            "Head": cost.label,
+            "Verdict": cost.verdict,
+            "CPU time ÷ control": f"{cost.ratio:.2f}",
+            "Wins, nats": f"{cost.gain:+.4f}",
+            "Must win, nats": f"{cost.needed:+.4f}",
+        }
+        for cost in result.costs
+    ]
+    return _table(rows, 2)
 
 
 def compare_page(result: CompareResult, command: str = "") -> str:
     """The finding, tables for each regime, pictures, method, as HTML.
 
     Args:
-        command: what was typed, for those who want to repeat it.
+        command: the command that was typed, for those who want to repeat it.
     """
     main = result.regimes[-1] if result.regimes else None
     sweeps = {} if main is None else {by: sweep_charts(result, main, by) for by in SWEEPS}
@@ -46,73 +186,21 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         result=result,
         command=command,
         environment=environment_text(result.environment),
-        notes=notes(result),
-        regimes=[_regime(regime) for regime in result.regimes],
-        cells=_table(CELL_TITLES, cell_rows(result), 2) if main is not None else None,
-        costs=_table(COST_TITLES, cost_rows(result), 2) if result.costs else None,
-        learning=_figures(*(learning_chart(result, by) for by in ("tokens", "seconds"))),
+        notes=list(notes(result)),
+        regimes=[
+            {
+                "title": f"Equal {regime.name}: {amount_text(regime)}",
+                "table": _regime_table(regime),
+                "note": regime_note(regime),
+            }
+            for regime in result.regimes
+        ],
+        variants=None if main is None else _variant_table(result),
+        costs=_cost_table(result) if result.costs else None,
+        learning=_figures(*learning_charts(result)),
         sweeps=[(SWEEPS[by], _sweep(charts)) for by, charts in sweeps.items() if charts],
         rank=_figures(None if main is None else rank_chart(result, main)),
         cost=_figures(cost_chart(result)),
-    )
-
-
-CELL_TITLES = (
-    "Head",
-    "d",
-    "Layers",
-    "Parameters",
-    "Tokens",
-    "CPU s",
-    "Gap, nats",
-    "Rank, ε = 10⁻³",
-    "I(component; token)",
-)
-COST_TITLES = ("Head", "Verdict", "CPU time ÷ control", "Wins, nats", "Must win, nats")
-REGIME_TITLES = (
-    "Head",
-    "d",
-    "On valid",
-    "Valid",
-    "Test",
-    "Valid − control, %",
-    "Test − control, %",
-)
-
-
-def _regime(regime: Regime) -> dict[str, object]:
-    rows = [
-        (
-            row.label,
-            str(row.embedding_size),
-            "–" if row.valid is None else row.valid.verdict,
-            perplexity(row.valid_loss, row.valid_deviation),
-            perplexity(row.test_loss, row.test_deviation),
-            relative(row.valid),
-            relative(row.test),
-        )
-        for row in regime.rows
-    ]
-    best = frozenset(i for i, row in enumerate(regime.rows) if row.name == regime.best)
-    title = TITLES[regime.name].capitalize()
-    return {
-        "title": f"{title}: {amount_text(regime)}",
-        "table": _table(REGIME_TITLES, rows, 3, best),
-        "note": regime_note(regime),
-    }
-
-
-def _table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    num_text: int,
-    highlighted: frozenset[int] = frozenset(),
-) -> Table:
-    """The first columns are text, the others numbers."""
-    return Table(
-        columns=tuple(Column(title, i >= num_text) for i, title in enumerate(titles)),
-        rows=tuple(tuple(row) for row in rows),
-        highlighted=highlighted,
     )
 
 
@@ -138,30 +226,29 @@ def _sweep(charts: Sequence[Lines]) -> list[Figure]:
     ]
 
 
-def compare_picture(result: CompareResult, path: Path) -> None:
-    """Write the most telling charts as a PNG: what K or d does, else the learning curves."""
-    swept = [sweep_charts(result, result.regimes[-1], by) for by in SWEEPS if result.regimes]
-    curves = [learning_chart(result, by) for by in ("tokens", "seconds")]
-    charts = next((some[:NUM_PICTURED] for some in swept if some), None)
-    if charts is None:
-        charts = [chart for chart in curves if chart is not None]
-    if not charts:
-        raise ValueError("a picture must show at least one validation, got none")
-    save_png(draw(*charts, size=(12.0 / len(charts), 4.6), margin=0.1), path)
+def write_beside(result: CompareResult, page: Path) -> None:
+    """Write a line for each run, as CSV, and the most telling charts, as PNG, beside the page."""
+    runs = compare_csv(result)
+    write_atomically(page.with_suffix(".csv"), lambda new: new.write_text(runs, "utf-8"))
+    if result.regimes:
+        swept = [sweep_charts(result, result.regimes[-1], by) for by in SWEEPS]
+        charts = next((some[:NUM_PICTURED] for some in swept if some), learning_charts(result))
+        picture = draw(*charts, size=(12.0 / len(charts), 4.6), margin=0.1)
+        save_png(picture, page.with_suffix(".png"))
 
 
 def compare_csv(result: CompareResult) -> str:
     """A line for every run and regime; a run that was not measured has one, too."""
     text = io.StringIO()
-    names = ("cell", "label", "kind", "K", "d", "D", "parameters", "seed", "state", "disturbed")
+    names = ("variant", "label", "kind", "K", "d", "D", "parameters", "seed", "state", "disturbed")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*names, "regime", *MARK_FIELDS, "rank_1e-3", "specialisation"))
-    cells = {cell.name: cell for cell in result.cells}
+    variants = {variant.name: variant for variant in result.variants}
     for run in result.runs:
-        cell = cells[run.cell]
+        one = variants[run.variant]
         first = (
-            *(cell.name, cell.label, cell.spec, cell.num_components, cell.embedding_size),
-            *(cell.context_size, cell.num_parameters, run.seed, run.state, run.is_disturbed),
+            *(one.name, one.label, one.spec, one.num_components, one.embedding_size),
+            *(one.context_size, one.num_parameters, run.seed, run.state, run.is_disturbed),
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]
         marks: dict[str, Mark | None] = {**run.marks}

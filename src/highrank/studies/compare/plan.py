@@ -1,27 +1,67 @@
-"""A comparison before it runs: its cells, how long each trains, and `plan.json`."""
+"""A comparison before it runs: its variants, their speed, how long each trains, and `plan.json`."""
 
 import json
-import math
-from collections.abc import Sequence
+import os
+import time
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from highrank.files import from_json, read_json, write_atomically
-from highrank.run.configuration import config_from_json, config_to_json
-from highrank.studies.compare.cell import Cell
-from highrank.studies.compare.speed import Speed
+import torch
 
-PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 1
-REGIMES = ("parameters", "context", "time", "tokens")
-# Of a run's validations: each has √2 times the tokens of the one before it.
+from highrank.build import build_batches, build_model, check_run
+from highrank.data.batches import Batch, Batches
+from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.environment import check_device, set_threads
+from highrank.files import from_json, read_json, write_atomically
+from highrank.run.configuration import config_to_json
+from highrank.studies.compare.presets import Comparison, base_config
+from highrank.studies.compare.source import open_source, prepare_source
+from highrank.studies.compare.variant import Variant, make_variants, variant_from_json
+from highrank.training.budget import parse_duration, seconds_of_test
+from highrank.training.trainer import Trainer
+
+PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
+# Validations of a run: each has √2 times the tokens of the one before it.
 NUM_POINTS = 10
-# What is left for starting, saving and a machine that is slower than it was.
+# Fraction of the time for starting, saving and a machine that is slower than it was.
 RESERVE = 0.12
-# The slowest cell reaches equal tokens before equal time is over.
+# The slowest variant reaches equal tokens before equal time is over.
 MARGIN = 0.9
 # With fewer steps nothing has been learned.
 FEWEST_STEPS = 150
+# More runs at the same time wait for memory rather than for cores.
+MOST_JOBS = 4
+# Windows are timed for so long, and so many at least; the first are not counted.
+TIMED_SECONDS, NUM_WINDOWS, NUM_FIRST = 1.5, 3, 2
+# Seconds of rank and components at the end of a run: so many, and for each token of the vocabulary.
+ANALYSIS_SECONDS, ANALYSIS_PER_TOKEN = 0.5, 4e-4
+
+
+class Regime(StrEnum):
+    """Where runs are compared: after equal tokens, after equal time."""
+
+    TOKENS = "tokens"
+    TIME = "time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    cpu: float
+    """CPU seconds of training for each token."""
+    wall: float
+    """Seconds of training for each token."""
+    valid: float
+    """Seconds of a validation."""
+    test: float
+    """Seconds of a test."""
+    analysis: float
+    """Seconds of what is measured once, when the run has ended."""
+
+    def fixed(self, num_regimes: int) -> float:
+        """Seconds of a run besides training. A regime has a test and a look at training tokens."""
+        return NUM_POINTS * self.valid + num_regimes * (self.test + self.valid) + self.analysis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +69,11 @@ class Plan:
     """Everything that decides a comparison's numbers, and how long it was thought to take."""
 
     corpus: str
-    """As `highrank.studies.compare.source.open_source` takes it."""
+    """Name or path, as `source.open_source` takes it."""
     max_tokens: int | None
-    cells: tuple[Cell, ...]
+    variants: tuple[Variant, ...]
     speeds: tuple[Speed, ...]
-    """Of each cell."""
+    """One for each variant."""
     seeds: tuple[int, ...]
     equal: tuple[str, ...]
     num_tokens: int
@@ -45,118 +85,172 @@ class Plan:
     test_batch_size: int
     jobs: int
     threads: int
-    """Of each job."""
+    """Threads of each job."""
     device: str = "cpu"
-    is_search: bool = False
-    """Whether cells are dropped on the way."""
     command: str = ""
-    """What was typed, for the report."""
+    """The command that was typed, for the report."""
 
     @property
-    def regimes(self) -> tuple[str, ...]:
-        """Where each run is measured: after equal tokens, after equal time."""
-        return ("tokens",) if self.cpu_seconds is None else ("tokens", "time")
+    def regimes(self) -> tuple[Regime, ...]:
+        return (Regime.TOKENS,) if self.cpu_seconds is None else (Regime.TOKENS, Regime.TIME)
 
-    @property
-    def controls(self) -> dict[int, int]:
-        """The control's index for each d."""
-        return {c.embedding_size: i for i, c in enumerate(self.cells) if c.is_control}
-
-    @property
-    def rungs(self) -> list[float]:
-        """Fractions of a run after which a search drops half of the heads; else none."""
-        num_heads = sum(not cell.is_control for cell in self.cells)
-        if not self.is_search or num_heads < 2:
-            return []
-        return [2.0**-n for n in reversed(range(1, min(3, int(math.log2(num_heads))) + 1))]
-
-    @property
-    def share(self) -> float:
-        """What a search trains, as a fraction of a comparison without one."""
-        total, before, active = 0.0, 0.0, len(self.cells)
-        num_controls = sum(cell.is_control for cell in self.cells)
-        for fraction in (*self.rungs, 1.0):
-            total += active * (fraction - before)
-            active, before = num_controls + math.ceil((active - num_controls) / 2), fraction
-        return total / len(self.cells)
+    def control_of(self, variant: Variant) -> Variant:
+        """The control of the same d."""
+        size = variant.embedding_size
+        return next(one for one in self.variants if one.is_control and one.embedding_size == size)
 
     def run_folder(self, folder: Path, index: int, seed: int) -> Path:
-        return folder / f"{self.cells[index].name}-seed{seed}"
+        return folder / f"{self.variants[index].name}-seed{seed}"
 
     def cpu_of(self, index: int) -> float:
-        """CPU seconds that a run of this cell trains for, as far as one knows."""
-        tokens = self.num_tokens * self.speeds[index].cpu
-        return max(tokens, self.cpu_seconds or 0.0)
+        """CPU seconds that a run of this variant trains for, as far as one knows."""
+        return max(self.num_tokens * self.speeds[index].cpu, self.cpu_seconds or 0.0)
 
     def seconds_of(self, index: int) -> float:
-        """Seconds of a run of this cell, with its validations and tests."""
+        """Seconds of a run of this variant, with its validations and tests."""
         speed = self.speeds[index]
-        train = self.cpu_of(index) * speed.wall / speed.cpu
-        return train + speed.fixed(len(self.regimes), NUM_POINTS)
+        return self.cpu_of(index) * speed.wall / speed.cpu + speed.fixed(len(self.regimes))
 
     @property
     def seconds(self) -> float:
         """About how long the comparison takes."""
-        each = sum(self.seconds_of(index) for index in range(len(self.cells)))
-        return each * self.share * len(self.seeds) / self.jobs / (1 - RESERVE)
+        each = sum(self.seconds_of(index) for index in range(len(self.variants)))
+        return each * len(self.seeds) / self.jobs / (1 - RESERVE)
 
 
-def divided(plan: Plan, budget: float, fewest_tokens: int) -> Plan:
-    """The plan with as many tokens, and as much time, as the budget allows.
+def make_plan(
+    comparison: Comparison, on_progress: OnProgress = lambda fraction, text: None
+) -> Plan:
+    """Variants of equal size, the speed of each, and the budget divided among them.
+
+    Args:
+        comparison: its corpus may be a text, which is prepared on the way.
+    """
+    comparison.check()
+    check_device(comparison.device)
+    budget, jobs = parse_duration(comparison.budget), _num_jobs(comparison)
+    set_threads(1 if jobs > 1 else comparison.threads)
+    comparison = replace(comparison, corpus=prepare_source(comparison.corpus, on_progress))
+    corpus = open_source(comparison.corpus, comparison.max_tokens)
+    train, vocab_size = corpus.split("train"), len(corpus.vocabulary)
+    base = base_config(comparison, len(train))
+    more = ("adaptive-softmax",) if comparison.baselines else ()
+    variants = make_variants(
+        base,
+        (*comparison.heads, *more),
+        comparison.components,
+        comparison.embedding,
+        vocab_size,
+        corpus.token_counts,
+        is_equal="parameters" in comparison.equal,
+    )
+    speeds = []
+    for index, variant in enumerate(variants):
+        on_progress(index / len(variants), f"speed of {variant.label}")
+        check_run(variant.config, corpus, comparison.device)
+        speeds.append(measure_speed(variant, corpus, comparison))
+    plan = Plan(
+        corpus=comparison.corpus,
+        max_tokens=comparison.max_tokens,
+        variants=variants,
+        speeds=tuple(speeds),
+        seeds=tuple(range(comparison.seeds)),
+        equal=comparison.equal,
+        num_tokens=0,
+        cpu_seconds=None,
+        cache=comparison.baselines,
+        test_batch_size=comparison.test_batch_size,
+        jobs=jobs,
+        threads=torch.get_num_threads(),
+        device=comparison.device,
+    )
+    return divide_budget(plan, budget, FEWEST_STEPS * build_batches(base, train).mean_targets)
+
+
+def _num_jobs(comparison: Comparison) -> int:
+    """One for each core, unless a run is to have several, or a device of its own."""
+    if comparison.jobs is not None:
+        return comparison.jobs
+    if comparison.threads is not None or comparison.device != "cpu":
+        return 1
+    return min(MOST_JOBS, max(1, len(available_cores())))
+
+
+def available_cores() -> list[int]:
+    """The cores that this process may use; empty where the system does not say."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:
+        return []
+
+
+def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) -> Speed:
+    """Train a fresh model for a moment, and evaluate it."""
+    torch.manual_seed(0)
+    config, vocab_size, device = variant.config, len(corpus.vocabulary), comparison.device
+    model = build_model(config, vocab_size, corpus.token_counts).to(device)
+    batches = build_batches(config, corpus.split("train"), device)
+    trainer = Trainer(model, config.train)
+    for _ in range(NUM_FIRST):
+        trainer.step(_next(batches))
+    start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
+    while count < NUM_WINDOWS or time.monotonic() - start < TIMED_SECONDS:
+        batch = _next(batches)
+        trainer.step(batch)
+        tokens += batch.num_targets
+        count += 1
+    wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
+    valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size)
+    test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size)
+    if comparison.baselines and variant.is_control:
+        # The cache reads one stream.
+        test += 3 * seconds_of_test(model, corpus.split("test"), 1)
+    return Speed(
+        cpu=max(cpu, 1e-9) / tokens,
+        wall=max(wall, 1e-9) / tokens,
+        valid=valid,
+        test=test,
+        analysis=ANALYSIS_SECONDS + ANALYSIS_PER_TOKEN * vocab_size,
+    )
+
+
+def _next(batches: Batches) -> Batch:
+    """A short corpus is over soon, and begins again."""
+    if batches.is_epoch_over:
+        batches.start_epoch()
+    return next(batches)
+
+
+def divide_budget(plan: Plan, budget: float, fewest_tokens: int) -> Plan:
+    """Give each run as many tokens, and as much time, as the budget allows.
 
     Args:
         budget: seconds.
         fewest_tokens: below this, nothing can be learned.
     """
-    found = _filled(plan, budget)
-    if found is not None and found.num_tokens >= fewest_tokens:
-        return found
-    raise ValueError(_too_small(plan, budget, fewest_tokens))
+    needed, found = budget, _fill(plan, budget)
+    while found.num_tokens < fewest_tokens:
+        needed *= 1.1
+        found = _fill(plan, needed)
+    if needed > budget:
+        raise ValueError(
+            f"the budget must be at least {needed / 60:.1f}m for {len(plan.variants)} variants of "
+            f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m: or take fewer --heads or --seeds, "
+            "or smaller --hidden-sizes"
+        )
+    return found
 
 
-def _filled(plan: Plan, budget: float) -> Plan | None:
-    """None if evaluation alone takes the budget."""
-    num_regimes = 2 if "time" in plan.equal else 1
-    fixed = sum(speed.fixed(num_regimes, NUM_POINTS) for speed in plan.speeds)
-    left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) / plan.share - fixed
-    if left <= 0:
-        return None
+def _fill(plan: Plan, budget: float) -> Plan:
+    """The plan that takes this long; without tokens if evaluation alone takes longer."""
+    fixed = sum(speed.fixed(2 if "time" in plan.equal else 1) for speed in plan.speeds)
+    left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) - fixed
     if "time" not in plan.equal:
         per_token = sum(speed.wall for speed in plan.speeds)
         return replace(plan, num_tokens=int(left / per_token), cpu_seconds=None)
-    wall_per_cpu = sum(speed.wall / speed.cpu for speed in plan.speeds)
-    cpu = left / wall_per_cpu
+    cpu = left / sum(speed.wall / speed.cpu for speed in plan.speeds)
     slowest = max(speed.cpu for speed in plan.speeds)
-    return replace(plan, cpu_seconds=cpu, num_tokens=int(MARGIN * cpu / slowest))
-
-
-def _too_small(plan: Plan, budget: float, fewest_tokens: int) -> str:
-    """Which cells to drop, or what budget there must be."""
-    order = sorted(range(len(plan.cells)), key=lambda i: plan.speeds[i].wall)
-    needed = budget
-    while (found := _filled(plan, needed)) is None or found.num_tokens < fewest_tokens:
-        needed *= 1.1
-    text = (
-        f"the budget must be at least {needed / 60:.1f}m for {len(plan.cells)} cells of "
-        f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m"
-    )
-    kept = [i for i in order if not plan.cells[i].is_control]
-    dropped: list[str] = []
-    while kept:
-        dropped.append(plan.cells[kept.pop()].label)
-        some = _only(plan, [i for i, c in enumerate(plan.cells) if c.is_control or i in kept])
-        found = _filled(some, budget)
-        if kept and found is not None and found.num_tokens >= fewest_tokens:
-            return f"{text}: or drop {'; '.join(dropped)}; or take fewer --seeds"
-    return f"{text}: or take fewer --seeds, or smaller --hidden-sizes"
-
-
-def _only(plan: Plan, indices: Sequence[int]) -> Plan:
-    return replace(
-        plan,
-        cells=tuple(plan.cells[i] for i in indices),
-        speeds=tuple(plan.speeds[i] for i in indices),
-    )
+    return replace(plan, num_tokens=int(MARGIN * cpu / slowest), cpu_seconds=cpu)
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
@@ -166,8 +260,8 @@ def write_plan(plan: Plan, folder: Path) -> None:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    cells = [asdict(c) | {"config": config_to_json(c.config)} for c in plan.cells]
-    return asdict(plan) | {"cells": cells}
+    variants = [asdict(v) | {"config": config_to_json(v.config)} for v in plan.variants]
+    return asdict(plan) | {"variants": variants}
 
 
 def read_plan(folder: Path) -> Plan:
@@ -180,11 +274,8 @@ def read_plan(folder: Path) -> Plan:
     try:
         if content.pop("format") != FORMAT or content.pop("version") != VERSION:
             raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
-        cells = [
-            Cell(**{**cell, "config": config_from_json(cell["config"])})
-            for cell in content.pop("cells")
-        ]
-        # What is left is plain.
-        return replace(from_json(Plan, content | {"cells": []}), cells=tuple(cells))
+        variants = tuple(map(variant_from_json, content.pop("variants")))
+        # The rest is plain.
+        return replace(from_json(Plan, content | {"variants": []}), variants=variants)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} must be the plan of a comparison: {error}") from None

@@ -1,13 +1,23 @@
-"""Comparisons with a name, and the network and recipe that all cells of a comparison share.
+"""Comparisons with a name, and the network and recipe that all variants of a comparison share.
 
 The rate is constant and the weights are averaged (Shamir and Zhang, 2013), so that a run may be
 measured whenever its tokens or its time are those of the others.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
 
-from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.config import (
+    BatchConfig,
+    HeadConfig,
+    ModelConfig,
+    RunConfig,
+    StageConfig,
+    with_options,
+)
+from highrank.data.catalog import CATALOG, prepared_folder
 from highrank.presets.papers import ptb_mos
 from highrank.studies.compare.source import LANGUAGES
 
@@ -27,78 +37,126 @@ CONSTANT = StageConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared on what, as the command's defaults."""
+    """What is compared on what, how, and for how long: options of the command, with its help."""
 
     corpus: str
-    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
-    components: tuple[int, ...] = (4,)
-    embedding: tuple[int, ...] = (64,)
-    hidden_sizes: tuple[int, ...] = (256, 192)
-    seeds: int = 3
-    budget: str = "12m"
-    equal: tuple[str, ...] = ("parameters", "context", "tokens")
-    max_tokens: int | None = None
+    """Name or path, as `source.open_source` takes it."""
     is_paper_size: bool = False
-    """With the paper's network and optimiser, for a GPU."""
+    """Whether to take the paper's network and optimiser, for a GPU."""
+    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
+    """KIND[:K][,option=value …]: kinds of `highrank train --head.kind`; tied-softmax, without a
+    context of its own; repeat, the control with other seeds. The control, a softmax over
+    tanh(Linear(hidden)), is always there."""
+    components: tuple[int, ...] = (4,)
+    """K of each head that has components and names no K of its own."""
+    embedding: tuple[int, ...] = (64,)
+    """E, the d of the paper."""
+    seeds: int = 3
+    """Runs of each variant. One seed decides nothing."""
+    budget: str = "12m"
+    """Time for everything: 90s, 20m, 1.5h."""
+    equal: tuple[Literal["parameters", "context", "time", "tokens"], ...] = (
+        "parameters",
+        "context",
+        "tokens",
+    )
+    """What is the same for all: parameters, through the layers before the last; context, D and E;
+    time, CPU seconds of training; tokens."""
+    baselines: bool = False
+    """Also an adaptive softmax, and the control with a cache at evaluation."""
+    hidden_sizes: tuple[int, ...] = (256, 192)
+    """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
+    lr: float | None = None
+    """Learning rate, constant."""
+    max_tokens: int | None = None
+    """Train on the beginning of the corpus only."""
+    jobs: int | None = None
+    """Runs that are trained at the same time, each by one thread on a core of its own."""
+    threads: int | None = None
+    """Train one run at a time, with so many threads of the matrix multiplies."""
+    device: str = "cpu"
+    """As torch names it: cpu, cuda, mps. Equal time needs cpu."""
+    test_batch_size: int = 10
+    """Streams of the test; 1 reads it in order, more are faster."""
+
+    def check(self) -> None:
+        if not {"time", "tokens"} & set(self.equal):
+            raise ValueError(f"equal must have time or tokens, got {', '.join(self.equal)}")
+        if "time" in self.equal and self.device != "cpu":
+            raise ValueError(f"equal time must be measured on the cpu, got {self.device}")
+        if self.jobs is not None and self.jobs > 1 and self.threads is not None:
+            raise ValueError(f"threads must be left out with several jobs, got {self.threads}")
+        for name in ("seeds", "jobs", "test_batch_size"):
+            found = getattr(self, name)
+            if found is not None and found < 1:
+                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {found}")
+        for name in ("components", "embedding"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ValueError(
+                    f"{name} must be whole numbers from 1 on, got {getattr(self, name)}"
+                )
 
 
-def small_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) -> RunConfig:
+def small_config(comparison: Comparison, num_train: int) -> RunConfig:
     """Small and quick: AdamW, little dropout."""
     return RunConfig(
-        corpus=corpus,
+        corpus=comparison.corpus,
         model=ModelConfig(
             embedding_size=64,
-            hidden_sizes=hidden_sizes,
-            embedding_dropout=0.0,
-            input_dropout=0.1,
-            hidden_dropout=0.1,
-            output_dropout=0.1,
-            weight_dropout=0.1,
-            embedding_range=0.5,
+            options={
+                "hidden_sizes": comparison.hidden_sizes,
+                "input_dropout": 0.1,
+                "hidden_dropout": 0.1,
+                "output_dropout": 0.1,
+                "weight_dropout": 0.1,
+                "embedding_range": 0.5,
+            },
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
         # With fewer tokens, steps are smaller, and more.
-        batch=BatchConfig(batch_size=20 if num_train >= 100_000 else 8, bptt=35, bptt_max_delta=20),
+        batch=BatchConfig(
+            batch_size=20 if num_train >= 100_000 else 8,
+            options={"bptt": 35, "bptt_max_delta": 20},
+        ),
         train=CONSTANT,
-        activation_penalty=0.0,
-        temporal_penalty=0.0,
     )
 
 
-def language_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) -> RunConfig:
+def language_config(comparison: Comparison, num_train: int) -> RunConfig:
     """For exact languages: the last two tokens are all there is to remember; linear contexts."""
-    config = small_config(corpus, hidden_sizes, num_train)
-    model = replace(
-        config.model, tied=False, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0
-    )
+    config = small_config(comparison, num_train)
     # Embeddings of a few numbers need a large start: with ±0.5 nothing is learned for a while.
+    options = {"hidden_sizes": comparison.hidden_sizes, "embedding_range": 1.5}
     return replace(
         config,
-        model=replace(model, weight_dropout=0.0, embedding_size=8, embedding_range=1.5),
+        model=ModelConfig(embedding_size=8, tied=False, options=options),
         head=replace(config.head, activation="identity"),
-        batch=BatchConfig(batch_size=32, bptt=10, bptt_std=0.0),
+        batch=BatchConfig(batch_size=32, options={"bptt": 10, "bptt_std": 0.0}),
         train=replace(CONSTANT, lr=4e-3, weight_decay=0.0, warmup_steps=200),
     )
 
 
-def paper_config(corpus: str, hidden_sizes: tuple[int, ...], num_train: int) -> RunConfig:
+def paper_config(comparison: Comparison) -> RunConfig:
     """The paper's network, dropout and SGD, at a constant rate."""
     paper = ptb_mos()
     stage = replace(
         paper.train, switch_after=None, epochs=CONSTANT.epochs, average_power=AVERAGE_POWER
     )
-    model = replace(paper.model, hidden_sizes=hidden_sizes)
-    return replace(paper, corpus=corpus, model=model, train=stage, finetune=None)
+    model = with_options(paper.model, hidden_sizes=comparison.hidden_sizes)
+    return replace(paper, corpus=comparison.corpus, model=model, train=stage, finetune=None)
 
 
 def base_config(comparison: Comparison, num_train: int) -> RunConfig:
-    """What every cell begins with; its head and its sizes are replaced."""
-    make = small_config
+    """The configuration of every variant before its head and its sizes are replaced."""
     if comparison.is_paper_size:
-        make = paper_config
+        config = paper_config(comparison)
     elif comparison.corpus in LANGUAGES:
-        make = language_config
-    return make(comparison.corpus, comparison.hidden_sizes, num_train)
+        config = language_config(comparison, num_train)
+    else:
+        config = small_config(comparison, num_train)
+    if comparison.lr is None:
+        return config
+    return replace(config, train=replace(config.train, lr=comparison.lr))
 
 
 PAPER = Comparison(
@@ -122,18 +180,18 @@ FACTORISED = replace(LANGUAGE, corpus="factorised", embedding=(8, 31), budget="5
 DEFAULT_TEXT = Comparison(
     corpus="sotu", hidden_sizes=(96, 64), embedding=(32,), max_tokens=200_000, budget="2.5m"
 )
-COMPARISONS: dict[str, Callable[[], Comparison]] = {
+# What is compared by default.
+DEFAULTS = (LANGUAGE, DEFAULT_TEXT)
+COMPARISONS = {
     # Yang et al. (2018), table 5: Softmax with the mixture's and with its own sizes, MoC, MoS.
-    "paper-ablation-ptb": lambda: replace(
-        PAPER, heads=("tied-softmax", "moc", "mos"), components=(15,)
-    ),
+    "paper-ablation-ptb": replace(PAPER, heads=("tied-softmax", "moc", "mos"), components=(15,)),
     # Table 7.
-    "paper-k-sweep-ptb": lambda: replace(PAPER, heads=("mos",), components=(3, 5, 10, 15, 20)),
-    "paper-ablation-ptb-small": lambda: replace(
+    "paper-k-sweep-ptb": replace(PAPER, heads=("mos",), components=(3, 5, 10, 15, 20)),
+    "paper-ablation-ptb-small": replace(
         SMALL, heads=("tied-softmax", "moc", "mos"), components=(5,)
     ),
     # Few tokens, read several times: otherwise there is no gap to see.
-    "paper-k-sweep-ptb-small": lambda: replace(
+    "paper-k-sweep-ptb-small": replace(
         SMALL,
         heads=("mos",),
         components=(3, 5, 10, 15),
@@ -144,10 +202,21 @@ COMPARISONS: dict[str, Callable[[], Comparison]] = {
 }
 
 
-def comparison_of(name: str) -> Comparison:
-    """A preset, or what is the default for a corpus."""
+def find_comparison(name: str) -> Comparison:
+    """A preset, or the defaults for a corpus or a text."""
     if name in COMPARISONS:
-        return COMPARISONS[name]()
+        return COMPARISONS[name]
+    if name == FACTORISED.corpus:
+        return FACTORISED
     if name in LANGUAGES:
-        return FACTORISED if name == FACTORISED.corpus else replace(LANGUAGE, corpus=name)
-    return replace(SMALL if name == "penn-treebank" else Comparison(corpus=name), corpus=name)
+        return replace(LANGUAGE, corpus=name)
+    if name == SMALL.corpus:
+        return SMALL
+    if name in CATALOG or prepared_folder(name) is not None or Path(name).exists():
+        return Comparison(corpus=name)
+    known = (*COMPARISONS, *LANGUAGES, *CATALOG)
+    close = "".join(f": did you mean {one}?" for one in get_close_matches(name, known, n=1))
+    raise ValueError(
+        f"the first argument must be the path of a text, a prepared corpus or one of "
+        f"{', '.join(known)}, got {name!r}{close}"
+    )

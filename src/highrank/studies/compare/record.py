@@ -1,16 +1,38 @@
-"""What the runs of a comparison have come to, from their `metrics.jsonl`; needs no model."""
+"""Records of the runs of a comparison, from their `metrics.jsonl` alone, and learning curves."""
 
 import json
+import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from highrank.run.folder import METRICS_FILE
-from highrank.studies.compare.plan import Plan
+from highrank.studies.compare.plan import Plan, Regime
 
 # A run is disturbed if it waited for the processor, or its speed changed, so much more than others.
 MOST_WAITING, MOST_CHANGE = 1.25, 1.3
+# Validations at the end of a curve that give its slope beyond them.
+NUM_LAST = 4
+
+Line = Mapping[str, Any]
+Record = TypeVar("Record")
+
+
+class RunState(StrEnum):
+    FINISHED = "finished"
+    DIVERGED = "diverged"
+    UNFINISHED = "unfinished"
+    NOT_BEGUN = "not begun"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (RunState.FINISHED, RunState.DIVERGED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +54,7 @@ class Mark:
     tokens: int
     cpu_seconds: float
     seconds: float
-    """Of training alone."""
+    """Seconds of training alone."""
     valid_loss: float
     test_loss: float
     train_loss: float
@@ -46,23 +68,20 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    cell: str
+    variant: str
     seed: int
-    state: str
-    """"finished", "diverged", "unfinished", "dropped" by a search, or "not begun"."""
+    state: RunState
     note: str
     curve: tuple[Point, ...]
     marks: dict[str, Mark]
     """By regime."""
     cache: dict[str, Mark]
-    """With a cache at evaluation, for a control."""
-    rungs: dict[float, float]
-    """The loss on valid at fractions of a run where a search looked."""
+    """By regime, with a cache at evaluation, for a control."""
     tokens: int
     cpu_seconds: float
     seconds: float
     speed_change: float
-    """Of CPU seconds per token, the slowest slice over the fastest."""
+    """CPU seconds per token of the slowest slice over those of the fastest."""
     is_disturbed: bool
     analysis: dict[str, Any]
     """Ranks and specialisation."""
@@ -74,83 +93,70 @@ class RunRecord:
 
 
 def read_runs(plan: Plan, folder: Path) -> tuple[RunRecord, ...]:
-    """Of every cell and seed, cells first; disturbed ones are found by comparison with the rest."""
-    runs = [
-        _read(plan, folder, index, seed) for index in range(len(plan.cells)) for seed in plan.seeds
-    ]
+    """Runs of every variant and seed; disturbed ones are found by comparison with the rest."""
+    runs = tuple(
+        _read_run(plan, folder, index, seed)
+        for index in range(len(plan.variants))
+        for seed in plan.seeds
+    )
     begun = [run for run in runs if run.cpu_seconds > 0]
     if not begun:
-        return tuple(runs)
-    waiting = statistics.median(run.waiting for run in begun)
-    change = statistics.median(run.speed_change for run in begun)
+        return runs
+    most_waiting = MOST_WAITING * statistics.median(run.waiting for run in begun)
+    most_change = MOST_CHANGE * statistics.median(run.speed_change for run in begun)
     return tuple(
-        _with(
-            run,
-            is_disturbed=run.waiting > MOST_WAITING * waiting
-            or run.speed_change > MOST_CHANGE * change,
-        )
+        replace(run, is_disturbed=run.waiting > most_waiting or run.speed_change > most_change)
         for run in runs
     )
 
 
-def _with(run: RunRecord, **values: Any) -> RunRecord:
-    return RunRecord(**{**run.__dict__, **values})
-
-
-def _read(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
-    lines = _lines(plan.run_folder(folder, index, seed) / METRICS_FILE)
-    by_event: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
+def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
+    by_event: dict[str, list[Line]] = {}
+    for line in _read_lines(plan.run_folder(folder, index, seed) / METRICS_FILE):
         by_event.setdefault(line["event"], []).append(line)
-    marks = {line["regime"]: line for line in by_event.get("mark", [])}
+    marks = {Regime(line["regime"]): line for line in by_event.get("mark", [])}
     slices = by_event.get("slice", [])
     speeds = [line["cpu_seconds"] / line["tokens"] for line in slices if line["cpu_seconds"] > 0]
-    diverged = by_event.get("diverged", [])
+    diverged, analyses = by_event.get("diverged"), by_event.get("analysis", [{}])
     return RunRecord(
-        cell=plan.cells[index].name,
+        variant=plan.variants[index].name,
         seed=seed,
         state=_state(by_event),
         note=diverged[0]["reason"] if diverged else "",
-        curve=tuple(
-            Point(**{name: line[name] for name in Point.__dataclass_fields__})
-            for line in by_event.get("epoch", [])
-        ),
-        marks={regime: _mark(line) for regime, line in marks.items()},
+        curve=tuple(_pick(Point, line) for line in by_event.get("epoch", [])),
+        marks={regime: _pick(Mark, line) for regime, line in marks.items()},
         cache={
-            regime: _mark(
-                line
-                | {"valid_loss": line["cache_valid_loss"], "test_loss": line["cache_test_loss"]}
+            regime: replace(
+                _pick(Mark, line),
+                valid_loss=line["cache_valid_loss"],
+                test_loss=line["cache_test_loss"],
             )
             for regime, line in marks.items()
             if "cache" in line
         },
-        rungs={line["fraction"]: line["valid_loss"] for line in by_event.get("rung", [])},
         tokens=sum(line["tokens"] for line in slices),
         cpu_seconds=sum(line["cpu_seconds"] for line in slices),
         seconds=sum(line["seconds"] for line in slices),
         speed_change=max(speeds) / min(speeds) if speeds else 1.0,
         is_disturbed=False,
-        analysis={
-            name: value
-            for name, value in by_event.get("analysis", [{}])[-1].items()
-            if name != "event"
-        },
+        analysis={name: value for name, value in analyses[-1].items() if name != "event"},
     )
 
 
-def _state(by_event: dict[str, Any]) -> str:
-    if "diverged" in by_event:
-        return "diverged"
-    if "analysis" in by_event:
-        return "finished"
-    return "unfinished" if by_event else "not begun"
+def _state(events: Mapping[str, Any]) -> RunState:
+    if "diverged" in events:
+        return RunState.DIVERGED
+    if "analysis" in events:
+        return RunState.FINISHED
+    return RunState.UNFINISHED if events else RunState.NOT_BEGUN
 
 
-def _mark(line: dict[str, Any]) -> Mark:
-    return Mark(**{name: line[name] for name in Mark.__dataclass_fields__})
+def _pick(kind: type[Record], line: Line) -> Record:
+    """A dataclass of the fields that a line has among others."""
+    return kind(**{field.name: line[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[Line]:
     """Whole lines; the last may be half written."""
     if not path.is_file():
         return []
@@ -161,3 +167,40 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return found
+
+
+def loss_at(points: Sequence[Point], tokens: float) -> float:
+    """The best loss on valid after so many tokens of a curve that has a validation.
+
+    Between validations its logarithm is linear in the logarithm of the tokens; beyond the last one
+    the slope of the last four continues.
+    """
+    x = [math.log(point.tokens) for point in points]
+    y = list(accumulate((math.log(point.valid_loss) for point in points), min))
+    at = math.log(tokens)
+    if at <= x[-1] or len(x) == 1:
+        return math.exp(float(np.interp(at, x, y)))
+    slope = min(0.0, float(np.polyfit(x[-NUM_LAST:], y[-NUM_LAST:], 1)[0]))
+    return math.exp(y[-1] + slope * (at - x[-1]))
+
+
+def mean_loss_at(curves: Sequence[Sequence[Point]], tokens: float) -> float:
+    """The mean over seeds."""
+    return sum(loss_at(points, tokens) for points in curves) / len(curves)
+
+
+def break_even(curves: Sequence[Sequence[Point]], tokens: float, ratio: float) -> float:
+    """Nats that a head must win at equal tokens to pay for its time.
+
+    In the time in which a head that costs `ratio` times as much reads so many tokens, the control
+    reads `ratio` times as many, and is this much better for it.
+
+    Args:
+        curves: learning curves of the control, one per seed.
+    """
+    return mean_loss_at(curves, tokens) - mean_loss_at(curves, ratio * tokens)
+
+
+def curves_of(runs: Sequence[RunRecord], variant: str) -> list[tuple[Point, ...]]:
+    """Learning curves of a variant's runs that have begun."""
+    return [run.curve for run in runs if run.variant == variant and run.curve]

@@ -1,16 +1,19 @@
-"""What a comparison has found: cells, differences, the answer. Losses are nats per token."""
+"""The findings of a comparison: variants, differences, the answer. Losses are nats per token."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
+from highrank.analysis.contrasts import Contrast
 from highrank.environment import Environment
+from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunRecord
-from highrank.studies.compare.statistics import Contrast
+from highrank.studies.compare.variant import Role
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell, or the control with a cache, in one regime."""
+    """A variant, or the control with a cache, in one regime."""
 
     name: str
     label: str
@@ -27,53 +30,61 @@ class Row:
     """Valid minus train."""
     tokens: float
     cpu_seconds: float
-    valid: Contrast | None
+    valid: Contrast | None = None
     """Against the control of the same d; None for the control itself, or with one seed."""
-    test: Contrast | None
+    test: Contrast | None = None
     single: Contrast | None = None
-    """Of a mixture, on valid: against the best single softmax of the same d, adaptive or not."""
+    """For a mixture, on valid: against the best single softmax of the same d, adaptive or not."""
     single_label: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smaller:
-    """The best control against the best head of a smaller d."""
+    """The best control against the best variant of a smaller d."""
 
     embedding_size: int
     label: str
-    """Of that head, which may be the control of its d."""
+    """Label of that variant, which may be the control of its d."""
     contrast: Contrast
-    """Of the loss on valid, the control's minus the head's; corrected for all pairs."""
+    """Loss on valid, the control's minus the variant's; corrected for all pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regime:
-    name: str
-    """"tokens" or "time"."""
+class RegimeResult:
+    name: Regime
     amount: float
     """Tokens, or CPU seconds."""
     seeds: tuple[int, ...]
-    """Those in which every cell was measured."""
+    """Those in which every variant was measured."""
     rows: tuple[Row, ...]
     degrees: int | None
-    """Of freedom, of the error; None with one seed."""
+    """Degrees of freedom of the error; None with one seed."""
     is_pooled: bool
     error: float | None
-    """Noise: the standard deviation of one run's loss around its cell and its seed, on valid."""
+    """Noise: the standard deviation of one run's loss around its variant and seed, on valid."""
     detectable: float | None
     """The difference on valid that would be found in 80 % of comparisons."""
     best: str
-    """The lowest loss on valid."""
+    """Name of the row with the lowest loss on valid."""
     best_control: str
     contrast: Contrast | None
-    """The best cell that is no control against the best control, corrected for all pairs."""
+    """The best variant that is no control against the best control, corrected for all pairs."""
     smaller: tuple[Smaller, ...] = ()
-    """What a larger d alone does, where there are several."""
+    """Contrasts that show what a larger d alone does, where there are several."""
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+
+class Payoff(StrEnum):
+    PAYS = "pays"
+    DOES_NOT_PAY = "does not pay"
+    CANNOT_TELL = "cannot tell"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a cell's time is, and whether what it wins pays for it."""
+    """The time that a variant takes, and whether its gain pays for it."""
 
     name: str
     label: str
@@ -83,18 +94,17 @@ class Cost:
     """Nats on valid that it wins at equal tokens."""
     needed: float
     """Nats that would pay for its time, by the control's learning curve."""
-    verdict: str
-    """"pays", "does not pay", or "cannot tell"."""
+    verdict: Payoff
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellResult:
+class VariantResult:
     name: str
     label: str
     description: str
-    """What the head is, in a sentence."""
+    """The head in a sentence."""
     spec: str
-    role: str
+    role: Role
     embedding_size: int
     """E."""
     context_size: int
@@ -114,13 +124,13 @@ class CellResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    cell: str
+    variant: str
     text: str
     """The head, K and d."""
     description: str
-    """What that head is."""
+    """The head in a sentence."""
     command: str
-    """What trains it in full; empty for an exact language, which is no prepared corpus."""
+    """The command that trains it in full; empty for an exact language, which is not prepared."""
     evidence: str
 
 
@@ -136,11 +146,20 @@ class CompareResult:
     recommendation: Recommendation | None
     is_complete: bool
     equal: tuple[str, ...]
-    cells: tuple[CellResult, ...]
-    regimes: tuple[Regime, ...]
+    variants: tuple[VariantResult, ...]
+    regimes: tuple[RegimeResult, ...]
     costs: tuple[Cost, ...]
     runs: tuple[RunRecord, ...]
     plan: dict[str, Any]
     elapsed: float
     """Seconds of this session."""
     environment: Environment
+
+    @property
+    def at_equal_tokens(self) -> RegimeResult | None:
+        return next((one for one in self.regimes if one.name is Regime.TOKENS), None)
+
+    @property
+    def control(self) -> VariantResult:
+        """The control of the first d."""
+        return next(one for one in self.variants if one.role is Role.CONTROL)

@@ -1,166 +1,121 @@
-"""One run of a cell: trained in slices, measured after equal tokens and after equal time.
+"""One run of a variant: trained in slices, measured after equal tokens and after equal time.
 
 Everything that a run has come to is in its `metrics.jsonl`, and the checkpoint has the same lines:
 a comparison that is killed resumes where each run was, and a report needs no model.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from highrank.analysis.components import mixture_use
+from highrank.analysis.log_probs import matrix_log_probs
+from highrank.analysis.rank import measure_ranks
+from highrank.analysis.svd import singular_values
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
-from highrank.models.weights import load_state, restored
-from highrank.studies.compare.plan import Plan
-from highrank.studies.compare.rank import effective_ranks
+from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime
+from highrank.studies.compare.record import RunState
 from highrank.studies.compare.source import open_source
-from highrank.training.loop import Progress, Run
+from highrank.training.session import open_session
+from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged
 
 # Validations are at √2, 2, 2√2 … times and fractions of the tokens that are compared.
 FACTOR = 2**0.5
-FIRST_POINT = 10
 # Tokens of valid on which the cache's settings are searched for.
 SEARCH_TOKENS = 10_000
+# Contexts of valid after which ranks are measured, and how many are read at once.
+NUM_CONTEXTS, WINDOW = 500, 100
+RANKS = ("numerical_rank_float32", "effective_rank_1e-2", "effective_rank_1e-3")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SliceOutcome:
-    index: int
-    """Of the cell."""
-    seed: int
-    state: str
-    """"paused", "finished", "waiting" for a search to go on, "diverged" or "interrupted"."""
-    tokens: int
-    """Of the run so far."""
-    cpu_seconds: float
-    signal: int | None = None
-    """That interrupted it."""
+class VariantRun:
+    """A run of a variant, open to be trained."""
 
-
-class CellRun:
-    """A run of a cell, open to be trained."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        index: int,
-        seed: int,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> None:
-        self.plan, self.index, self.seed = plan, index, seed
-        self.cell = plan.cells[index]
+    def __init__(self, plan: Plan, folder: Path, index: int, seed: int) -> None:
+        self.plan, self.variant = plan, plan.variants[index]
         self.corpus = open_source(plan.corpus, plan.max_tokens)
-        self.run = Run(
-            self.cell.run_config(seed),
+        self.run = open_session(
+            self.variant.run_config(seed),
             self.corpus,
             plan.run_folder(folder, index, seed),
             device=plan.device,
-            on_progress=on_progress,
         )
         lines = self.run.log.read()
         self.marks = {line["regime"] for line in lines if line["event"] == "mark"}
         self.events = {line["event"] for line in lines}
-        self.rungs = {line["fraction"] for line in lines if line["event"] == "rung"}
         tokens = [line["tokens"] for line in lines if line["event"] == "epoch"]
         self.validated = max(tokens, default=0)
+        self.slices = [line for line in lines if line["event"] == "slice"]
 
-    def advance(self, cpu_seconds: float, until: float = 1.0) -> SliceOutcome:
-        """Train for about so long, and measure what is due.
-
-        Args:
-            until: the fraction of the run at which it waits; 1 is its end.
-        """
-        clock, limit = self.run.clock, self.run.clock.cpu_seconds + cpu_seconds
-        before = (self.run.num_tokens, clock.cpu_seconds, clock.window_seconds)
-        self.until = until
+    def advance(self, cpu_seconds: float) -> RunState:
+        """Train for about so long, and measure what is due. Raises `Stopped` if a signal came."""
         try:
-            state = self._advance(limit)
+            state = self._advance(self.run.clock.cpu_seconds + cpu_seconds)
         except Diverged as error:
             state = self._note_divergence(error)
-        tokens, cpu, wall = self.run.num_tokens, clock.cpu_seconds, clock.window_seconds
-        if tokens > before[0]:
-            spent = {"cpu_seconds": cpu - before[1], "seconds": wall - before[2]}
-            self.run.note(event="slice", tokens=tokens - before[0], **spent)
-            self.run.save()
-        return SliceOutcome(
-            index=self.index,
-            seed=self.seed,
-            state=state,
-            tokens=tokens,
-            cpu_seconds=cpu,
-            signal=self.run.stop_signal,
-        )
+        self._note_slice()
+        if self.run.stop_signal is not None:
+            raise Stopped(self.run.stop_signal)
+        return state
 
     def close(self) -> None:
         """Let go of the run's folder."""
         self.run.close()
 
-    def _advance(self, limit: float) -> str:
+    def _note_slice(self) -> None:
+        """Note what was trained since the last slice, in a turn that was killed, too."""
+        clock = self.run.clock
+        now = {
+            "tokens": self.run.num_tokens,
+            "cpu_seconds": clock.cpu_seconds,
+            "seconds": clock.window_seconds,
+        }
+        new = {name: now[name] - sum(line[name] for line in self.slices) for name in now}
+        if new["tokens"] > 0:
+            self.run.note(event="slice", **new)
+            self.run.save()
+            self.slices.append(new)
+
+    def _advance(self, limit: float) -> RunState:
         if "diverged" in self.events:
-            return "diverged"
+            return RunState.DIVERGED
         while self._is_training():
             if (due := self._due()) is not None:
                 self._mark(due)
-            elif self._is_at_rung():
-                return self._wait()
             elif self.run.clock.cpu_seconds >= limit:
-                return "paused"
+                return RunState.UNFINISHED
             else:
-                reason = self.run.go(
+                self.run.go(
                     pause_when=lambda: self._must_pause(limit), validate_when=self._is_point_due
-                ).reason
-                if reason != "paused":
-                    return reason
+                )
+                if self.run.stop_signal is not None:
+                    return RunState.UNFINISHED
         if "analysis" not in self.events:
             self._analyse()
-        return "finished"
-
-    @property
-    def fraction(self) -> float:
-        """Of the run that is done: of its time, or of its tokens."""
-        if self.plan.cpu_seconds is not None:
-            return self.run.clock.cpu_seconds / self.plan.cpu_seconds
-        return self.run.num_tokens / self.plan.num_tokens
-
-    def _is_at_rung(self) -> bool:
-        return self.until < 1 and self.fraction >= self.until
-
-    def _wait(self) -> str:
-        """Note the best loss so far, by which a search decides."""
-        if self.until not in self.rungs:
-            run = self.run
-            if run.validated_step != run.trainer.step:
-                run.validate()
-            run.note(event="rung", fraction=self.until, valid_loss=run.trainer.best)
-            run.save()
-            self.rungs.add(self.until)
-        return "waiting"
+        return RunState.FINISHED
 
     def _is_training(self) -> bool:
         return not set(self.plan.regimes) <= self.marks
 
-    def _due(self) -> str | None:
+    def _due(self) -> Regime | None:
         """The regime whose tokens, or whose time, the run has reached."""
         run, plan = self.run, self.plan
-        if "tokens" not in self.marks and run.num_tokens >= plan.num_tokens:
-            return "tokens"
-        if plan.cpu_seconds is None or "time" in self.marks:
+        if Regime.TOKENS not in self.marks and run.num_tokens >= plan.num_tokens:
+            return Regime.TOKENS
+        if plan.cpu_seconds is None or Regime.TIME in self.marks:
             return None
-        return "time" if run.clock.cpu_seconds >= plan.cpu_seconds else None
+        return Regime.TIME if run.clock.cpu_seconds >= plan.cpu_seconds else None
 
     def _must_pause(self, limit: float) -> bool:
-        is_due = self._due() is not None or self._is_at_rung()
-        return is_due or self.run.clock.cpu_seconds >= limit
+        return self._due() is not None or self.run.clock.cpu_seconds >= limit
 
     def _is_point_due(self) -> bool:
         tokens = self.run.num_tokens
@@ -169,28 +124,26 @@ class CellRun:
         self.validated = tokens
         return True
 
-    def _mark(self, regime: str) -> None:
+    def _mark(self, regime: Regime) -> None:
         """Measure the best model so far on test and on as many training tokens as valid has."""
         run = self.run
-        if run.validated_step != run.trainer.step:
+        if run.validated_step != run.trainer.num_steps:
             run.validate()
             self.validated = run.num_tokens
-        trainer, clock = run.trainer, run.clock
+        clock = run.clock
         piece = self.corpus.split("train")[: len(run.valid)]
-        with restored(trainer.model):
-            load_state(trainer.model, trainer.best_state)
-            model = trainer.model
+        with run.best_model() as model:
             test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size)
-            train = evaluate(model, piece, trainer.config.valid_batch_size)
-            more = self._with_cache(model) if self.plan.cache and self.cell.is_control else {}
+            train = evaluate(model, piece, run.config.valid_batch_size)
+            more = self._with_cache(model) if self.plan.cache and self.variant.is_control else {}
         run.note(
             event="mark",
             regime=regime,
-            step=trainer.step,
+            step=run.trainer.num_steps,
             tokens=run.num_tokens,
             cpu_seconds=clock.cpu_seconds,
             seconds=clock.window_seconds,
-            valid_loss=trainer.best,
+            valid_loss=run.best,
             test_loss=test.nats,
             train_loss=train.nats,
             **more,
@@ -221,22 +174,21 @@ class CellRun:
 
     def _analyse(self) -> None:
         """Rank and components of the best model, on the validation split."""
-        trainer, valid = self.run.trainer, self.run.valid
-        with restored(trainer.model):
-            load_state(trainer.model, trainer.best_state)
-            trainer.model.eval()
-            ranks = effective_ranks(trainer.model, valid)
-            use = mixture_use(trainer.model, valid)
+        with self.run.best_model() as model:
+            ranks = effective_ranks(model, self.run.valid)
+            use = mixture_use(model, self.run.valid)
         information = None if use is None else use.specialisation
         self.run.note(event="analysis", specialisation=information, **ranks)
         self.run.save()
         self.events.add("analysis")
 
-    def _note_divergence(self, error: Diverged) -> str:
+    def _note_divergence(self, error: Diverged) -> RunState:
         run = self.run
-        run.note(event="diverged", step=run.trainer.step, tokens=run.num_tokens, reason=str(error))
+        run.note(
+            event="diverged", step=run.trainer.num_steps, tokens=run.num_tokens, reason=str(error)
+        )
         run.save()
-        return "diverged"
+        return RunState.DIVERGED
 
 
 def next_point(num_tokens: int, validated: int) -> int:
@@ -246,7 +198,30 @@ def next_point(num_tokens: int, validated: int) -> int:
         num_tokens: where equal tokens are compared, which is one of the points.
         validated: tokens at the last validation.
     """
-    n = -FIRST_POINT
+    n = -NUM_POINTS
     while (point := round(num_tokens * FACTOR**n)) <= validated:
         n += 1
     return point
+
+
+@torch.no_grad()
+def effective_ranks(
+    model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = NUM_CONTEXTS
+) -> dict[str, float | None]:
+    """Numerical and ε-effective ranks of log p after the first tokens of a split.
+
+    Args:
+        model: in evaluation mode; its head may look back.
+    """
+    device = next(model.parameters()).device
+    first = torch.from_numpy(tokens[:num_contexts].astype(np.int64))[:, None].to(device)  # (T, 1)
+    state, rows = model.initial_state(1), []
+    for window in first.split(WINDOW):
+        read = model.read(window, state)
+        state = read.state
+        rows.append(model.head.log_prob(read.hidden, **read.past)[:, 0])  # (n, V)
+    matrix = torch.cat(rows).float().cpu()  # (T, V)
+    # A forbidden token has no finite logarithm.
+    matrix = matrix[:, matrix.isfinite().all(0)]
+    found = measure_ranks(singular_values(matrix_log_probs(matrix))[-1])
+    return {"num_contexts": len(matrix)} | {key: found[key] for key in RANKS}

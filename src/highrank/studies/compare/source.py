@@ -1,16 +1,15 @@
-"""What heads are compared on: a prepared corpus, the beginning of one, or an exact language."""
+"""Sources of text for a comparison: a prepared corpus, the beginning of one, an exact language."""
 
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from highrank.data import factorised, senses
-from highrank.data.catalog import find_corpus
-from highrank.data.corpus import CorpusLike
-from highrank.data.sampled import sample_corpus
-from highrank.data.vocabulary import Vocabulary
+from highrank.data.catalog import CATALOG, DEFAULT_CORPUS, corpus_option, find_corpus
+from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.data.prepare import resolve_corpus
+from highrank.data.sampled import MemoryCorpus, sample_corpus
 
 # Exact languages by name; the group of the last token is all that matters. Mixtures of three
 # softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of
@@ -22,17 +21,6 @@ LANGUAGES = {
 }
 SIZES = {"train": 400_000, "valid": 20_000, "test": 40_000}
 NUM_CHAINS = 40
-
-
-@dataclass(frozen=True)
-class SlicedCorpus:
-    """The beginning of each split, with the tokens that are in it."""
-
-    vocabulary: Vocabulary
-    tokens: dict[str, NDArray[np.integer]]
-
-    def split(self, name: str) -> NDArray[np.integer]:
-        return self.tokens[name]
 
 
 @cache
@@ -47,13 +35,13 @@ def open_source(name: str, max_tokens: int | None = None) -> CorpusLike:
     corpus = find_corpus(name)
     if max_tokens is None or max_tokens >= len(corpus.split("train")):
         return corpus
-    splits = {
-        split: np.array(corpus.split(split)[: max_tokens // (1 if split == "train" else 8)])
-        for split in ("train", "valid", "test")
-    }
-    return SlicedCorpus(corpus.vocabulary, splits)
+    lengths = {"train": max_tokens, "valid": max_tokens // 8, "test": max_tokens // 8}
+    splits = {split: np.array(corpus.split(split)[:length]) for split, length in lengths.items()}
+    return MemoryCorpus(corpus.vocabulary, splits)
 
 
-def floor_of(corpus: CorpusLike) -> float | None:
-    """The loss of an exact language itself on its test tokens, in nats; None for other corpora."""
-    return getattr(corpus, "floor", None)
+def prepare_source(name: str, on_progress: OnProgress) -> str:
+    """Prepare a text, or the default corpus; return the name by which `open_source` finds it."""
+    if name in LANGUAGES or name in CATALOG and name != DEFAULT_CORPUS:
+        return name
+    return corpus_option(resolve_corpus(name, lambda title: nullcontext(on_progress)))

@@ -15,7 +15,7 @@ import numpy as np
 from highrank.analysis.components import mixture_use
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
-from highrank.data.sampled import SampledCorpus, sample_corpus
+from highrank.data.sampled import MemoryCorpus, sample_corpus
 from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
 from highrank.studies.demo.fit import fit_head
@@ -118,13 +118,13 @@ def run_learned_language(
         epochs=epochs if budget is None else None,
         budget=budget,
         entropy=language.entropy,
-        floor=float(np.exp(corpus.floor)),
+        floor=float(np.exp(corpus.floor or 0.0)),
         heads=tuple(heads),
     )
 
 
 def _learned_head(
-    name: str, language: Language, corpus: SampledCorpus, run: Path, outcome: Outcome, seed: int
+    name: str, language: Language, corpus: MemoryCorpus, run: Path, outcome: Outcome, seed: int
 ) -> LearnedHead:
     model, _ = load(run)
     variant, use = VARIANTS[name], mixture_use(model, corpus.split("valid"))
@@ -135,7 +135,7 @@ def _learned_head(
         num_components=variant.num_components,
         num_parameters=sum(p.numel() for p in model.parameters()),
         perplexity=found.perplexity,
-        excess=found.nats - corpus.floor,
+        excess=found.nats - (corpus.floor or 0.0),
         optimum=language.excess(optimum.log_prob.numpy()),
         specialisation=None if use is None else use.specialisation,
         num_tokens=outcome.num_tokens,

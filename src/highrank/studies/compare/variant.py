@@ -1,32 +1,37 @@
-"""What is compared: a head, K and d as a cell, with the network that goes with it.
+"""Variants: a head with its K and d, and the network that goes with it.
 
-`--heads` takes KIND[:K][,option=value …]. Cells of one d have the same E and, into the output
+`--heads` takes KIND[:K][,option=value …]. Variants of one d have the same E and, into the output
 layer, the same D; with equal parameters the layers before make up for the size of the head.
 D hidden size, E embedding size, K components, V vocabulary.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import torch
 
-from highrank.build import build_model, checked_options
-from highrank.config import HeadConfig, RunConfig
+from highrank.build import HEAD_GIVEN, build_model
+from highrank.config import RunConfig, with_options
 from highrank.heads import HEADS, head_arguments, head_class
 from highrank.heads.extra import ExtendedMixture
+from highrank.run.configuration import config_from_json
+from highrank.signatures import checked_options
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
-# What a mixture of one component is.
+# Kinds of which the mixture of one component is the control.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 # One softmax, whose log-probabilities have a bounded rank, and nothing else.
 SINGLE = ("softmax", "adaptive-softmax")
 TOLERANCE = 0.01
 SMALLEST_LAYER = 4
+# Where embeddings of AWD-LSTM start if nothing else is said.
+PAPERS_RANGE = 0.1
 # A repeated control has other seeds.
 SEED_OF_REPEAT = 1_000
 NAMES = {
@@ -42,15 +47,21 @@ NAMES = {
 }
 
 
+class Role(StrEnum):
+    CONTROL = "control"
+    HEAD = "head"
+    OTHER_CONTEXT = "other context"
+    """A head whose context is not that of the others."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Variant:
     name: str
     """Unique; its runs' folders have it."""
     label: str
     spec: str
     """As `--heads` takes it."""
-    role: str
-    """"control", "head", or "other context" for a head whose context is not that of the others."""
+    role: Role
     num_components: int
     """K."""
     embedding_size: int
@@ -61,12 +72,12 @@ class Cell:
 
     @property
     def is_control(self) -> bool:
-        return self.role == "control"
+        return self.role is Role.CONTROL
 
     @property
     def is_single(self) -> bool:
         """Whether it is one softmax, with the context of the others."""
-        return self.config.head.kind in SINGLE and self.role != "other context"
+        return self.config.head.kind in SINGLE and self.role is not Role.OTHER_CONTEXT
 
     @property
     def is_mixture(self) -> bool:
@@ -76,18 +87,31 @@ class Cell:
         return self.num_components > 1 and kind != "moc" and not is_extended
 
     @property
+    def is_adaptive(self) -> bool:
+        return self.config.head.kind.startswith("adaptive")
+
+    @property
     def context_size(self) -> int:
         """D."""
-        return self.config.model.hidden_sizes[-1]
+        return self.hidden_sizes[-1]
+
+    @property
+    def hidden_sizes(self) -> tuple[int, ...]:
+        return _hidden_sizes(self.config)
 
     def run_config(self, seed: int) -> RunConfig:
         shift = SEED_OF_REPEAT if self.spec == REPEAT else 0
         return replace(self.config, seed=seed + shift)
 
 
+def variant_from_json(values: Mapping[str, Any]) -> Variant:
+    config, role = config_from_json(values["config"]), Role(values["role"])
+    return Variant(**{**values, "config": config, "role": role})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One of `--heads`, read."""
+    """One of `--heads`, parsed."""
 
     text: str
     kind: str
@@ -112,15 +136,15 @@ def parse_spec(text: str) -> Spec:
         name, sign, value = one.partition("=")
         if not sign:
             raise ValueError(f"options of heads must be name=value, got {one!r}")
-        options[name.replace("-", "_")] = _value(value)
+        options[name.replace("-", "_")] = _parse_value(value)
     if kind in HEADS:
-        checked_options(HeadConfig(kind=kind, options=options))
+        checked_options(head_class(kind), options, HEAD_GIVEN, "head")
     elif options:
         raise ValueError(f"{kind} must come without options, got {text!r}")
     return Spec(text=text, kind=kind, num_components=int(count) if count else None, options=options)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -131,7 +155,7 @@ def has_components(kind: str) -> bool:
     return kind in HEADS and "num_components" in head_arguments(kind)
 
 
-def make_cells(
+def make_variants(
     base: RunConfig,
     specs: Sequence[str],
     components: Sequence[int],
@@ -140,7 +164,7 @@ def make_cells(
     token_counts: Sequence[int],
     *,
     is_equal: bool,
-) -> tuple[Cell, ...]:
+) -> tuple[Variant, ...]:
     """The control of each d, then its heads; the same head is there once.
 
     Args:
@@ -151,17 +175,18 @@ def make_cells(
     sizer = Sizer(vocab_size, token_counts)
     wanted = None
     if is_equal:
-        if len(base.model.hidden_sizes) < 2:
+        if len(_hidden_sizes(base)) < 2:
             raise ValueError("hidden-sizes must be at least two for equal parameters, got one")
-        wanted = sizer.count(_control_config(base, max(embedding_sizes)))
-    found: dict[str, Cell] = {}
+        wanted = sizer.count(_head_config(base, parse_spec("softmax"), 1, max(embedding_sizes)))
+    found: dict[str, Variant] = {}
     for size in embedding_sizes:
         for spec, count, config, role in _configs(base, specs, components, size):
-            config = config if wanted is None else sizer.resized(config, wanted, spec.text)
+            if wanted is not None:
+                config = sizer.resize(config, wanted, spec.text)
             name = _name(spec, count, size)
             found.setdefault(
                 name,
-                Cell(
+                Variant(
                     name=name,
                     label=_label(spec, count, role),
                     spec=spec.text,
@@ -177,30 +202,27 @@ def make_cells(
 
 def _configs(
     base: RunConfig, specs: Sequence[str], components: Sequence[int], size: int
-) -> list[tuple[Spec, int, RunConfig, str]]:
-    """Each head of one d, the control first."""
-    control = _control_config(base, size)
-    found = [(parse_spec("softmax"), 1, control, "control")]
+) -> Iterator[tuple[Spec, int, RunConfig, Role]]:
+    """Each head of one d, the control first: a mixture with one component."""
+    softmax = parse_spec("softmax")
+    control = _head_config(base, softmax, 1, size)
+    yield softmax, 1, control, Role.CONTROL
     for spec in map(parse_spec, specs):
         if spec.kind == REPEAT:
-            found.append((spec, 1, control, "head"))
+            yield spec, 1, control, Role.HEAD
         elif spec.kind == TIED:
-            sizes = (*control.model.hidden_sizes[:-1], size)
-            model = replace(control.model, hidden_sizes=sizes)
+            sizes = (*_hidden_sizes(control)[:-1], size)
+            model = with_options(control.model, hidden_sizes=sizes)
             head = replace(control.head, options={})
-            config = replace(control, model=model, head=head)
-            found.append((spec, 1, config, "other context"))
+            yield spec, 1, replace(control, model=model, head=head), Role.OTHER_CONTEXT
         else:
-            found += [
-                (spec, count, _head_config(base, spec, count, size), "head")
-                for count in _counts(spec, components)
-                if not (count == 1 and spec.kind in SAME_AS_CONTROL and not spec.options)
-            ]
-    return found
+            for count in _counts(spec, components):
+                if count > 1 or spec.kind not in SAME_AS_CONTROL or spec.options:
+                    yield spec, count, _head_config(base, spec, count, size), Role.HEAD
 
 
 def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
-    """The K of a head; a head with components of another kind has one softmax unless told."""
+    """The K of a head; a head with components of another kind has one softmax by default."""
     if not has_components(spec.kind):
         return (1,)
     if spec.num_components is not None:
@@ -208,23 +230,17 @@ def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
     return (1,) if issubclass(head_class(spec.kind), ExtendedMixture) else components
 
 
-def _control_config(base: RunConfig, size: int) -> RunConfig:
-    """One softmax over tanh(Linear(hidden)): the mixture with one component."""
-    spec = Spec(text="softmax", kind="softmax", num_components=1, options={})
-    return _head_config(base, spec, 1, size)
-
-
 def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfig:
     options = dict(spec.options)
     if spec.kind == "softmax":
+        # Over tanh(Linear(hidden)), as each softmax of a mixture.
         options.setdefault("embedding_size", size)
     head = replace(base.head, kind=spec.kind, num_components=count, options=options)
     # Logits of the same size at the start, whatever d is: with few numbers of ±0.5 each, a tied
     # model does not get beyond the frequencies of the tokens for a long time.
     scale = math.sqrt(base.model.embedding_size / size)
-    model = replace(
-        base.model, embedding_size=size, embedding_range=base.model.embedding_range * scale
-    )
+    start = base.model.options.get("embedding_range", PAPERS_RANGE) * scale
+    model = with_options(replace(base.model, embedding_size=size), embedding_range=start)
     return replace(base, model=model, head=head)
 
 
@@ -234,8 +250,8 @@ def _name(spec: Spec, count: int, size: int) -> str:
     return f"{spec.kind}{number}-d{size}{options}".replace("/", "_").replace(" ", "")
 
 
-def _label(spec: Spec, count: int, role: str) -> str:
-    if role == "control":
+def _label(spec: Spec, count: int, role: Role) -> str:
+    if role is Role.CONTROL:
         return "control, K = 1"
     if spec.kind == REPEAT:
         return "control, other seeds"
@@ -258,29 +274,28 @@ class Sizer:
             model = build_model(config, self.vocab_size, token_counts=self.token_counts)
         return sum(parameter.numel() for parameter in model.parameters())
 
-    def resized(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
-        """With the layers before the last as large as to have so many parameters, within 1 %."""
+    def resize(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
+        """Size the layers before the last for so many parameters, within 1 %."""
         # Each matrix has at most two sides of this size: the count is a polynomial of degree 2.
         sizes = (8, 64, 512)
         counts = [self.count(_with_layers(config, size)) - wanted for size in sizes]
         root = max(np.roots(np.polyfit(sizes, counts, 2)).real, default=0.0)
         near = {max(SMALLEST_LAYER, round(root) + step) for step in (-1, 0, 1)}
-        best = min(
-            (_with_layers(config, size) for size in near),
-            key=lambda config: self._off(config, wanted),
-        )
-        if self._off(best, wanted) > TOLERANCE * wanted:
+        found = [_with_layers(config, size) for size in near]
+        best = min(found, key=lambda config: abs(self.count(config) - wanted))
+        if abs(self.count(best) - wanted) > TOLERANCE * wanted:
             raise ValueError(
                 f"{name} must fit into {wanted:,} parameters within 1 %, got "
                 f"{self.count(best):,}: change --hidden-sizes, or leave parameters out of --equal"
             )
         return best
 
-    def _off(self, config: RunConfig, wanted: int) -> int:
-        return abs(self.count(config) - wanted)
-
 
 def _with_layers(config: RunConfig, size: int) -> RunConfig:
-    sizes = config.model.hidden_sizes
+    sizes = _hidden_sizes(config)
     sizes = (*(size for _ in sizes[:-1]), sizes[-1])
-    return replace(config, model=replace(config.model, hidden_sizes=sizes))
+    return replace(config, model=with_options(config.model, hidden_sizes=sizes))
+
+
+def _hidden_sizes(config: RunConfig) -> tuple[int, ...]:
+    return tuple(config.model.options["hidden_sizes"])

@@ -2,53 +2,27 @@
 
 import numpy as np
 import pytest
-import scipy.special
 import scipy.stats
 
-from highrank.studies.compare.statistics import (
-    analyse,
-    holm,
-    incomplete_beta,
-    is_homogeneous,
-    residuals,
-    t_quantile,
-    two_sided,
-)
+from highrank.analysis.contrasts import Verdict, analyse, holm, is_homogeneous, residuals
 
 NUM_COMPARISONS = 2_000
 
 
-def simulated(num_cells, num_seeds, shift=0.0, seed=1):
-    """Losses of comparisons in which the last cell is better by `shift` standard errors."""
+def simulated(num_variants, num_seeds, shift=0.0, seed=1):
+    """Losses of comparisons in which the last variant is better by `shift` standard errors."""
     random = np.random.default_rng(seed)
-    losses = random.standard_normal((NUM_COMPARISONS, num_cells, num_seeds))
+    losses = random.standard_normal((NUM_COMPARISONS, num_variants, num_seeds))
     losses += 3 * random.standard_normal((NUM_COMPARISONS, 1, num_seeds))
     losses[:, -1] -= shift * np.sqrt(2 / num_seeds)
     return losses
 
 
-def with_control(num_cells):
-    return [(cell, 0) for cell in range(1, num_cells)]
+def with_baseline(num_variants):
+    return [(variant, 0) for variant in range(1, num_variants)]
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 12, 40, 300])
-def test_student_s_t_is_scipy_s(degrees):
-    for probability in (0.001, 0.2, 0.8, 0.95, 0.975, 0.9999):
-        want = scipy.stats.t.ppf(probability, degrees)
-        assert t_quantile(probability, degrees) == pytest.approx(want, rel=1e-9)
-    for statistic in (0.0, 0.3, 2.0, 15.0, 200.0):
-        want = 2 * scipy.stats.t.sf(statistic, degrees)
-        assert two_sided(statistic, degrees) == pytest.approx(want, rel=1e-9)
-    with pytest.raises(ValueError, match="probability must be between 0 and 1, got 1"):
-        t_quantile(1, degrees)
-
-
-def test_the_incomplete_beta_function_is_scipy_s():
-    for a, b, x in [(0.5, 0.5, 0.3), (6, 0.5, 0.99), (20, 3, 0.2), (1, 1, 0.7), (2, 5, 1.0)]:
-        assert incomplete_beta(a, b, x) == pytest.approx(scipy.special.betainc(a, b, x), rel=1e-12)
-
-
-def test_two_cells_are_a_paired_t_test():
+def test_two_variants_are_a_paired_t_test():
     losses = np.random.default_rng(0).standard_normal((2, 5))
     found = analyse(losses, [(1, 0)])
     want = scipy.stats.ttest_rel(losses[1], losses[0])
@@ -58,9 +32,9 @@ def test_two_cells_are_a_paired_t_test():
     assert found.degrees == 4 and found.is_pooled
 
 
-def test_several_cells_are_corrected_as_dunnett_does():
+def test_several_variants_are_corrected_as_dunnett_does():
     losses = simulated(4, 8, shift=2.5)[0]
-    found = analyse(losses, with_control(4))
+    found = analyse(losses, with_baseline(4))
     # Without blocks, scipy's test has another error: compare the correction alone.
     error = np.sqrt((residuals(losses) ** 2).sum() / (3 * 7))
     assert found.error == pytest.approx(error) and found.degrees == 21
@@ -72,49 +46,52 @@ def test_several_cells_are_corrected_as_dunnett_does():
     assert alone < found.contrasts[2].p < 3 * alone + 1e-3
 
 
-@pytest.mark.parametrize(("num_cells", "num_seeds"), [(2, 21), (3, 11)])
-def test_a_tie_is_called_a_difference_in_about_5_percent(num_cells, num_seeds):
-    found = [analyse(losses, [(1, 0)]) for losses in simulated(num_cells, num_seeds)]
-    # Cells with one error look different in 1 %, and are then not pooled.
+@pytest.mark.parametrize(("num_variants", "num_seeds"), [(2, 21), (3, 11)])
+def test_a_tie_is_called_a_difference_in_about_5_percent(num_variants, num_seeds):
+    found = [analyse(losses, [(1, 0)]) for losses in simulated(num_variants, num_seeds)]
+    # Variants with one error look different in 1 %, and are then not pooled.
     assert np.mean([analysis.degrees >= 20 for analysis in found]) > 0.97
-    wrong = np.mean([a.contrasts[0].verdict != "no difference seen" for a in found])
+    wrong = np.mean([a.contrasts[0].verdict != Verdict.NO_DIFFERENCE for a in found])
     assert 0.03 <= wrong <= 0.07
 
 
 def test_a_difference_of_three_standard_errors_is_found():
     found = [analyse(losses, [(1, 0)]) for losses in simulated(2, 21, shift=3.0)]
-    assert np.mean([a.contrasts[0].verdict == "better" for a in found]) >= 0.8
+    assert np.mean([a.contrasts[0].verdict == Verdict.BETTER for a in found]) >= 0.8
     covered = [a.contrasts[0].low <= -3 * np.sqrt(2 / 21) <= a.contrasts[0].high for a in found]
     assert 0.93 <= np.mean(covered) <= 0.97
 
 
-@pytest.mark.parametrize(("num_cells", "num_seeds"), [(7, 3), (5, 6), (11, 3)])
-def test_false_wins_of_a_family_are_rare(num_cells, num_seeds):
+@pytest.mark.parametrize(("num_variants", "num_seeds"), [(7, 3), (5, 6), (11, 3)])
+def test_false_wins_of_a_family_are_rare(num_variants, num_seeds):
     verdicts = np.array(
         [
-            [contrast.verdict for contrast in analyse(losses, with_control(num_cells)).contrasts]
-            for losses in simulated(num_cells, num_seeds)
+            [
+                contrast.verdict
+                for contrast in analyse(losses, with_baseline(num_variants)).contrasts
+            ]
+            for losses in simulated(num_variants, num_seeds)
         ]
     )
-    assert (verdicts == "better").any(1).mean() <= 0.05
+    assert (verdicts == Verdict.BETTER).any(1).mean() <= 0.05
     # In either direction 5 %, and what 2,000 comparisons may be off by.
-    assert (verdicts != "no difference seen").any(1).mean() <= 0.065
+    assert (verdicts != Verdict.NO_DIFFERENCE).any(1).mean() <= 0.065
 
 
 def test_the_smallest_difference_is_found_in_80_percent():
-    size = analyse(simulated(7, 3)[0], with_control(7))
+    size = analyse(simulated(7, 3)[0], with_baseline(7))
     factor = size.detectable / (size.error * np.sqrt(2 / 3))
-    found = [analyse(losses, with_control(7)) for losses in simulated(7, 3, shift=factor)]
-    assert np.mean([a.contrasts[-1].verdict == "better" for a in found]) == pytest.approx(
+    found = [analyse(losses, with_baseline(7)) for losses in simulated(7, 3, shift=factor)]
+    assert np.mean([a.contrasts[-1].verdict == Verdict.BETTER for a in found]) == pytest.approx(
         0.8, abs=0.05
     )
 
 
-def test_a_cell_with_another_error_is_not_pooled():
+def test_a_variant_with_another_error_is_not_pooled():
     losses = simulated(6, 5, shift=20)[0]
     assert is_homogeneous(losses)
     losses[3] += 30 * np.random.default_rng(3).standard_normal(5)
-    found = analyse(losses, with_control(6))
+    found = analyse(losses, with_baseline(6))
     assert not is_homogeneous(losses) and not found.is_pooled and found.degrees == 4
     raw = scipy.stats.ttest_rel(losses[1:], losses[0], axis=1).pvalue.tolist()
     assert [contrast.p for contrast in found.contrasts] == pytest.approx(holm(raw))
@@ -132,10 +109,12 @@ def test_holm_s_correction():
 
 
 def test_one_seed_decides_nothing():
-    assert analyse(np.zeros((3, 1)), with_control(3)) is None
+    assert analyse(np.zeros((3, 1)), with_baseline(3)) is None
     assert analyse(np.zeros((1, 4)), []) is None
 
 
-def test_equal_losses_are_no_difference():
-    found = analyse(np.ones((3, 4)), with_control(3))
-    assert {contrast.verdict for contrast in found.contrasts} == {"no difference seen"}
+def test_equal_losses_are_no_difference_and_equal_differences_are_certain():
+    found = analyse(np.ones((3, 4)), with_baseline(3))
+    assert {contrast.verdict for contrast in found.contrasts} == {Verdict.NO_DIFFERENCE}
+    (certain,) = analyse(np.array([[1.0, 2.0], [0.5, 1.5]]), [(1, 0)]).contrasts
+    assert certain.verdict == Verdict.BETTER and certain.low == certain.high == -0.5

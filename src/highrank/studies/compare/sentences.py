@@ -1,0 +1,298 @@
+"""Every sentence of a comparison: the answer, which head to take, and notes."""
+
+import inspect
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from highrank.analysis.contrasts import Contrast, Verdict
+from highrank.heads import head_class
+from highrank.presets.small import fitted, small
+from highrank.studies.compare.plan import Plan, Regime
+from highrank.studies.compare.record import break_even, curves_of
+from highrank.studies.compare.result import CompareResult, Cost, Recommendation, RegimeResult, Row
+from highrank.studies.compare.source import LANGUAGES
+from highrank.studies.compare.variant import Role, Variant, has_components
+
+# Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
+WORTH_MORE, MUCH_WAITING = 0.05, 1.3
+
+
+def percent(nats: float) -> str:
+    """A difference of losses as one of perplexities: "12.3 %"."""
+    return f"{abs(math.expm1(nats)) * 100:.1f} %"
+
+
+def amount_text(regime: RegimeResult) -> str:
+    unit = "tokens" if regime.name is Regime.TOKENS else "CPU seconds"
+    return f"{regime.amount:,.0f} {unit}"
+
+
+def interval_text(contrast: Contrast) -> str:
+    """Interval of the perplexity, relative to the control's: "-3.1 % to +0.4 %"."""
+    low, high = (math.expm1(value) * 100 for value in (contrast.low, contrast.high))
+    return f"{low:+.1f} % to {high:+.1f} %"
+
+
+def main_regime(regimes: Sequence[RegimeResult]) -> RegimeResult | None:
+    """Equal time where it was measured."""
+    found = {regime.name: regime for regime in regimes}
+    return found.get(Regime.TIME, found.get(Regime.TOKENS))
+
+
+def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpus: str) -> str:
+    """The finding in a sentence or two."""
+    regime = main_regime(regimes)
+    if regime is None:
+        return f"Nothing has been measured on {corpus} yet."
+    partial = "" if is_complete else "So far: "
+    if len(regime.seeds) < 2:
+        best = regime.row(regime.best)
+        return (
+            f"{partial}One seed decides nothing: on {corpus}, {best.label} (d = "
+            f"{best.embedding_size}) has the lowest loss at equal {regime.name}, but seeds "
+            "differ, too. Take --seeds 3 or more."
+        )
+    parts = [_finding(regime, corpus), *_sizes(regime), _bottleneck(plan, regimes)]
+    return partial + " ".join(part for part in parts if part)
+
+
+def _finding(regime: RegimeResult, corpus: str) -> str:
+    where = f"on {corpus} at equal {regime.name} ({amount_text(regime)})"
+    winner, size = _winner(regime), regime.row(regime.best_control).embedding_size
+    if winner is not None and winner.valid is not None:
+        test = "" if winner.test is None else f"; on test {percent(winner.test.difference)}"
+        return (
+            f"{winner.label} (d = {winner.embedding_size}) beats the control {where}: its "
+            f"perplexity on valid is {percent(winner.valid.difference)} lower (95 % interval "
+            f"{interval_text(winner.valid)}{test})."
+        )
+    if _is(regime.contrast, Verdict.WORSE):
+        assert regime.contrast is not None
+        return (
+            f"One softmax with d = {size} wins {where}: every other head has a "
+            f"higher loss, the best of them by {percent(regime.contrast.difference)} of the "
+            f"perplexity ({interval_text(regime.contrast)})."
+        )
+    finding = f"No difference seen {where}: no head is better than the control with one component."
+    if any(_is(one.contrast, Verdict.BETTER) for one in regime.smaller):
+        finding = f"One softmax with d = {size} is enough {where}: no head is seen to be better."
+    assert regime.detectable is not None
+    return (
+        f"{finding} A difference of {percent(regime.detectable)} in perplexity would "
+        "have been found with a probability of 80 %."
+    )
+
+
+def _sizes(regime: RegimeResult) -> Iterator[str]:
+    """Where a larger d alone beats every head of a smaller one."""
+    control = regime.row(regime.best_control)
+    for one in regime.smaller:
+        if _is(one.contrast, Verdict.BETTER):
+            yield (
+                f"d = {one.embedding_size} is too small here: one softmax with d = "
+                f"{control.embedding_size} beats every head with it, its perplexity is "
+                f"{percent(one.contrast.difference)} lower than that of the best of them, "
+                f"{one.label} ({interval_text(one.contrast)})."
+            )
+
+
+def _bottleneck(plan: Plan, regimes: Sequence[RegimeResult]) -> str:
+    """Whether mixtures, which have no bound of rank, win for each token."""
+    regime = next((one for one in regimes if one.name is Regime.TOKENS), None)
+    mixtures = {variant.name for variant in plan.variants if variant.is_mixture}
+    if regime is None or not any(row.name in mixtures and row.single for row in regime.rows):
+        return ""
+    too_small = {o.embedding_size for o in regime.smaller if _is(o.contrast, Verdict.BETTER)}
+    better = [
+        row for row in regime.rows if row.name in mixtures and _is(row.single, Verdict.BETTER)
+    ]
+    if not better:
+        findable = ""
+        if regime.detectable is not None:
+            findable = f" (a gain of {percent(regime.detectable)} would have been found)"
+        if too_small:
+            return ""
+        return (
+            f"At equal tokens no mixture is seen to be better than one softmax{findable}: nothing "
+            "here says that the bottleneck limits this model on this text."
+        )
+    best, control = min(better, key=lambda row: row.valid_loss), regime.row(regime.best_control)
+    if best.embedding_size in too_small or _is(regime.contrast, Verdict.WORSE):
+        return (
+            f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "
+            f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
+        )
+    # Only a larger softmax that was measured, and lost, leaves the bound of rank as the reason.
+    is_certain = (
+        control.embedding_size > best.embedding_size
+        and regime.best == best.name
+        and _is(regime.contrast, Verdict.BETTER)
+    )
+    assert best.single is not None
+    text = (
+        f"The bottleneck {'matters' if is_certain else 'may matter'} here: at equal tokens "
+        f"{best.label} (d = {best.embedding_size}) is {percent(best.single.difference)} better "
+        f"than one softmax of that d ({best.single_label})."
+    )
+    if is_certain:
+        return text
+    return (
+        f"{text} A larger softmax would show whether the bound of rank is the reason: --embedding "
+        f"{best.embedding_size} {2 * best.embedding_size}."
+    )
+
+
+def _is(contrast: Contrast | None, verdict: Verdict) -> bool:
+    return contrast is not None and contrast.verdict is verdict
+
+
+def _winner(regime: RegimeResult) -> Row | None:
+    """The best row, if it is better than its control and not worse than the best control."""
+    better = [row for row in regime.rows if _is(row.valid, Verdict.BETTER)]
+    best = min(better, key=lambda row: row.valid_loss, default=None)
+    if best is None or best.valid_loss >= regime.row(regime.best_control).valid_loss:
+        return None
+    return best
+
+
+def recommend(
+    plan: Plan, regimes: Sequence[RegimeResult], costs: Sequence[Cost], num_train: int
+) -> Recommendation | None:
+    """The head, K and d to take, by the validation loss; None from one seed.
+
+    Args:
+        num_train: tokens of the corpus' whole training split, which the command reads.
+    """
+    regime = main_regime(regimes)
+    if regime is None or len(regime.seeds) < 2:
+        return None
+    winner = _winner(regime)
+    choice = winner or regime.row(regime.best_control)
+    name = choice.name.removesuffix("+cache")
+    variant = next(variant for variant in plan.variants if variant.name == name)
+    reason = (
+        f"no head was seen to be better than the control at equal {regime.name}, so the "
+        "simplest is taken"
+    )
+    if winner is not None and winner.valid is not None:
+        reason = (
+            f"at equal {regime.name} its loss on valid is {-winner.valid.difference:.4f} nats "
+            f"below the control's ({interval_text(winner.valid)} in perplexity, "
+            f"{len(regime.seeds)} seeds)"
+        )
+    if others := _indistinguishable(regime, choice):
+        reason += f"; as good, as far as one can tell: {', '.join(others)}"
+    if ratio := next((cost.ratio for cost in costs if cost.name == name), None):
+        reason += f"; a token costs {ratio:.2f} times the control's CPU time"
+    number = "" if "K = " in choice.label else f", K = {variant.num_components}"
+    return Recommendation(
+        variant=name,
+        text=f"{choice.label}{number}, d = {variant.embedding_size}",
+        description=describe(variant),
+        command=_command(plan, variant, choice.name, num_train),
+        evidence=reason,
+    )
+
+
+def _indistinguishable(regime: RegimeResult, choice: Row) -> list[str]:
+    """Rows within the noise of the chosen one."""
+    if regime.detectable is None:
+        return []
+    return [
+        f"{row.label} (d = {row.embedding_size})"
+        for row in regime.rows
+        if row.name != choice.name
+        and abs(row.valid_loss - choice.valid_loss) < regime.detectable / 2
+    ]
+
+
+def describe(variant: Variant) -> str:
+    """The head as its class describes it in its first line, unless it is a plain softmax."""
+    if variant.config.head.kind == "softmax":
+        is_tied = variant.role is Role.OTHER_CONTEXT
+        return (
+            f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
+        )
+    text = inspect.getdoc(head_class(variant.config.head.kind)) or ""
+    return text.splitlines()[0] if text else ""
+
+
+def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
+    """The command that trains this head with this network in full, annealed, as long as `small`.
+
+    With a cache it is the evaluation that makes the row. An exact language has no command.
+    """
+    if plan.corpus in LANGUAGES:
+        return ""
+    head = variant.config.head
+    sizes = " ".join(map(str, variant.hidden_sizes))
+    text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
+    if has_components(head.kind):
+        text += f" --head.num-components {variant.num_components}"
+    for name, value in head.options.items():
+        text += f" --head.{name.replace('_', '-')} {value}"
+    text += f" --model.embedding-size {variant.embedding_size} --model.hidden-sizes {sizes}"
+    text += f" --train.epochs {fitted(small(), num_train).train.epochs}"
+    return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"
+
+
+def plan_note(plan: Plan, duration: str) -> str:
+    """What will be measured where, and how long it takes."""
+    time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
+    return (
+        f"{len(plan.variants)} variants × {len(plan.seeds)} seeds, measured at "
+        f"{plan.num_tokens:,} tokens{time} of training each; {plan.jobs} at a time, with a "
+        f"reserve: about {duration}. CPU s and minutes are those of one run."
+    )
+
+
+def regime_note(regime: RegimeResult) -> str:
+    """What the intervals are, and what they could have found."""
+    if regime.error is None or regime.detectable is None:
+        return "One seed: no interval, and no winner."
+    correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of variants differ"
+    return (
+        f"Mean ± standard deviation over {len(regime.seeds)} seeds. Intervals: 95 %, paired by "
+        f"seed, {regime.degrees} degrees of freedom, corrected for the number of heads "
+        f"({correction}). Noise of one run: {percent(regime.error)} of its perplexity. The "
+        f"smallest difference that would be found in 80 % of comparisons: "
+        f"{percent(regime.detectable)}."
+    )
+
+
+def notes(result: CompareResult) -> Iterator[str]:
+    """What a reader must know of single runs, their length and the machine."""
+    for variant in result.variants:
+        where = f"{variant.label} (d = {variant.embedding_size})"
+        if variant.num_diverged:
+            yield f"Diverged: {variant.num_diverged} runs of {where}; it is left out."
+        if variant.num_disturbed:
+            yield (
+                f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
+                "changed their speed, more than the others: do not trust their time."
+            )
+    yield from _length_note(result)
+    waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
+    if waiting and statistics.median(waiting) > MUCH_WAITING:
+        yield (
+            f"The machine was busy: a second of CPU time took {statistics.median(waiting):.1f} "
+            "seconds. When it is quiet, the same budget trains longer."
+        )
+    if not result.is_complete:
+        yield f"Unfinished. Resume with: highrank compare --resume {result.folder}"
+
+
+def _length_note(result: CompareResult) -> Iterator[str]:
+    """How far the runs are from their end."""
+    regime, curves = result.at_equal_tokens, curves_of(result.runs, result.control.name)
+    if regime is None or not curves:
+        return
+    more = break_even(curves, regime.amount, 2.0)
+    if more >= WORTH_MORE:
+        yield (
+            f"At equal tokens each run has read {regime.amount / result.num_train:.2g} times the "
+            f"{result.num_train:,} training tokens. Twice as many would lower the control's "
+            f"perplexity by about {percent(-more)}, and may change the order: give it a larger "
+            "--budget before you rely on it."
+        )

@@ -1,0 +1,127 @@
+"""The plan, the table, the page and its CSV, approved as text; and what K and d do, as lines."""
+
+import csv
+import io
+import math
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from rich.console import Console
+
+from highrank.environment import Environment
+from highrank.studies.compare.charts import Sweep, sweep_charts
+from highrank.studies.compare.measure import summarise
+from highrank.studies.compare.page import (
+    compare_csv,
+    compare_page,
+    compare_table,
+    plan_table,
+    write_beside,
+)
+from highrank.studies.compare.record import RunState
+
+WHERE = Environment(**dict.fromkeys(Environment.__dataclass_fields__, "1"))
+
+
+@pytest.fixture
+def summary(make_plan, make_records, monkeypatch):
+    """A comparison with losses around 5, 4.9, 4.8 … of its variants, in their order."""
+
+    def make(*specs, change=lambda run: run, **values):
+        plan = make_plan(*specs, seeds=(0, 1, 2), **values)
+        runs = make_records(plan, *(5 - 0.1 * i for i in range(len(plan.variants))))
+        runs = tuple(map(change, runs))
+        monkeypatch.setattr("highrank.studies.compare.measure.read_runs", lambda *_: runs)
+        result = summarise(plan, "runs/compare-tiny-1")
+        # Heads describe themselves elsewhere.
+        variants = tuple(replace(one, description="A head.") for one in result.variants)
+        choice = replace(result.recommendation, description="A head.")
+        return replace(
+            result, variants=variants, recommendation=choice, environment=WHERE, floor=3.2
+        )
+
+    return make
+
+
+def printed(renderable):
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def text_of(page):
+    """The words of a page, without its pictures."""
+    page = re.sub(r"<(svg|style|head)\b.*?</\1>", "", page, flags=re.DOTALL)
+    page = re.sub(r"</t[dh]>\s*", " | ", page)
+    lines = (" ".join(line.split()) for line in unescape(re.sub(r"<[^>]+>", "", page)).split("\n"))
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def disturb(run):
+    """A run as it may come: busy, disturbed, diverged, unfinished, with a cache."""
+    run = replace(run, seconds=2.0, is_disturbed=run.variant == "mos-k3-d4" and run.seed == 1)
+    if run.variant == "softmax-d4":
+        run = replace(run, cache={"tokens": replace(run.marks["tokens"], valid_loss=4.95)})
+    if run.variant == "pointer-k1-d4":
+        run = replace(run, state=RunState.DIVERGED, marks={})
+    is_last = run.variant == "moc-k3-d4" and run.seed == 2
+    return replace(run, state=RunState.UNFINISHED, marks={}) if is_last else run
+
+
+def test_table_and_page_read_as_approved(summary, approved, tmp_path):
+    result = summary("mos", "moc", "pointer", change=disturb, sizes=(4, 8))
+    approved("table.txt", printed(compare_table(result)) + "\n")
+    page = compare_page(result, "highrank compare tiny")
+    approved("page.txt", text_of(page))
+    assert page.count("<svg") == 8 and "http-equiv" in page
+    rows = list(csv.DictReader(io.StringIO(compare_csv(result))))
+    # One regime, three seeds; a run without a mark has a line, too, and a cache has its own.
+    assert len(rows) == 8 * 3 + 3
+    assert {row["regime"] for row in rows} == {"tokens", "tokens with cache", ""}
+    write_beside(result, tmp_path / "report.html")
+    assert (tmp_path / "report.csv").read_text() == compare_csv(result)
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plan_reads_as_approved(make_plan, approved):
+    approved("plan.txt", printed(plan_table(make_plan("mos", cpu_seconds=0.5))) + "\n")
+
+
+@pytest.fixture
+def sweep(summary):
+    def make(by, *specs, **values):
+        analysis = {"effective_rank_1e-3": 7.0, "specialisation": 0.4}
+        result = summary(*specs, change=lambda run: replace(run, analysis=analysis), **values)
+        return sweep_charts(result, result.regimes[-1], by)
+
+    return make
+
+
+def test_components_begin_with_the_control(sweep):
+    charts = sweep(Sweep.COMPONENTS, "mos:2", "mos:5", "moc:3")
+    mos, moc = charts[0].series
+    assert (mos.label, list(mos.x)) == ("MoS, d = 4", [1, 2, 5])
+    assert (moc.label, list(moc.x)) == ("MoC, d = 4", [1, 3])
+    low, high = mos.intervals[1]
+    assert low < mos.y[1] == pytest.approx(math.sqrt(low * high))
+    assert mos.intervals[0] == (mos.y[0], mos.y[0])
+    assert math.log(mos.y[1]) == pytest.approx(4.9, abs=0.01) and charts[0].x.ticks == (1, 2, 3, 5)
+    # The gap, the rank, milliseconds and I(component; token).
+    values = [list(chart.series[0].y) for chart in charts[1:]]
+    assert values == [pytest.approx([value] * 3) for value in (0.2, 7.0, 1e3 / 1_200, 0.4)]
+
+
+def test_sizes_are_those_of_one_head(sweep):
+    charts = sweep(Sweep.SIZE, "mos:2", sizes=(4, 8))
+    assert [(line.label, list(line.x)) for line in charts[0].series] == [
+        ("control, K = 1", [4, 8]),
+        ("MoS, K = 2", [4, 8]),
+    ]
+
+
+@pytest.mark.parametrize("by", Sweep)
+def test_nothing_is_drawn_where_nothing_varies(sweep, by):
+    assert sweep(by, "mos:2", "moc:2") == []
