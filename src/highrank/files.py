@@ -16,6 +16,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -113,10 +114,15 @@ def from_json(kind: type[Record], values: Any, name: str = "") -> Record:
 
 
 def checked(hint: Any, value: Any, name: str) -> Any:
-    """The value if it has the declared type; a list as a tuple, an object as a dataclass."""
+    """The value if it has the declared type; a list as a tuple, an object as a dataclass.
+
+    Text becomes the member of an enum.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_json(hint, value, name)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(checked(Literal[*map(str, hint)], value, name))
     if origin in (Union, types.UnionType):
         return _checked_union(arguments, value, name)
     if hint is Any and isinstance(value, list):
