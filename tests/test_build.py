@@ -31,7 +31,7 @@ NAN = float("nan")
         ("model", "activation_penalty", -1.0, "model.activation-penalty must be at least 0, got"),
         ("model", "embedding_range", 1e308, "model.embedding_range must be at most 1e+18"),
         ("model", "kind", "mlp", "model.kind must be one of awd-lstm, got 'mlp'"),
-        ("batch", "kind", "bags", "batch.kind must be one of streams, got 'bags'"),
+        ("batch", "kind", "bags", "batch.kind must be one of streams, blocks, got 'bags'"),
         ("train", "steps", 0, "train.steps must be at least 1, got 0"),
         ("train", "tokens", 2**63, "train.tokens must be at most"),
         ("train", "lr", -1.0, "train.lr must be a positive number, got -1.0"),

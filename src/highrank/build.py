@@ -28,7 +28,7 @@ MODEL_GIVEN = frozenset({"vocab_size", "embedding_size", "device", "dtype"})
 HEAD_GIVEN = frozenset(
     {"hidden_size", "vocab_size", "layer_sizes", "token_counts", "batch_first", "device", "dtype"}
 )
-BATCH_GIVEN = frozenset({"tokens", "batch_size", "seed", "device", "columns"})
+BATCH_GIVEN = frozenset({"tokens", "batch_size", "seed", "device", "columns", "prefix"})
 # A run has its weights, their gradients and the best weights at least.
 COPIES = 3
 

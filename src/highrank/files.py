@@ -114,12 +114,15 @@ def from_json(kind: type[Record], values: Any, name: str = "") -> Record:
 
 
 def checked(hint: Any, value: Any, name: str) -> Any:
-    """The value if it has the declared type; a list as a tuple, an object as a dataclass."""
+    """The value if it has the declared type; a list as a tuple, an object as a dataclass.
+
+    Text becomes the member of an enum.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_json(hint, value, name)
-    if isinstance(hint, type) and issubclass(hint, StrEnum) and value in list(hint):
-        return hint(value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(checked(Literal[*map(str, hint)], value, name))
     if origin in (Union, types.UnionType):
         return _checked_union(arguments, value, name)
     if hint is Any and isinstance(value, list):
@@ -136,8 +139,6 @@ def checked(hint: Any, value: Any, name: str) -> Any:
         # A whole number is a fine float; one that is too large for a float is not.
         is_right = type(value) in (int, float) and abs(value) <= sys.float_info.max
         wanted = "a number"
-    elif isinstance(hint, type) and issubclass(hint, StrEnum):
-        is_right, wanted = False, f"one of {', '.join(hint)}"
     else:
         is_right = hint is Any or type(value) is hint
         wanted = NOUNS.get(origin or hint, "an object")

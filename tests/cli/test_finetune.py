@@ -35,7 +35,7 @@ def test_a_table_a_page_and_numbers(highrank, base, tmp_path):
     code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS, "--out", out)
     assert code == 0 and "nats, equal tokens" in text
     numbers = json.loads((out / "finetune.json").read_text())
-    assert [arm["variant"] for arm in numbers["arms"]] == ["softmax", "residual"]
+    assert [one["variant"] for one in numbers["variants"]] == ["softmax", "residual"]
     assert "highrank finetune" in (out / "finetune.html").read_text()
     code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS, "--out", out, "--json")
     assert json.loads(text)["equal_time"] == numbers["equal_time"]
@@ -45,7 +45,7 @@ def test_a_signal_prints_how_to_resume(highrank, base, trained, monkeypatch):
     def stopped(*_):
         raise Stopped(15)
 
-    monkeypatch.setattr(measure, "run_arm", stopped)
+    monkeypatch.setattr(measure, "train_variants", stopped)
     code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS)
     assert code == 143
     assert "Saved. Resume with: highrank finetune" in text and "--out runs/finetune-1" in text

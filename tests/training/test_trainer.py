@@ -105,6 +105,27 @@ def test_an_average_starts_from_the_current_weights_and_is_borrowed(config, corp
     torch.testing.assert_close(now, list(made.model.parameters()))
 
 
+def test_what_is_frozen_is_neither_averaged_nor_saved(config, corpus):
+    def frozen():
+        made, batches = make(config, corpus)
+        made.model.backbone.requires_grad_(False)
+        made.start_averaging()
+        return made, batches
+
+    made, batches = frozen()
+    trained = [p for p in made.model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in made.model.backbone.parameters()]
+    made.step(next(batches))
+    torch.testing.assert_close(made.average.values, trained)
+    assert all(name.startswith("head") for name in made.state_dict()["model"])
+    again, _ = frozen()
+    again.load_state_dict(made.state_dict())
+    for p, *others in zip(
+        before, made.model.backbone.parameters(), again.model.backbone.parameters(), strict=True
+    ):
+        assert all(torch.equal(p, other) for other in others)
+
+
 def test_penalties_are_learned_from_and_not_reported(config, corpus):
     made, batches = make(config, corpus)
     plain, _ = make(config, corpus, model=PLAIN)

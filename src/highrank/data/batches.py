@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 # The key is what --batch.kind takes; further options are the constructor's arguments.
 BATCHES: dict[str, str] = {
     "streams": "highrank.data.batches:TextStreams",
+    "blocks": "highrank.data.blocks:Blocks",
 }
 IGNORED = -100
 MIN_BPTT = 5

@@ -116,7 +116,7 @@ class Clock:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def set_budget(self, budget: float) -> None:
+    def set_budget(self, budget: float | None) -> None:
         """Another budget, unless it is the one that there was."""
         if budget != self.budget:
             self.budget, self.furthest = budget, 0.0

@@ -108,11 +108,13 @@ class Trainer:
             self.start_averaging()
 
     def start_averaging(self) -> None:
-        self.average = Average(self.model.parameters(), self.stage.average_power or 0.0)
+        self.average = Average(self._trained(), self.stage.average_power or 0.0)
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context in which the model has its averaged weights, where there is an average."""
-        return nullcontext() if self.average is None else replaced(self.model, self.average.values)
+        if self.average is None:
+            return nullcontext()
+        return replaced(nn.ParameterList(self._trained()), self.average.values)
 
     def step(self, batch: Batch, progress: float = 0.0) -> float:
         """One update; returns the mean loss of the batch's targets before it.
@@ -123,7 +125,7 @@ class Trainer:
         self.model.train()
         self.optimizer.zero_grad()
         loss = self._backward(batch)
-        parameters = list(self.model.parameters())
+        parameters = self._trained()
         self.world.sum_gradients(parameters)
         norm = nn.utils.clip_grad_norm_(parameters, self.stage.clip)
         if not (math.isfinite(loss) and norm.isfinite()):
@@ -158,6 +160,10 @@ class Trainer:
         self.hidden_state = joined(states)
         return self.world.sum(total)
 
+    def _trained(self) -> list[nn.Parameter]:
+        """The model's parameters without those that are frozen."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
     def _autocast(self) -> torch.autocast:
         is_on = self.precision == "bfloat16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_on)
@@ -168,11 +174,11 @@ class Trainer:
         return kind(groups, lr=self.stage.lr, weight_decay=self.stage.weight_decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, the states of all processes' sequences included."""
-        state = self.hidden_state
+        """All but frozen parameters, the states of all processes' sequences included."""
+        state, frozen = self.hidden_state, self._frozen_names()
         hidden = None if state is None else tensors_of(map_state(self.world.gather_columns, state))
         return {
-            "model": self.model.state_dict(),
+            "model": {k: v for k, v in self.model.state_dict().items() if k not in frozen},
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": hidden,
@@ -183,7 +189,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` gave of the same model and stage."""
         self.num_steps = state["num_steps"]
-        self.model.load_state_dict(state["model"])
+        frozen, current = self._frozen_names(), self.model.state_dict()
+        self.model.load_state_dict({**{k: current[k] for k in frozen}, **state["model"]})
         self.optimizer = self._make_optimizer()
         self.optimizer.load_state_dict(state["optimizer"])
         self.average = None
@@ -197,6 +204,10 @@ class Trainer:
         # Another number of processes draws other masks.
         if len(state["random"]) == self.world.size:
             self._set_random_state(state["random"][self.world.rank])
+
+    def _frozen_names(self) -> set[str]:
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        return {name for name, p in parameters if not p.requires_grad}
 
     def _own_columns(self, saved: list[Tensor]) -> State:
         """The state of this process' sequences, of that of all."""

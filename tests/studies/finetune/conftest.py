@@ -4,8 +4,6 @@ import random
 
 import pytest
 
-from highrank.studies.finetune.result import Arm, Components, Point
-
 pytest.importorskip("transformers")
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 
@@ -32,38 +30,3 @@ def place(tmp_path_factory):
     )
     GPT2LMHeadModel(config).save_pretrained(folder / "base")
     return folder
-
-
-def arm(variant, seed, curve, step_seconds, components=None):
-    """With points (step, nats)."""
-    points = tuple(
-        Point(step=s, seconds=s * step_seconds, train_nats=n, valid_nats=n, components=components)
-        for s, n in curve
-    )
-    return Arm(
-        variant=variant,
-        seed=seed,
-        num_parameters=1000,
-        num_trained=900,
-        step_seconds=step_seconds,
-        points=points,
-    )
-
-
-@pytest.fixture
-def arms():
-    """A mixture that is better at equal tokens and worse at equal time, for two seeds."""
-    state = Components(
-        divergence=0.2,
-        num_collapsed=1,
-        num_dead=0,
-        specialisation=0.3,
-        gate_information=0.2,
-        state="specialised",
-    )
-    return [
-        arm("softmax", 0, [(0, 5.0), (100, 4.0), (200, 3.5)], 1.0),
-        arm("residual", 0, [(0, 5.0), (100, 3.9)], 2.0, state),
-        arm("softmax", 1, [(0, 5.0), (100, 4.1), (200, 3.6)], 1.0),
-        arm("residual", 1, [(0, 5.0), (100, 3.98)], 2.0, state),
-    ]

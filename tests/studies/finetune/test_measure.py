@@ -1,19 +1,22 @@
-"""Models are trained on from the same weights, in the same order; an interruption loses nothing."""
+"""Models are trained from the same weights, in the same order; an interruption changes nothing."""
 
 import math
-from dataclasses import replace
+import os
+import signal
+from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
 
 pytest.importorskip("transformers")
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from highrank.integrations.huggingface import HuggingFaceModel
-from highrank.studies.finetune import training
-from highrank.studies.finetune.measure import make_task, prepare_folder, run_finetune
+from highrank.studies.finetune import measure, training
+from highrank.studies.finetune.measure import run_finetune
 from highrank.studies.finetune.settings import Settings
-from highrank.studies.finetune.text import read_splits
-from highrank.studies.finetune.training import ArmTraining, held_out_nats, is_evaluated
-from highrank.studies.finetune.variants import make_variant, step_times
+from highrank.studies.finetune.training import VariantTraining, held_out_nats, is_evaluated
 from highrank.training.signals import Stopped
 
 SIZES = {"block_length": 16, "batch_size": 4, "steps": 20, "lr": 1e-2}
@@ -40,138 +43,169 @@ def base(model):
 
 @pytest.fixture(scope="module")
 def splits(model, place):
-    return read_splits(model, place / "tale.txt", quiet)
+    return measure.read_splits(model, place / "tale.txt", quiet)
 
 
 @pytest.fixture
-def start(settings, splits, model, base, tmp_path):
-    """A function that begins or resumes the training of a variant; `check` may stop it."""
+def start(settings, splits, model, base):
+    """A function that makes a training of a variant; `check` may stop it."""
 
-    def begin(variant, name="x", check=lambda: None, share=None):
-        task = make_task(settings, splits, model, check)
-        new = make_variant(base, variant, 3, seed=5)
-        return ArmTraining(task, new, variant, 5, tmp_path / f"{name}.pt", share)
+    def begin(variant, check=lambda: None, **changes):
+        task = measure.make_task(replace(settings, **changes), splits, model.prefix, check)
+        return VariantTraining(task, measure.make_variant(base, variant, 3, seed=5), variant, 5)
 
     return begin
 
 
-class Interruption:
-    """Stops the work when it is called for the n-th time."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __call__(self):
-        self.n -= 1
-        if self.n == 0:
-            raise Stopped(15)
+class Killed(BaseException):
+    """Nothing is saved after it."""
 
 
-def same(one, other):
-    times = {"seconds", "step_seconds"}
+def killer(n):
+    """A function that ends the work when it is called for the n-th time."""
+    calls = iter(range(1, n))
 
-    def timeless(arm):
-        return [{k: v for k, v in vars(p).items() if k not in times} for p in arm.points]
+    def check():
+        if next(calls, None) is None:
+            raise Killed
 
-    assert timeless(one) == timeless(other)
+    return check
+
+
+def timeless(variant):
+    points = asdict(variant)["points"]
+    return [{name: value for name, value in p.items() if name != "seconds"} for p in points]
 
 
 def test_all_variants_start_with_the_same_loss(start):
     losses = []
     for variant in ("softmax", "residual", "identity", "linear"):
         found = start(variant)
-        found._evaluate(quiet)
+        found.evaluate()
         losses.append(found.points[0].valid_nats)
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-5)
 
 
-def test_an_interruption_changes_nothing(start):
-    whole = start("residual", "whole").run(quiet)
-    # In a step, and in the middle of an evaluation.
-    for n in (9, 5, 10):
-        with pytest.raises(Stopped):
-            start("residual", "cut", Interruption(n)).run(quiet)
-    resumed = start("residual", "cut")
-    assert resumed.step == 16 and len(resumed.points) == 1
-    same(resumed.run(quiet), whole)
-    assert [point.step for point in whole.points] == [0, 16, 20]
+def test_a_kill_loses_what_followed_the_last_checkpoint_and_changes_nothing(
+    start, tmp_path, monkeypatch
+):
+    # More than an epoch.
+    begin = partial(start, "residual", steps=40)
+    whole = begin()
+    whole.run(tmp_path / "whole.pt", quiet)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    # In a step, in the middle of an evaluation, and in the second epoch.
+    for n, step in ((9, 5), (14, 16), (26, 35)):
+        cut = begin(check=killer(n))
+        with pytest.raises(Killed):
+            cut.run(tmp_path / "cut.pt", quiet)
+        assert cut.num_steps == step
+    resumed = begin()
+    resumed.run(tmp_path / "cut.pt", quiet)
+    assert timeless(resumed.result()) == timeless(whole.result())
+    assert all(map(torch.equal, resumed.model.parameters(), whole.model.parameters()))
+    assert [point.step for point in whole.points] == [0, 16, 32, 40]
     assert whole.points[-1].valid_nats < whole.points[0].valid_nats
     assert whole.points[0].components.num_collapsed == 2
 
 
-def test_the_loss_is_the_mean_over_held_out_tokens(start, settings, splits):
+def test_signals_leave_the_files_of_an_uninterrupted_finetuning(settings, tmp_path):
+    whole = run_finetune(settings, tmp_path / "whole", quiet)
+    num_calls, num_signals = 0, 0
+
+    def send(fraction, text):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 13 == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    while True:
+        try:
+            result = run_finetune(settings, tmp_path / "cut", send)
+            break
+        except Stopped:
+            num_signals += 1
+    assert num_signals > 2
+    for one, other in zip(whole.variants, result.variants, strict=True):
+        assert timeless(one) == timeless(other)
+    files = {
+        folder: sorted(p.relative_to(tmp_path / folder) for p in (tmp_path / folder).rglob("*"))
+        for folder in ("whole", "cut")
+    }
+    assert files["whole"] == files["cut"]
+    for path in files["whole"]:
+        if path.suffix == ".safetensors":
+            one, other = (tmp_path / folder / path for folder in files)
+            assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_loss_is_the_mean_over_held_out_tokens(start):
     found = start("softmax")
-    blocks = found.task.valid
-    logits = found.model(blocks.rows, return_logits=True).logits[:, :-1]
-    want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), blocks.rows[:, 1:].flatten())
-    nats = held_out_nats(found.model, blocks, settings, lambda: None)
-    assert nats == pytest.approx(want.item(), rel=1e-5)
+    found.model.eval()
+    rows = found.task.valid.batch(range(found.task.valid.count)).inputs.T
+    logits = found.model.model(rows, return_logits=True).logits[:, :-1]
+    want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    assert held_out_nats(found.model, found.task) == pytest.approx(want.item(), rel=1e-5)
 
 
-def test_averaged_weights_are_borrowed(start):
-    found = start("identity")
-    found.run(quiet)
-    before = [p.detach().clone() for p in found.model.parameters()]
-    with found.averaged():
-        inside = [p.detach().clone() for p in found.model.parameters()]
-    assert any(not torch.equal(a, b) for a, b in zip(before, inside, strict=True))
-    for a, b in zip(before, found.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_frozen_weights_stay(start, settings, splits, model, base, tmp_path):
-    task = make_task(replace(settings, weights="head"), splits, model, lambda: None)
-    new = make_variant(base, "residual", 3, 0)
-    arm = ArmTraining(task, new, "residual", 0, tmp_path / "a.pt", None)
-    arm.run(quiet)
-    for (name, p), q in zip(base.named_parameters(), new.parameters(), strict=False):
+def test_frozen_weights_stay(start, base, tmp_path):
+    found = start("residual", weights="head")
+    found.run(tmp_path / "a.pt", quiet)
+    for (name, p), q in zip(base.named_parameters(), found.model.parameters(), strict=False):
         assert torch.equal(p, q), name
-    assert any(p.abs().max() > 0 for p in arm.trained)
+    assert found.points[-1].valid_nats < found.points[0].valid_nats
     # A softmax has nothing to train then: it stays what it was.
-    alone = ArmTraining(
-        task, make_variant(base, "softmax", 3, 0), "softmax", 0, tmp_path / "b.pt", None
-    )
-    assert [point.step for point in alone.run(quiet).points] == [0]
+    alone = start("softmax", weights="head")
+    alone.run(tmp_path / "b.pt", quiet)
+    assert [point.step for point in alone.points] == [0] and alone.result().num_trained == 0
 
 
-def test_a_share_of_the_time_ends_the_training(start, monkeypatch):
-    found = start("softmax", share=10.0)
+def test_the_budget_ends_the_training(start, monkeypatch, tmp_path):
+    found = start("softmax", budget="20s")
     clock = iter(range(10_000))
     monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
-    arm = found.run(quiet)
+    found.run(tmp_path / "x.pt", quiet)
     # An evaluation and each step take one tick; one is kept for the last evaluation.
-    assert arm.points[-1].step == 8 and found.seconds == 10
+    assert found.points[-1].step == 8 and found.clock.seconds == 10
+    # More time resumes it.
+    again = start("softmax", budget="24s")
+    again.run(tmp_path / "x.pt", quiet)
+    assert [point.step for point in again.points] == [0, 8, 9]
 
 
 def test_variants_take_turns_when_their_steps_are_timed(start, base):
     seen, task = [], start("softmax").task
-    times = step_times(task, base, lambda fraction, text: seen.append(text.split()[-1]))
+    times = measure.step_times(task, base, lambda fraction, text: seen.append(text.split()[-1]))
     assert seen == ["softmax", "residual"] * 3
     assert min(times.values()) > 0
 
 
 def test_a_loss_that_is_not_finite_ends_with_advice(start):
     found = start("softmax")
-    found.model.get_output_embeddings().weight.data.fill_(math.nan)
-    with pytest.raises(ValueError, match="at step 1: begin anew with a lower --lr than 0.01"):
+    found.model.model.get_output_embeddings().weight.data.fill_(math.nan)
+    with pytest.raises(ValueError, match=r"diverged at step 1: .*lower --lr than 0\.01"):
         found.train_step()
 
 
-def test_a_finetuning_resumes_and_leaves_models(settings, tmp_path, monkeypatch, base):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def test_a_finished_folder_has_models_and_is_not_trained_again(
+    settings, tmp_path, monkeypatch, base
+):
+    # What a process leaves that was killed while it wrote the settings.
+    (tmp_path / ".settings.json.new").write_text("{")
     result = run_finetune(settings, tmp_path, quiet)
-    assert [arm.variant for arm in result.arms] == ["softmax", "residual"]
+    assert [one.variant for one in result.variants] == ["softmax", "residual"]
     assert result.equal_tokens.at == 20 * 4 * 16
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "softmax-0")
     assert type(plain) is type(base)
     AutoTokenizer.from_pretrained(tmp_path / "residual-0")
     mixture = AutoModelForCausalLM.from_pretrained(tmp_path / "residual-0")
     assert mixture.get_output_embeddings().head.num_components == 4
-    # All is done: nothing is trained again.
-    monkeypatch.setattr(ArmTraining, "run", lambda *_: 1 / 0)
-    assert run_finetune(settings, tmp_path, quiet).arms == result.arms
-    assert not list(tmp_path.glob("*.pt"))
+    # What one leaves that was killed after it wrote a model.
+    (tmp_path / "softmax-0-trainer.pt").write_text("x")
+    monkeypatch.setattr(VariantTraining, "run", lambda *_: 1 / 0)
+    assert run_finetune(settings, tmp_path, quiet).variants == result.variants
+    names = {"softmax-0", "residual-0", "settings.json", "step_times.json", "lock"}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 @pytest.mark.parametrize(
@@ -179,11 +213,12 @@ def test_a_finetuning_resumes_and_leaves_models(settings, tmp_path, monkeypatch,
     [
         ({"lr": 0.1}, "must be new or have the same settings, got lr 0.01, not 0.1"),
         ({"block_length": 64}, "block-length must be at most 32 for .*, got 64"),
+        ({"block_length": 1}, "block-length must be at least 2, got 1"),
         ({"block_length": 32, "batch_size": 999}, "must have 999 blocks of 32 tokens at least"),
     ],
 )
 def test_mistakes_are_found_before_training(change, message, settings, splits, tmp_path):
-    prepare_folder(tmp_path, settings, splits)
+    measure.prepare_folder(tmp_path, settings, splits)
     with pytest.raises(ValueError, match=message):
         run_finetune(replace(settings, **change), tmp_path, quiet)
 
@@ -191,7 +226,7 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
 def test_a_folder_of_something_else_is_refused(settings, splits, tmp_path):
     (tmp_path / "diary.txt").write_text("mine")
     with pytest.raises(ValueError, match="must be new or a finetuning"):
-        prepare_folder(tmp_path, settings, splits)
+        measure.prepare_folder(tmp_path, settings, splits)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +234,9 @@ def test_a_folder_of_something_else_is_refused(settings, splits, tmp_path):
     [
         ({"lr": 0.0}, "lr must be a positive number, got 0.0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"starts": ()}, "starts must be one or more, each once"),
-        ({"starts": ("softmax",)}, "starts must be those of a mixture"),
-        ({"block_length": 1}, "block-length must be at least 2, got 1"),
+        ({"weight_decay": -1.0}, "weight-decay must be at least 0, got -1"),
+        ({"starts": ("new", "new")}, "starts must be one or more, each once"),
+        ({"starts": ("softmax",)}, "starts must be one or more, each once"),
     ],
 )
 def test_settings_are_checked(change, message):

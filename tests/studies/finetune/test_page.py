@@ -1,83 +1,134 @@
-"""The answer in one sentence, the table and the page."""
+"""Curves are compared where all models have got to; table and page are as they were approved.
 
+`HIGHRANK_APPROVE=1 pytest tests/studies/finetune/test_page.py` writes the approved file anew.
+"""
+
+import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from highrank.environment import environment
 from highrank.studies.finetune.page import answer, finetune_page, finetune_table
-from highrank.studies.finetune.result import FinetuneResult, compare_time, compare_tokens
+from highrank.studies.finetune.result import (
+    Components,
+    FinetuneResult,
+    MixtureState,
+    Point,
+    TrainedVariant,
+    compare,
+)
 from highrank.studies.finetune.settings import Settings
 
-TIMES = {"softmax": 1.0, "residual": 2.0}
+APPROVED = Path(__file__).with_name("page.approved.txt")
+SECONDS, TOKENS = {"softmax": 1.0, "residual": 2.0}, {"softmax": 64, "residual": 64}
+STATE = Components(
+    divergence=0.2,
+    num_collapsed=1,
+    num_dead=0,
+    specialisation=0.3,
+    gate_information=0.2,
+    state=MixtureState.SPECIALISED,
+)
 
 
-def result_of(arms):
+def trained(variant, seed, curve, components=None):
+    """A model with points (step, nats)."""
+    points = tuple(
+        Point(step=s, seconds=s, train_nats=n, valid_nats=n, components=components)
+        for s, n in curve
+    )
+    return TrainedVariant(
+        variant=variant, seed=seed, num_parameters=1000, num_trained=900, points=points
+    )
+
+
+def models(components=STATE, ends=(3.9, 3.98)):
+    """A mixture that is better at equal tokens and worse at equal time, for two seeds."""
+    return [
+        trained("softmax", 0, [(0, 5.0), (100, 4.0), (200, 3.5)]),
+        trained("residual", 0, [(0, 5.0), (100, ends[0])], components),
+        trained("softmax", 1, [(0, 5.0), (100, 4.1), (200, 3.6)]),
+        trained("residual", 1, [(0, 5.0), (100, ends[1])], components),
+    ]
+
+
+def result_of(variants):
     return FinetuneResult(
-        settings=Settings(model="<base>", text="tale.txt", seeds=(0, 1)),
+        settings=Settings(model="<base>", text="tale.txt", seeds=len(variants) // 2),
         num_train_tokens=5_000,
         num_valid_tokens=300,
         bytes_per_token=3.5,
         train_sha256="a",
         valid_sha256="b",
-        arms=tuple(arms),
-        equal_tokens=compare_tokens(arms, 64),
-        step_seconds=TIMES,
-        equal_time=compare_time(arms, TIMES),
+        variants=tuple(variants),
+        equal_tokens=compare(variants, TOKENS),
+        step_seconds=SECONDS,
+        equal_time=compare(variants, SECONDS),
         environment=environment(),
     )
 
 
-def text_of(table):
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(table)
-    return " ".join(capture.get().split())
+def test_equal_tokens():
+    found = compare(models(), TOKENS)
+    assert found.at == 6_400
+    softmax, mixture = found.rows
+    assert softmax.nats.value == pytest.approx(4.05) and softmax.gain is None
+    assert mixture.gain.value == pytest.approx((0.1 + 0.12) / 2)
+    assert mixture.gain.error == pytest.approx(0.01)
 
 
-def test_the_answer_has_both_comparisons(arms):
-    assert answer(result_of(arms)) == (
-        "At equal tokens MoS, residual is better than the softmax, by 0.1100 nats per token. "
-        "At equal time MoS, residual is worse than the softmax, by 0.3900 nats per token."
+def test_equal_time_is_steps_times_the_time_of_a_step():
+    found = compare(models(), SECONDS)
+    assert found.at == 200
+    assert [row.step for row in found.rows] == [200, 100]
+    assert found.rows[1].gain.value == pytest.approx(((3.5 - 3.9) + (3.6 - 3.98)) / 2)
+
+
+def test_what_is_not_trained_decides_nothing_and_keeps_its_loss():
+    alone = replace(trained("softmax", 0, [(0, 5.0)]), num_trained=0)
+    for costs in (TOKENS, SECONDS | {"softmax": None}):
+        found = compare([alone, models()[1]], costs)
+        assert found.rows[0].nats.value == 5.0
+        assert found.rows[1].gain.value == pytest.approx(1.1)
+
+
+def test_losses_between_evaluations_are_interpolated():
+    softmax = models()[0]
+    assert softmax.nats_at(150) == pytest.approx(3.75)
+    assert softmax.nats_at(0) == 5.0 and softmax.nats_at(500) == 3.5
+
+
+def text_of(html):
+    """The text of a page's main part, with what its charts show to those who do not see them."""
+    main = re.search("<main>.*</main>", html, flags=re.DOTALL)[0]
+    main = re.sub(
+        r'<div class="chart".*?aria-label="(.*?)">.*?</svg>', r"\1", main, flags=re.DOTALL
     )
+    return re.sub("<.*?>", " ", main.replace("</td>\n", "</td>"), flags=re.DOTALL)
 
 
-def test_one_seed_decides_nothing(arms):
-    found = answer(result_of(arms[:2]))
-    assert "0.1000 nats per token below the softmax, with one seed" in found
+def test_table_and_page_are_as_approved():
+    result = result_of(models())
+    console = Console(width=100, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(finetune_table(result))
+    answers = {
+        "one seed": models()[:2],
+        "collapsed": models(replace(STATE, state=MixtureState.COLLAPSED)),
+        "no difference": models(ends=(3.999, 4.101)),
+    }
+    parts = [f"{name}: {answer(result_of(found))}" for name, found in answers.items()]
+    page = text_of(finetune_page(result, "highrank finetune '<base>' tale.txt"))
+    lines = "\n".join([capture.get(), *parts, page]).splitlines()
+    found = "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
+    if os.environ.get("HIGHRANK_APPROVE"):
+        APPROVED.write_text(found, encoding="utf-8")
+    assert found == APPROVED.read_text(encoding="utf-8")
 
 
-def test_a_collapsed_mixture_is_called_so(arms):
-    for one in arms:
-        if one.variant != "softmax":
-            end = replace(one.points[-1].components, state="collapsed")
-            last = replace(one.points[-1], components=end)
-            arms[arms.index(one)] = replace(one, points=(*one.points[:-1], last))
-    assert answer(result_of(arms)).endswith("collapsed: it predicts as one softmax does.")
-
-
-def test_the_table_fits_and_has_units(arms):
-    shown = text_of(finetune_table(result_of(arms)))
-    assert "3.940 ± 0.040" in shown and "+0.110 ± 0.010" in shown and "1 of 4" in shown
-    assert "after 6,400 tokens" in shown and "after 3 min 20 s" in shown
-
-
-def test_the_page_escapes_names_and_draws_four_charts(arms):
-    html = finetune_page(result_of(arms), "highrank finetune '<base>' tale.txt")
-    assert html.count("<svg") == 4 and "&lt;base&gt;" in html and "<base>" not in html
-
-
-def test_without_mixtures_two_charts_are_left(arms):
-    bare = [
-        replace(one, points=tuple(replace(point, components=None) for point in one.points))
-        for one in arms
-    ]
-    assert finetune_page(result_of(bare), "x").count("<svg") == 2
-
-
-def test_small_gains_are_no_difference(arms):
-    for index, nats in ((1, 3.999), (3, 4.101)):
-        *first, last = arms[index].points
-        arms[index] = replace(arms[index], points=(*first, replace(last, valid_nats=nats)))
-    found = answer(result_of(arms))
-    assert "does not differ from the softmax by more than two standard errors" in found
+def test_without_mixtures_two_charts_are_left():
+    assert finetune_page(result_of(models(components=None)), "x").count("<svg") == 2

@@ -1,29 +1,57 @@
-"""Upgrade a pretrained model, train it on, and train the same model as a softmax beside it."""
+"""Upgrade a pretrained model, train it, and train the same model as a softmax beside it."""
 
+import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from highrank.data.blocks import Blocks
+from highrank.data.text import read_text, split_text
 from highrank.environment import environment
-from highrank.files import checked, from_json, new_folder, read_json, write_atomically
+from highrank.files import (
+    checked,
+    clear_temporaries,
+    from_json,
+    new_folder,
+    read_json,
+    write_atomically,
+)
 from highrank.integrations.huggingface import HuggingFaceModel
 from highrank.integrations.library import quiet_transformers
 from highrank.integrations.pretrained.restore import to_softmax
-from highrank.studies.finetune.result import Arm, FinetuneResult, compare_time, compare_tokens
-from highrank.studies.finetune.settings import SOFTMAX, Settings
-from highrank.studies.finetune.text import Blocks, OnProgress, Split, read_splits
-from highrank.studies.finetune.training import ArmTraining, Task, num_evaluated
-from highrank.studies.finetune.variants import make_variant, step_times
+from highrank.integrations.upgrade import upgrade
+from highrank.studies.finetune.result import FinetuneResult, TrainedVariant, compare
+from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
+from highrank.studies.finetune.training import OnProgress, Task, VariantTraining
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 
 SETTINGS_FILE, TIMES_FILE, LOCK_FILE = "settings.json", "step_times.json", "lock"
-CHECKPOINT_FILE, ARM_FILE = "trainer.pt", "arm.json"
-FORMAT, VERSION = "highrank finetuning", 1
+CHECKPOINT_FILE, VARIANT_FILE = "trainer.pt", "variant.json"
+FORMAT, VERSION = "highrank finetuning", 2
+# To measure the time of a step: rounds, and steps of each, of which the first does not count.
+NUM_ROUNDS, NUM_STEPS = 3, 3
+
+
+class Split(NamedTuple):
+    ids: NDArray[np.int32]
+    """(N,), in the order of the text."""
+    num_bytes: int
+    """Length of its text in UTF-8."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the token ids."""
+        return sha256(self.ids.astype("<i4").tobytes()).hexdigest()
 
 
 def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> FinetuneResult:
@@ -32,146 +60,177 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     A signal raises `Stopped`; what was done until then is saved, and the same call resumes.
     """
     model = HuggingFaceModel(settings.model)
-    _check_block_length(settings, model)
+    check_block_length(settings.block_length, model)
     splits = read_splits(model, Path(settings.text), on_progress)
     signals: list[int] = []
-    task = make_task(settings, splits, model, lambda: _stop_if(signals))
-    settings = task.settings
-    prepare_folder(folder, settings, splits)
+
+    def check() -> None:
+        if signals:
+            stop(signals[0])
+
+    task = make_task(settings, splits, model.prefix, check)
+    prepare_folder(folder, task.settings, splits)
     # Two processes must not train in one folder.
-    lock = MetricsLog(folder / LOCK_FILE)
-    base = model.load().model
-    if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
-        raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
-    arms: list[Arm] = []
-    wanted = [(variant, seed) for seed in settings.seeds for variant in settings.variants]
-    with listening(signals.append):
-        times = find_times(folder / TIMES_FILE, task, base, on_progress)
-        for variant, seed in wanted:
-            arms.append(
-                run_arm(
-                    folder / f"{variant}-{seed}",
-                    model,
-                    base,
-                    (task, variant, seed),
-                    lambda part, text: on_progress((len(arms) + part) / len(wanted), text),
-                )
-            )
-    lock.close()
+    with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
+        times, variants = train_variants(task, model, folder, on_progress)
+    tokens = task.settings.batch_size * task.settings.block_length
     return FinetuneResult(
-        settings=settings,
+        settings=task.settings,
         num_train_tokens=len(splits["train"].ids),
-        num_valid_tokens=num_evaluated(task.valid, settings) * task.valid.num_predicted,
+        num_valid_tokens=task.num_evaluated * task.valid.num_predicted,
         bytes_per_token=splits["valid"].num_bytes / len(splits["valid"].ids),
         train_sha256=splits["train"].sha256,
         valid_sha256=splits["valid"].sha256,
-        arms=tuple(arms),
-        equal_tokens=compare_tokens(arms, settings.batch_size * settings.block_length),
-        equal_time=compare_time(arms, times),
+        variants=tuple(variants),
+        equal_tokens=compare(variants, dict.fromkeys(times, tokens)),
+        equal_time=compare(variants, times),
         step_seconds=times,
         environment=environment(),
     )
 
 
-def run_arm(
-    folder: Path,
-    model: HuggingFaceModel,
-    base: Any,
-    job: tuple[Task, str, int],
-    on_progress: OnProgress,
-) -> Arm:
-    """Train one model unless its folder is there; then that has its numbers and its weights."""
-    task, variant, seed = job
-    if (folder / ARM_FILE).is_file():
-        return from_json(Arm, read_json(folder / ARM_FILE))
-    settings = task.settings
-    share = None
-    if settings.budget is not None:
-        share = settings.budget / (len(settings.seeds) * len(settings.variants))
-    path = folder.with_name(f"{folder.name}-{CHECKPOINT_FILE}")
-    new = make_variant(base, variant, settings.num_components, seed)
-    training = ArmTraining(task, new, variant, seed, path, share)
-    arm = training.run(on_progress)
+def train_variants(
+    task: Task, model: HuggingFaceModel, folder: Path, on_progress: OnProgress
+) -> tuple[dict[str, float | None], list[TrainedVariant]]:
+    """Seconds of a step of each variant, and all models; those in the folder are not trained."""
+    base, settings = model.load().model, task.settings
+    if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
+        raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
+    # They stay as they were measured when the work began.
+    if not (folder / TIMES_FILE).is_file():
+        write_json(folder / TIMES_FILE, step_times(task, base, on_progress))
+    times = checked(dict[str, float | None], read_json(folder / TIMES_FILE), TIMES_FILE)
+    found: list[TrainedVariant] = []
+    wanted = [(variant, seed) for seed in range(settings.seeds) for variant in settings.variants]
+    for variant, seed in wanted:
+        place = folder / f"{variant}-{seed}"
+        checkpoint = folder / f"{variant}-{seed}-{CHECKPOINT_FILE}"
+        if not (place / VARIANT_FILE).is_file():
+            new = make_variant(base, variant, settings.num_components, seed)
+            training = VariantTraining(task, new, variant, seed)
+            training.run(
+                checkpoint,
+                lambda part, text: on_progress((len(found) + part) / len(wanted), text),
+            )
+            save_variant(training, model.tokenizer, place)
+        # Here, because a process may have been killed after it saved the model.
+        checkpoint.unlink(missing_ok=True)
+        found.append(from_json(TrainedVariant, read_json(place / VARIANT_FILE)))
+    return times, found
+
+
+def save_variant(training: VariantTraining, tokenizer: Any, folder: Path) -> None:
+    """Write a folder for `from_pretrained`: averaged weights, the baseline as a plain model."""
+    model = training.model.model
     with quiet_transformers("finetune a model"), new_folder(folder, replace=True) as temporary:
         with training.averaged():
-            saved = to_softmax(new) if variant == SOFTMAX else new
+            saved = to_softmax(model) if training.variant == BASELINE else model
             saved.save_pretrained(temporary)
-        model.tokenizer.save_pretrained(temporary)
-        (temporary / ARM_FILE).write_text(json.dumps(asdict(arm), indent=2) + "\n")
-    path.unlink()
-    return arm
+        tokenizer.save_pretrained(temporary)
+        text = json.dumps(asdict(training.result()), indent=2) + "\n"
+        (temporary / VARIANT_FILE).write_text(text)
 
 
-def find_times(
-    path: Path, task: Task, base: Any, on_progress: OnProgress
-) -> dict[str, float | None]:
-    """Seconds of a step of each variant, as they were measured when the work began."""
-    if path.is_file():
-        return checked(dict[str, float | None], read_json(path), TIMES_FILE)  # type: ignore[no-any-return]
-    times = step_times(task, base, on_progress)
-    text = json.dumps(times) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    return times
+def make_variant(base: Any, variant: str, num_components: int, seed: int) -> Any:
+    """A copy of the model with a mixture that starts in this way, or with its softmax."""
+    model = copy.deepcopy(base)
+    # The same loss for all: what differs in time is the mixture.
+    if variant == BASELINE:
+        return upgrade(model, head="softmax")
+    if variant == CONTROL:
+        return upgrade(model, num_components=1, start="identity")
+    return upgrade(model, num_components=num_components, start=variant, seed=seed)
+
+
+def step_times(task: Task, base: Any, on_progress: OnProgress) -> dict[str, float | None]:
+    """Median seconds of a training step of each variant; None if it has nothing to train.
+
+    They take turns, so that all have the same share of what else the machine does.
+    """
+    settings = task.settings
+    found: dict[str, list[float]] = {variant: [] for variant in settings.variants}
+    for _ in range(NUM_ROUNDS):
+        for variant, times in found.items():
+            task.check()
+            on_progress(0.0, f"measuring a step of {variant}")
+            model = make_variant(base, variant, settings.num_components, 0)
+            training = VariantTraining(task, model, variant, 0)
+            if training.trainer is not None:
+                times += [training.train_step() for _ in range(NUM_STEPS)][1:]
+    return {variant: median(times) if times else None for variant, times in found.items()}
+
+
+def read_splits(model: HuggingFaceModel, path: Path, on_progress: OnProgress) -> dict[str, Split]:
+    """train and valid of a text or a folder, as `highrank data prepare` splits it.
+
+    The test split is left for those who want to choose between results by valid.
+    """
+    spans, _ = split_text(path)
+    splits = {}
+    for name in ("train", "valid"):
+        ids, num_bytes = [np.empty(0, np.int32)], 0
+        for text in (text for span in spans[name] for text, _ in read_text(span)):
+            ids.append(np.array(model.encode(text), dtype=np.int32))
+            num_bytes += len(text.encode())
+            on_progress(0.0, f"reading the {name} split, {num_bytes:,} bytes")
+        splits[name] = Split(np.concatenate(ids), num_bytes)
+    return splits
 
 
 def make_task(
-    settings: Settings,
-    splits: dict[str, Split],
-    model: HuggingFaceModel,
-    check: Callable[[], None],
+    settings: Settings, splits: dict[str, Split], prefix: Sequence[int], check: Callable[[], None]
 ) -> Task:
     """Raise unless there are blocks for a batch, and for an evaluation."""
     length = settings.block_length
-    blocks = {name: Blocks(split.ids, length, model.prefix) for name, split in splits.items()}
+    counts = {name: len(split.ids) // (length - len(prefix)) for name, split in splits.items()}
     for name, least in (("train", settings.batch_size), ("valid", 1)):
-        if (found := blocks[name].count) < least:
+        if counts[name] < least:
             raise ValueError(
                 f"the {name} split must have {least} blocks of {length} tokens at least, got "
-                f"{found}: take a longer text, or a lower --block-length or --batch-size"
+                f"{counts[name]}: take a longer text, or a lower --block-length or --batch-size"
             )
     if settings.steps is None and settings.budget is None:
-        settings = replace(settings, steps=max(1, blocks["train"].count // settings.batch_size))
-    return Task(settings=settings, train=blocks["train"], valid=blocks["valid"], check=check)
+        settings = replace(settings, steps=max(1, counts["train"] // settings.batch_size))
+    return Task(
+        settings=settings,
+        train=splits["train"].ids,
+        prefix=tuple(prefix),
+        valid=Blocks(splits["valid"].ids, 1, length=length, prefix=tuple(prefix)),
+        check=check,
+    )
 
 
-def _stop_if(signals: list[int]) -> None:
-    if signals:
-        stop(signals[0])
-
-
-def _check_block_length(settings: Settings, model: HuggingFaceModel) -> None:
-    limit = model.max_window
-    most = None if limit is None else limit + len(model.prefix)
-    if most is not None and settings.block_length > most:
-        raise ValueError(
-            f"block-length must be at most {most} for {settings.model}, got {settings.block_length}"
-        )
+def check_block_length(length: int, model: HuggingFaceModel) -> None:
+    least, most = 2 + len(model.prefix), model.max_window
+    if length < least:
+        raise ValueError(f"block-length must be at least {least}, got {length}")
+    if most is not None and length > (most := most + len(model.prefix)):
+        raise ValueError(f"block-length must be at most {most} for {model.name}, got {length}")
 
 
 def prepare_folder(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:
     """Write what decides the numbers; refuse a folder that has something else."""
-    content = json.loads(
-        json.dumps(
-            {"format": FORMAT, "version": VERSION}
-            | asdict(settings)
-            | {f"{name}_sha256": split.sha256 for name, split in splits.items()}
-        )
-    )
+    hashes = {f"{name}_sha256": split.sha256 for name, split in splits.items()}
+    content = {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes
     path = folder / SETTINGS_FILE
     if path.exists():
-        found = read_json(path)
-        changed = [key for key in content if found.get(key) != content[key]]
+        found, wanted = read_json(path), json.loads(json.dumps(content))
         # A resumed finetuning may get more time.
-        changed = [key for key in changed if key != "budget"]
+        changed = [key for key in wanted if found.get(key) != wanted[key] and key != "budget"]
         if changed:
             name = changed[0]
             raise ValueError(
                 f"{folder} must be new or have the same settings, got {name.replace('_', '-')} "
-                f"{found.get(name)}, not {content[name]}: choose another --out"
+                f"{found.get(name)}, not {wanted[name]}: choose another --out"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
+    clear_temporaries([path])
     if any(folder.iterdir()):
         raise ValueError(f"the folder must be new or a finetuning, got {folder} with other files")
+    write_json(path, content)
+
+
+def write_json(path: Path, content: Any) -> None:
     text = json.dumps(content, indent=2) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -1,6 +1,6 @@
 """The terminal table and the page of a finetuning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from rich.table import Table as RichTable
@@ -10,32 +10,22 @@ from highrank.report.formats import duration, environment_text, make_table, with
 from highrank.report.page import Column, Figure, Table, render
 from highrank.report.theme import Style
 from highrank.studies.finetune.result import (
-    Arm,
     FinetuneResult,
     Mean,
+    MixtureState,
     Point,
     Row,
+    TrainedVariant,
+    Verdict,
     of_variant,
 )
-from highrank.studies.finetune.settings import LINEAR, SOFTMAX
+from highrank.studies.finetune.settings import BASELINE, CONTROL
 
-STYLES = (
-    Style("series-1", marker="o"),
-    Style("series-3", marker="D"),
-    Style("series-2", marker="s"),
-    Style("series-4", marker="^"),
-    Style("series-5", marker="v"),
-)
-ROWS = (
-    "parameters",
-    "ms per step",
-    "nats, equal tokens",
-    "– below softmax",
-    "nats, equal time",
-    "– below softmax",
-    "JS divergence",
-    "collapsed",
-)
+Value = Callable[[Point], float | None]
+STYLES = [
+    Style(f"series-{number}", marker=marker)
+    for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
+]
 CAPTION = (
     "Nats per held-out token (valid split, averaged weights), mean ± standard error over seeds; "
     "below softmax: of the same seed, + is better. JS divergence: Jensen-Shannon, mean of two "
@@ -45,17 +35,17 @@ CAPTION = (
 
 def finetune_table(result: FinetuneResult) -> RichTable:
     """One column per variant."""
-    names = [_name(variant) for variant in result.settings.variants]
+    names = map(_name, result.settings.variants)
     caption = f"{CAPTION} {_where(result)}"
     table = make_table(("",), names, title=answer(result), caption=caption)
-    for cells in _cells(result):
+    for cells in _rows(result):
         table.add_row(*cells)
     return table
 
 
 def finetune_page(result: FinetuneResult, command: str) -> str:
     """The page as HTML."""
-    names = [_name(variant) for variant in result.settings.variants]
+    names = map(_name, result.settings.variants)
     columns = (Column("", is_number=False), *map(Column, names))
     return render(
         "studies/finetune/page.html.j2",
@@ -65,7 +55,7 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
         result=result,
         command=command,
         where=_where(result),
-        table=Table(columns=columns, rows=tuple(_cells(result)), caption=CAPTION),
+        table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
         figures=[
             Figure(svg=to_svg(draw(chart)), description=describe(chart), title=title, caption=text)
             for title, text, chart in _charts(result)
@@ -77,34 +67,31 @@ def answer(result: FinetuneResult) -> str:
     """Whether a mixture is better than the softmax, at equal tokens and at equal time."""
     parts = []
     for name, found in (("tokens", result.equal_tokens), ("time", result.equal_time)):
-        rows = [row for row in found.rows if row.variant not in (SOFTMAX, LINEAR)]
-        best = max(rows or found.rows[1:], key=_gain_of)
-        parts.append(f"At equal {name} {_verdict(best)}.")
-        ends = [arm.points[-1].components for arm in of_variant(result.arms, best.variant)]
-    if all(end is not None and end.state == "collapsed" for end in ends):
+        rows = [row for row in found.rows if row.variant not in (BASELINE, CONTROL)]
+        best = max(rows or found.rows[1:], key=lambda row: row.gain.value if row.gain else 0.0)
+        parts.append(f"At equal {name} {_sentence(best)}.")
+    ends = [model.points[-1].components for model in of_variant(result.variants, best.variant)]
+    if all(end is not None and end.state is MixtureState.COLLAPSED for end in ends):
         parts.append("Its components have collapsed: it predicts as one softmax does.")
     return " ".join(parts)
 
 
-def _gain_of(row: Row) -> float:
-    assert row.gain is not None
-    return row.gain.value
-
-
-def _verdict(row: Row) -> str:
-    """Of the best mixture: two standard errors decide; one seed decides nothing."""
+def _sentence(row: Row) -> str:
+    """How a variant compares with the softmax."""
     gain = row.gain
     assert gain is not None
     name, amount = _name(row.variant), f"{abs(gain.value):.4f} nats per token"
     side = "below" if gain.value >= 0 else "above"
-    if gain.error is None:
-        return f"{name} is {amount} {side} the softmax, with one seed"
-    if abs(gain.value) < 2 * gain.error:
-        return (
-            f"{name} does not differ from the softmax by more than two standard errors "
-            f"({amount} {side} it)"
-        )
-    return f"{name} is {'better' if gain.value > 0 else 'worse'} than the softmax, by {amount}"
+    match gain.verdict:
+        case None:
+            return f"{name} is {amount} {side} the softmax, with one seed"
+        case Verdict.NO_DIFFERENCE:
+            return (
+                f"{name} does not differ from the softmax by more than two standard errors "
+                f"({amount} {side} it)"
+            )
+        case verdict:
+            return f"{name} is {verdict} than the softmax, by {amount}"
 
 
 def _where(result: FinetuneResult) -> str:
@@ -117,27 +104,30 @@ def _where(result: FinetuneResult) -> str:
 
 
 def _name(variant: str) -> str:
-    names = {SOFTMAX: "Softmax", LINEAR: "Softmax, linear"}
+    names = {BASELINE: "Softmax", CONTROL: "Softmax, linear"}
     return names.get(variant, f"MoS, {variant}")
 
 
-def _cells(result: FinetuneResult) -> list[tuple[str, ...]]:
+def _rows(result: FinetuneResult) -> list[tuple[str, ...]]:
+    """Each with its title first."""
+    titles = ["parameters", "ms per step", "nats, equal tokens", "– below softmax"]
+    titles += ["nats, equal time", "– below softmax", "JS divergence", "collapsed"]
     columns = []
     for by_tokens, by_time in zip(result.equal_tokens.rows, result.equal_time.rows, strict=True):
-        arms = of_variant(result.arms, by_tokens.variant)
+        models = of_variant(result.variants, by_tokens.variant)
         each = result.step_seconds[by_tokens.variant]
         columns.append(
             (
-                f"{arms[0].num_parameters:,}",
+                f"{models[0].num_parameters:,}",
                 "–" if each is None else f"{1e3 * each:,.0f}",
                 with_error(by_tokens.nats.value, by_tokens.nats.error),
                 _signed(by_tokens.gain),
                 with_error(by_time.nats.value, by_time.nats.error),
                 _signed(by_time.gain),
-                *_components(arms, result.settings.num_components),
+                *_components(models, result.settings.num_components),
             )
         )
-    return list(zip(ROWS, *columns, strict=True))
+    return list(zip(titles, *columns, strict=True))
 
 
 def _signed(gain: Mean | None) -> str:
@@ -147,8 +137,8 @@ def _signed(gain: Mean | None) -> str:
     return sign + with_error(abs(gain.value), gain.error)
 
 
-def _components(arms: Sequence[Arm], num_components: int) -> tuple[str, str]:
-    found = [arm.points[-1].components for arm in arms]
+def _components(models: Sequence[TrainedVariant], num_components: int) -> tuple[str, str]:
+    found = [model.points[-1].components for model in models]
     last = [components for components in found if components is not None]
     if not last:
         return "–", "–"
@@ -157,69 +147,50 @@ def _components(arms: Sequence[Arm], num_components: int) -> tuple[str, str]:
     return f"{divergence:.3g}", f"{collapsed:.2g} of {num_components}"
 
 
-def _charts(result: FinetuneResult) -> list[tuple[str, str, Lines]]:
+def _charts(result: FinetuneResult) -> Iterator[tuple[str, str, Lines]]:
+    """Title, caption and curves of each; those of components only if there is a mixture."""
     per_step = result.settings.batch_size * result.settings.block_length / 1e6
-    nats = Axis(label="held-out nats per token")
+    seconds, nats = result.step_seconds, Axis(label="held-out nats per token")
 
-    def seconds(arm: Arm, point: Point) -> float:
-        return point.step * (result.step_seconds[arm.variant] or 0.0) / 60
+    def lines(x: Callable[[str, int], float], x_label: str, y: Value, y_axis: Axis) -> Lines:
+        return Lines(series=tuple(_series(result, x, y)), x=Axis(label=x_label), y=y_axis)
 
-    charts = [
-        (
-            "Equal tokens",
-            "Held-out loss of the averaged weights, mean over seeds.",
-            _lines(result, lambda arm, point: point.step * per_step, _nats, nats, "million tokens"),
-        ),
-        (
-            "Equal time",
-            "The same against minutes of training, evaluations left out.",
-            _lines(result, seconds, _nats, nats, "minutes"),
-        ),
-    ]
-    for title, text, label, value in (
-        ("Do components differ?", "Jensen-Shannon divergence of two components.", "nats", _js),
-        ("Collapsed components", "That predict as another does.", "components", _collapsed),
-    ):
-        axis = Axis(label=label, is_log=label == "nats", floor=1e-6)
-        charts.append((title, text, _lines(result, _steps, value, axis, "steps")))
-    return [chart for chart in charts if chart[2].series]
+    chart = lines(lambda _, step: step * per_step, "million tokens", _nats, nats)
+    yield "Equal tokens", "Held-out loss of the averaged weights, mean over seeds.", chart
+    chart = lines(lambda name, step: step * (seconds[name] or 0.0) / 60, "minutes", _nats, nats)
+    yield "Equal time", "The same against minutes of training, evaluations left out.", chart
+    axis = Axis(label="nats", is_log=True, floor=1e-6)
+    chart = lines(lambda _, step: step, "steps", _divergence, axis)
+    if chart.series:
+        yield "Do components differ?", "Jensen-Shannon divergence of two components.", chart
+        chart = lines(lambda _, step: step, "steps", _collapsed, Axis(label="components"))
+        yield "Collapsed components", "That predict as another does.", chart
+
+
+def _series(result: FinetuneResult, x: Callable[[str, int], float], y: Value) -> Iterator[Series]:
+    """One line per variant: means over the seeds, at steps that all of them have."""
+    for variant, style in zip(result.settings.variants, STYLES, strict=False):
+        curves = [
+            {point.step: value for point in model.points if (value := y(point)) is not None}
+            for model in of_variant(result.variants, variant)
+        ]
+        if steps := sorted(set.intersection(*map(set, curves))):
+            yield Series(
+                label=_name(variant),
+                x=[x(variant, step) for step in steps],
+                y=[fmean(curve[step] for curve in curves) for step in steps],
+                style=style,
+                marker_spacing=0.1,
+            )
 
 
 def _nats(point: Point) -> float:
     return point.valid_nats
 
 
-def _js(point: Point) -> float | None:
+def _divergence(point: Point) -> float | None:
     return None if point.components is None else point.components.divergence
 
 
 def _collapsed(point: Point) -> float | None:
     return None if point.components is None else float(point.components.num_collapsed)
-
-
-def _steps(arm: Arm, point: Point) -> float:
-    return float(point.step)
-
-
-def _lines(
-    result: FinetuneResult,
-    x: Callable[[Arm, Point], float],
-    y: Callable[[Point], float | None],
-    axis: Axis,
-    label: str,
-) -> Lines:
-    """One line per variant: means over the seeds, at steps that all of them have."""
-    series = []
-    for variant, style in zip(result.settings.variants, STYLES, strict=False):
-        arms = of_variant(result.arms, variant)
-        curves = [{point.step: point for point in arm.points} for arm in arms]
-        steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-        xs, ys = [], []
-        for step in steps:
-            values = [y(curve[step]) for curve in curves]
-            if all(value is not None for value in values):
-                xs.append(x(arms[0], curves[0][step]))
-                ys.append(fmean(value for value in values if value is not None))
-        if xs:
-            series.append(Series(label=_name(variant), x=xs, y=ys, style=style, marker_spacing=0.1))
-    return Lines(series=tuple(series), x=Axis(label=label), y=axis)

@@ -1,17 +1,28 @@
-"""What a finetuning has come to: curves of every model, compared at equal tokens and equal time."""
+"""Curves of every model of a finetuning, compared at equal tokens and at equal time."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean, stdev
 
+import numpy as np
+
 from highrank.environment import Environment
-from highrank.studies.finetune.settings import SOFTMAX, Settings
+from highrank.studies.finetune.settings import BASELINE, Settings
+
+
+class MixtureState(StrEnum):
+    """What the components of a mixture have done, by the rule of `mixture_state`."""
+
+    COLLAPSED = "collapsed"
+    WEAK = "weak"
+    SPECIALISED = "specialised"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """Of a mixture, on contexts of the held-out text."""
+    """The components of a mixture, on contexts of the held-out text."""
 
     divergence: float
     """Mean Jensen-Shannon divergence of two components, in nats, at most log 2."""
@@ -23,8 +34,7 @@ class Components:
     """Mutual information I(component; token), in nats."""
     gate_information: float
     """Mutual information I(component; context), in nats."""
-    state: str
-    """"collapsed", "weak" or "specialised"."""
+    state: MixtureState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,27 +43,25 @@ class Point:
 
     step: int
     seconds: float
-    """Of training, evaluations left out."""
+    """Time of training, evaluations left out."""
     train_nats: float | None
-    """Mean of the steps since the point before; None at the start."""
+    """Mean loss of the steps since the point before; None at the start."""
     valid_nats: float
-    """Mean of a held-out token."""
+    """Mean loss of a held-out token."""
     components: Components | None = None
     """None for a softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One model that was trained on."""
+class TrainedVariant:
+    """One model after its training."""
 
     variant: str
-    """A start of a mixture, or "softmax"."""
+    """A start of a mixture, or the baseline, "softmax"."""
     seed: int
     num_parameters: int
     num_trained: int
     """Parameters that training changes."""
-    step_seconds: float | None
-    """Median time of a step, while it was trained; None if nothing was."""
     points: tuple[Point, ...]
 
     @property
@@ -62,32 +70,48 @@ class Arm:
 
     def nats_at(self, step: float) -> float:
         """Held-out loss after so many steps, interpolated between two evaluations."""
-        before = [point for point in self.points if point.step <= step][-1]
-        after = next((point for point in self.points if point.step > step), before)
-        if after is before:
-            return before.valid_nats
-        part = (step - before.step) / (after.step - before.step)
-        return before.valid_nats + part * (after.valid_nats - before.valid_nats)
+        steps = [point.step for point in self.points]
+        return float(np.interp(step, steps, [point.valid_nats for point in self.points]))
+
+
+class Verdict(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    NO_DIFFERENCE = "no difference seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """Over seeds."""
+    """A mean over seeds."""
 
     value: float
     error: float | None
     """Standard error; None for one seed."""
+
+    @staticmethod
+    def over(values: Sequence[float]) -> "Mean":
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        return Mean(value=fmean(values), error=error)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of a gain: two standard errors decide; None for one seed, which decides nothing."""
+        if self.error is None:
+            return None
+        if abs(self.value) < 2 * self.error:
+            return Verdict.NO_DIFFERENCE
+        return Verdict.BETTER if self.value > 0 else Verdict.WORSE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     variant: str
     step: float
-    """Steps that count, mean over seeds."""
+    """Steps that count."""
     nats: Mean
-    """Per held-out token."""
+    """Loss of a held-out token."""
     gain: Mean | None
-    """Nats below the softmax of the same seed; None for the softmax itself."""
+    """Nats below the baseline of the same seed; None for the baseline itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,68 +125,51 @@ class Comparison:
 class FinetuneResult:
     settings: Settings
     num_train_tokens: int
-    """Of the text; each epoch has all of them."""
+    """Tokens of the text; each epoch has all of them."""
     num_valid_tokens: int
-    """That are predicted in an evaluation."""
+    """Tokens that are predicted in an evaluation."""
     bytes_per_token: float
-    """Of the held-out text: bits per byte are nats / log 2 / this."""
+    """In the held-out text: bits per byte are nats / log 2 / this."""
     train_sha256: str
     valid_sha256: str
-    """Of the token ids."""
-    arms: tuple[Arm, ...]
+    """Hashes of the token ids."""
+    variants: tuple[TrainedVariant, ...]
     step_seconds: dict[str, float | None]
-    """Of each variant, measured in turns before the training."""
+    """Time of a step of each variant, measured in turns before the training."""
     equal_tokens: Comparison
     equal_time: Comparison
     environment: Environment
 
 
-def of_variant(arms: Sequence[Arm], variant: str) -> list[Arm]:
-    return [arm for arm in arms if arm.variant == variant]
+def of_variant(models: Sequence[TrainedVariant], variant: str) -> list[TrainedVariant]:
+    return [model for model in models if model.variant == variant]
 
 
-def compare_tokens(arms: Sequence[Arm], tokens_per_step: int) -> Comparison:
-    """At as many tokens as every model has been trained on."""
-    step = min(arm.num_steps for arm in arms if arm.step_seconds is not None)
-    return Comparison(at=step * tokens_per_step, rows=_rows(arms, lambda arm: step))
-
-
-def compare_time(arms: Sequence[Arm], step_seconds: Mapping[str, float | None]) -> Comparison:
-    """At as many seconds as every model has been trained for.
+def compare(models: Sequence[TrainedVariant], costs: Mapping[str, float | None]) -> Comparison:
+    """Losses at a cost that every model has had in training.
 
     Args:
-        step_seconds: of each variant, measured in turns: time is steps × this, so that what else
-            the machine did while one of them was trained does not matter.
+        costs: tokens or seconds of a step of each variant; None if it has nothing to train. With
+            seconds that were measured in turns, what else the machine did while one of the models
+            was trained does not matter.
     """
-    spent = [
-        arm.num_steps * each for arm in arms if (each := step_seconds[arm.variant]) is not None
-    ]
-    at = min(spent)
-
-    def steps(arm: Arm) -> float:
-        each = step_seconds[arm.variant]
-        return 0.0 if each is None else at / each
-
-    return Comparison(at=at, rows=_rows(arms, steps))
-
-
-def _rows(arms: Sequence[Arm], step_of: Callable[[Arm], float]) -> tuple[Row, ...]:
-    softmax = {arm.seed: arm.nats_at(step_of(arm)) for arm in of_variant(arms, SOFTMAX)}
+    at = min(
+        model.num_steps * cost
+        for model in models
+        if model.num_trained > 0 and (cost := costs[model.variant]) is not None
+    )
+    steps = {variant: 0.0 if cost is None else at / cost for variant, cost in costs.items()}
+    nats = {(one.variant, one.seed): one.nats_at(steps[one.variant]) for one in models}
     rows = []
-    for variant in dict.fromkeys(arm.variant for arm in arms):
-        found = {arm.seed: arm.nats_at(step_of(arm)) for arm in of_variant(arms, variant)}
-        gains = [softmax[seed] - value for seed, value in found.items()]
+    for variant in dict.fromkeys(model.variant for model in models):
+        seeds = [model.seed for model in of_variant(models, variant)]
+        gains = [nats[BASELINE, seed] - nats[variant, seed] for seed in seeds]
         rows.append(
             Row(
                 variant=variant,
-                step=fmean(step_of(arm) for arm in of_variant(arms, variant)),
-                nats=mean_of(list(found.values())),
-                gain=None if variant == SOFTMAX else mean_of(gains),
+                step=steps[variant],
+                nats=Mean.over([nats[variant, seed] for seed in seeds]),
+                gain=None if variant == BASELINE else Mean.over(gains),
             )
         )
-    return tuple(rows)
-
-
-def mean_of(values: Sequence[float]) -> Mean:
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Mean(value=fmean(values), error=error)
+    return Comparison(at=at, rows=tuple(rows))

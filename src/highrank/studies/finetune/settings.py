@@ -1,73 +1,86 @@
-"""What a finetuning is: everything that decides its numbers."""
+"""What a finetuning is: everything that decides its numbers, and the options of the command."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
-# What the upgraded models are compared with: the model as it was, trained on.
-SOFTMAX = "softmax"
-# A control for what is no merit of a mixture: one softmax over a linear map of the state.
-LINEAR = "linear"
+from highrank.config import StageConfig
+
+# The model with its own softmax, trained in the same way: what every variant is compared with.
+BASELINE = "softmax"
+# One softmax over a linear map of the hidden state: added weights, but no mixture.
+CONTROL = "linear"
+COUNTS = ("num_components", "seeds", "steps", "batch_size", "eval_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     model: str
-    """A folder, or a name on the hub."""
+    """Folder of a causal language model, or its name on the hub."""
     text: str
-    starts: tuple[str, ...] = ("residual",)
-    """Of `highrank.upgrade`, or the control "linear"; each is compared with the model continued as
-    a softmax."""
+    """A text, or a folder of texts; its valid split is held out."""
+    starts: tuple[Literal["residual", "identity", "new", "random", "linear"], ...] = ("residual",)
+    """How a mixture starts: residual and identity change no prediction. linear is a control:
+    one softmax over a linear map of the hidden state."""
     num_components: int = 4
-    seeds: tuple[int, ...] = (0,)
-    """Of the order of the blocks, of dropout, and of the noise that breaks the symmetry."""
-    weights: Literal["all", "head", "last-block"] = "all"
-    """Which are trained."""
-    lr: float = 1e-4
-    """Of AdamW, constant after a short warm-up."""
-    head_lr: float | None = None
-    """Of the weights that the upgrade has added; None takes `lr`."""
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    """Largest 2-norm of the gradient."""
-    batch_size: int = 8
-    """Blocks per step."""
-    block_length: int = 256
-    """Tokens."""
+    """K, the softmaxes of a mixture."""
+    seeds: int = 1
+    """How many of each; differences are paired by seed."""
+    budget: str | None = None
+    """Time for everything, such as 90s, 20m or 1.5h; each model gets an equal part."""
     steps: int | None = None
-    """Most steps of each model; None for one epoch, or with a budget for as many as it allows."""
-    budget: float | None = None
-    """Seconds of all models together, evaluations included."""
+    """Most steps of each model."""
+    weights: Literal["all", "head", "last-block"] = "all"
+    """What is trained: all; the new head; the new head and the last block."""
+    lr: float = 1e-4
+    """Learning rate of AdamW, constant after 50 steps of warm-up."""
+    head_lr: float | None = None
+    """Learning rate of the weights that the upgrade adds."""
+    weight_decay: float = 0.01
+    """Weight decay of matrices."""
+    batch_size: int = 8
+    """Blocks of text in a step."""
+    block_length: int = 256
+    """Tokens of a block."""
     eval_tokens: int = 50_000
-    """Of the held-out text, at most."""
+    """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
-        at_least_one = ("num_components", "batch_size", "steps", "eval_tokens")
-        for name in at_least_one:
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{_option(name)} must be at least 1, got {value}")
-        for name in ("lr", "head_lr", "clip"):
+                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
+        for name in ("lr", "head_lr"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{_option(name)} must be a positive number, got {value}")
+                raise ValueError(f"{name.replace('_', '-')} must be a positive number, got {value}")
         if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
             raise ValueError(f"weight-decay must be at least 0, got {self.weight_decay}")
-        if self.block_length < 2:
-            raise ValueError(f"block-length must be at least 2, got {self.block_length}")
-        for name in ("starts", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name} must be one or more, each once, got {list(values)}")
-        if SOFTMAX in self.starts:
-            raise ValueError(
-                f"starts must be those of a mixture, got {SOFTMAX}: it is always there"
-            )
+        if not self.starts or len(set(self.variants)) <= len(self.starts):
+            raise ValueError(f"starts must be one or more, each once, got {list(self.starts)}")
+        self.seconds_of_each()
 
     @property
     def variants(self) -> tuple[str, ...]:
-        return (SOFTMAX, *self.starts)
+        """The baseline, then the starts."""
+        return (BASELINE, *self.starts)
 
+    def seconds_of_each(self) -> float | None:
+        """The part of the budget that each model gets."""
+        if self.budget is None:
+            return None
+        from highrank.training.budget import parse_duration
 
-def _option(name: str) -> str:
-    return name.replace("_", "-")
+        return parse_duration(self.budget) / (self.seeds * len(self.variants))
+
+    @property
+    def stage(self) -> StageConfig:
+        """How each model is trained: the average is of about the last quarter of the steps."""
+        return StageConfig(
+            optimizer="adamw",
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            clip=1.0,
+            warmup_steps=50,
+            average_power=3.0,
+        )

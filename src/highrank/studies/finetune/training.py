@@ -1,37 +1,47 @@
-"""One model of a finetuning: AdamW at a constant learning rate, averaged weights, a checkpoint.
+"""One model of a finetuning: its training, evaluations and checkpoints.
 
-The same number of steps gives the same numbers, however often it was interrupted. B blocks of a
-batch, L tokens of a block.
+The same number of steps gives the same numbers, however often it was interrupted.
 """
 
-import math
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
+from highrank.analysis.components import COLLAPSED, component_report
+from highrank.data.blocks import Blocks
 from highrank.files import from_json
+from highrank.heads import MixtureHead
 from highrank.integrations.pretrained.freezing import train_head, train_head_and_last_block
-from highrank.models.weights import replaced
-from highrank.studies.finetune.components import component_state
-from highrank.studies.finetune.result import Arm, Point
+from highrank.integrations.trainable import TrainableModel
+from highrank.studies.finetune.result import Components, MixtureState, Point, TrainedVariant
 from highrank.studies.finetune.settings import Settings
-from highrank.studies.finetune.text import Blocks
-from highrank.training.averaging import Average
+from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
 from highrank.training.signals import Stopped
+from highrank.training.trainer import Diverged, Trainer
 
-WARM_UP = 50
-# The average follows the last quarter of the steps, whenever it is looked at.
-AVERAGE_POWER = 3.0
+OnProgress = Callable[[float, str], None]
+
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Steps between evaluations, until there are so many of them that this is doubled.
 EVERY, NUM_EVALUATIONS = 16, 4
+# Contexts on which components are compared, and the blocks that they are from.
+NUM_CONTEXTS, NUM_BLOCKS = 256, 8
+FREEZE: dict[str, Callable[[Any], None]] = {
+    "all": lambda model: None,
+    "head": train_head,
+    "last-block": train_head_and_last_block,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,190 +49,165 @@ class Task:
     """What all models of a finetuning share."""
 
     settings: Settings
-    train: Blocks
+    train: NDArray[np.int32]
+    """Token ids of the training split."""
+    prefix: tuple[int, ...]
+    """Token ids that every block begins with."""
     valid: Blocks
     check: Callable[[], None]
     """Called often, where the work may end; raises `Stopped` if it is to."""
 
+    def batches(self, seed: int) -> Blocks:
+        """The training split, in the order of a seed."""
+        size, length = self.settings.batch_size, self.settings.block_length
+        return Blocks(self.train, size, seed=seed, length=length, prefix=self.prefix)
 
-class ArmTraining:
-    """A model in training.
+    @property
+    def num_evaluated(self) -> int:
+        """Held-out blocks that an evaluation reads."""
+        most = self.settings.eval_tokens // self.valid.num_predicted
+        return min(self.valid.count, max(1, most))
+
+
+class VariantTraining:
+    """A variant in training.
 
     Args:
-        model: with the head of its variant; in evaluation mode.
-        path: of the checkpoint, from which it resumes if that is a file.
-        share: seconds that it may take, evaluations included; None for no limit.
+        model: with the head of its variant.
     """
 
-    def __init__(
-        self, task: Task, model: Any, variant: str, seed: int, path: Path, share: float | None
-    ) -> None:
-        self.task, self.model, self.variant, self.seed = task, model, variant, seed
-        self.path, self.share = path, share
-        FREEZE[task.settings.weights](model)
-        self.trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = _optimizer(model, task.settings) if self.trained else None
-        self.average = Average(self.trained, AVERAGE_POWER)
-        self.step, self.seconds = 0, 0.0
-        """Steps done, and all time spent."""
-        self.times: list[float] = []
-        """Of each step."""
+    def __init__(self, task: Task, model: Any, variant: str, seed: int) -> None:
+        self.task, self.variant, self.seed = task, variant, seed
+        settings = task.settings
+        FREEZE[settings.weights](model)
+        self.model = TrainableModel(model, (settings.head_lr or settings.lr) / settings.lr)
+        # None if there is nothing to train.
+        has_trained = any(p.requires_grad for p in model.parameters())
+        self.trainer = Trainer(self.model, settings.stage) if has_trained else None
+        self.batches, self.clock = task.batches(seed), Clock(num_valid=0)
+        self.clock.set_budget(settings.seconds_of_each())
         self.losses: list[float] = []
-        """Of the steps since the last evaluation."""
+        """Losses of the steps since the last evaluation."""
         self.points: list[Point] = []
-        self.eval_seconds = 0.0
         torch.manual_seed(seed)
-        if path.is_file():
-            self._restore(load_checkpoint(path))
+
+    @property
+    def num_steps(self) -> int:
+        return 0 if self.trainer is None else self.trainer.num_steps
 
     @property
     def fraction(self) -> float:
-        """How much is done."""
-        steps, found = self.task.settings.steps, 0.0
-        if steps is not None:
-            found = self.step / steps
-        if self.share is not None:
-            found = max(found, self.seconds / self.share)
-        return min(1.0, found)
+        """The fraction of the work that is done."""
+        steps = self.task.settings.steps
+        done = 0.0 if steps is None else self.num_steps / steps
+        return min(1.0, max(done, self.clock.progress()))
 
-    def run(self, on_progress: Callable[[float, str], None]) -> Arm:
-        """Train to the end; where `Task.check` stops it, save first."""
+    @property
+    def is_over(self) -> bool:
+        if self.trainer is None or self.num_steps == self.task.settings.steps:
+            return True
+        return self.num_steps > 0 and self.clock.is_over()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """A context in which the model has its averaged weights."""
+        return nullcontext() if self.trainer is None else self.trainer.averaged()
+
+    def run(self, path: Path, on_progress: OnProgress) -> None:
+        """Train to the end; where `Task.check` stops it, save first.
+
+        Args:
+            path: of the checkpoint, from which it resumes if that is a file.
+        """
+        if path.is_file():
+            self.load_state_dict(load_checkpoint(path))
         saved = time.monotonic()
         try:
             while True:
                 self.task.check()
-                if self._awaits_evaluation():
-                    self._evaluate(on_progress)
-                elif self._is_over():
+                on_progress(self.fraction, self._text())
+                is_measured = bool(self.points) and self.points[-1].step == self.num_steps
+                if not is_measured and (is_evaluated(self.num_steps) or self.is_over):
+                    self.evaluate()
+                elif self.is_over:
                     break
                 else:
                     self.train_step()
-                    on_progress(self.fraction, self._text())
                 if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
-                    self.save()
+                    save_checkpoint(path, self.state_dict())
                     saved = time.monotonic()
         except Stopped:
-            self.save()
+            save_checkpoint(path, self.state_dict())
             raise
-        self.save()
-        return self.result()
+        save_checkpoint(path, self.state_dict())
 
-    def result(self) -> Arm:
-        return Arm(
+    def result(self) -> TrainedVariant:
+        parameters = list(self.model.parameters())
+        return TrainedVariant(
             variant=self.variant,
             seed=self.seed,
-            num_parameters=sum(p.numel() for p in self.model.parameters()),
-            num_trained=sum(p.numel() for p in self.trained),
-            step_seconds=median(self.times) if self.times else None,
+            num_parameters=sum(p.numel() for p in parameters),
+            num_trained=sum(p.numel() for p in parameters if p.requires_grad),
             points=tuple(self.points),
         )
 
-    def averaged(self) -> Any:
-        """A context in which the model has its averaged weights."""
-        values = iter(self.average.values)
-        return replaced(
-            self.model,
-            [next(values) if p.requires_grad else p.detach() for p in self.model.parameters()],
-        )
-
-    def _awaits_evaluation(self) -> bool:
-        if self.points and self.points[-1].step == self.step:
-            return False
-        return is_evaluated(self.step) or self._is_over()
-
-    def _is_over(self) -> bool:
-        if not self.trained:
-            return True
-        steps = self.task.settings.steps
-        if steps is not None and self.step >= steps:
-            return True
-        # The last evaluation takes as long as the one before it.
-        return (
-            self.share is not None
-            and self.step > 0
-            and self.seconds + self.eval_seconds >= self.share
-        )
-
-    def train_step(self) -> None:
-        """One update, and its time."""
-        start, settings, blocks = time.perf_counter(), self.task.settings, self.task.train
-        assert self.optimizer is not None
-        batch = blocks.batch(self.step, settings.batch_size, self.seed)  # (B, L)
-        self.model.train()
-        loss = self.model(input_ids=batch, labels=blocks.labels(batch), use_cache=False).loss
-        if not math.isfinite(loss.item()):
-            raise ValueError(
-                f"The loss of {self.variant}, seed {self.seed}, is {loss.item()} at step "
-                f"{self.step + 1}: begin anew with a lower --lr than {settings.lr:g}"
-            )
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.trained, settings.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["full_lr"] * min(1.0, (self.step + 1) / WARM_UP)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.average.update(self.trained)
-        self.step += 1
-        self.losses.append(loss.item())
-        self.times.append(time.perf_counter() - start)
-        self.seconds += self.times[-1]
-
-    def _evaluate(self, on_progress: Callable[[float, str], None]) -> None:
+    def train_step(self) -> float:
+        """One update; returns its seconds."""
+        assert self.trainer is not None
         start = time.perf_counter()
-        on_progress(self.fraction, self._text("evaluating"))
+        if self.batches.is_epoch_over:
+            self.batches.start_epoch()
+        batch = next(self.batches)
+        try:
+            self.losses.append(self.trainer.step(batch, self.fraction))
+        except Diverged as error:
+            raise ValueError(
+                f"{self.variant}, seed {self.seed}, diverged at step {self.num_steps + 1}: "
+                f"{error}. Begin anew with a lower --lr than {self.task.settings.lr:g}"
+            ) from None
+        seconds = time.perf_counter() - start
+        self.clock.add_window(batch.num_targets, seconds)
+        return seconds
+
+    def evaluate(self) -> None:
+        """Add a point: the averaged weights on the held-out text."""
+        start = time.perf_counter()
         self.model.eval()
         with self.averaged():
-            nats = held_out_nats(self.model, self.task.valid, self.task.settings, self.task.check)
-            components = component_state(self.model, self.task.valid)
-        self.points.append(
-            Point(
-                step=self.step,
-                seconds=sum(self.times),
-                train_nats=sum(self.losses) / len(self.losses) if self.losses else None,
-                valid_nats=nats,
-                components=components,
+            self.points.append(
+                Point(
+                    step=self.num_steps,
+                    seconds=self.clock.window_seconds,
+                    train_nats=sum(self.losses) / len(self.losses) if self.losses else None,
+                    valid_nats=held_out_nats(self.model, self.task),
+                    components=find_components(self.model, self.task.valid),
+                )
             )
-        )
         self.losses = []
-        self.eval_seconds = time.perf_counter() - start
-        self.seconds += self.eval_seconds
+        self.clock.add_validation(time.perf_counter() - start)
 
-    def _text(self, doing: str = "") -> str:
-        text = f"{self.variant}, seed {self.seed}, step {self.step}"
-        if self.points:
-            text += f": held-out {self.points[-1].valid_nats:.4f} nats"
-        return f"{text}; {doing}" if doing else text
+    def _text(self) -> str:
+        text = f"{self.variant}, seed {self.seed}, step {self.num_steps}"
+        return f"{text}: held-out {self.points[-1].valid_nats:.4f} nats" if self.points else text
 
-    def save(self) -> None:
-        state: dict[str, Any] = {
-            "parameters": [p.detach() for p in self.trained],
-            "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict() if self.optimizer else {},
-            "counters": {name: getattr(self, name) for name in COUNTERS},
-            "points": [asdict(point) for point in self.points],
-            "random": torch.get_rng_state(),
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what follows, as tensors and plain values."""
+        return {
+            "trainer": None if self.trainer is None else self.trainer.state_dict(),
+            "batches": self.batches.state_dict(),
+            "clock": self.clock.state_dict(),
+            "losses": self.losses,
+            "points": json.dumps([asdict(point) for point in self.points]),
         }
-        save_checkpoint(self.path, state)
 
-    @torch.no_grad()
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        for parameter, value in zip(self.trained, state["parameters"], strict=True):
-            parameter.copy_(value)
-        self.average.load_state_dict(state["average"])
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
-        self.points = [from_json(Point, point) for point in state["points"]]
-        torch.set_rng_state(state["random"])
-
-
-COUNTERS = ("step", "seconds", "times", "losses", "eval_seconds")
-FREEZE: dict[str, Callable[[Any], None]] = {
-    "all": lambda model: None,
-    "head": train_head,
-    "last-block": train_head_and_last_block,
-}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.trainer is not None:
+            self.trainer.load_state_dict(state["trainer"])
+        self.batches.load_state_dict(state["batches"])
+        self.clock.load_state_dict(state["clock"])
+        # A resumed finetuning may get more time.
+        self.clock.set_budget(self.task.settings.seconds_of_each())
+        self.losses = state["losses"]
+        self.points = [from_json(Point, point) for point in json.loads(state["points"])]
 
 
 def is_evaluated(step: int) -> bool:
@@ -231,46 +216,36 @@ def is_evaluated(step: int) -> bool:
 
 
 @torch.no_grad()
-def held_out_nats(
-    model: Any, blocks: Blocks, settings: Settings, check: Callable[[], None]
-) -> float:
-    """Mean loss of a held-out token; blocks know nothing of each other."""
-    total = 0.0
-    for batch in evaluation_batches(blocks, settings):
-        check()
-        out = model(
-            input_ids=batch, labels=blocks.labels(batch), use_cache=False, return_logits=False
-        )
-        total += out.loss.item() * len(batch)
-    return total / num_evaluated(blocks, settings)
+def held_out_nats(model: TrainableModel, task: Task) -> float:
+    """Mean loss of a held-out token."""
+    total, size, blocks = 0.0, task.settings.batch_size, range(task.num_evaluated)
+    for first in blocks[::size]:
+        task.check()
+        batch = task.valid.batch(blocks[first : first + size])
+        total += model(batch.inputs, batch.target).loss.item() * batch.target.shape[1]
+    return total / len(blocks)
 
 
-def evaluation_batches(blocks: Blocks, settings: Settings) -> Iterator[Tensor]:
-    yield from blocks.rows[: num_evaluated(blocks, settings)].split(settings.batch_size)
-
-
-def num_evaluated(blocks: Blocks, settings: Settings) -> int:
-    """Blocks of the held-out text that an evaluation reads."""
-    return min(blocks.count, max(1, settings.eval_tokens // blocks.num_predicted))
-
-
-def _optimizer(model: Any, settings: Settings) -> torch.optim.AdamW:
-    """Weight decay on matrices only; what the upgrade has added may have a rate of its own."""
-    output = model.get_output_embeddings()
-    old = {id(output.weight), id(output.bias)}
-    added = {id(p) for p in output.parameters()} - old
-    groups = []
-    for is_added in (False, True):
-        for is_matrix in (False, True):
-            parameters = [
-                p
-                for p in model.parameters()
-                if p.requires_grad and (id(p) in added) == is_added and (p.dim() > 1) == is_matrix
-            ]
-            lr = settings.head_lr if is_added and settings.head_lr is not None else settings.lr
-            decay = settings.weight_decay if is_matrix else 0.0
-            if parameters:
-                groups.append(
-                    {"params": parameters, "lr": lr, "full_lr": lr, "weight_decay": decay}
-                )
-    return torch.optim.AdamW(groups)
+def find_components(model: TrainableModel, valid: Blocks) -> Components | None:
+    """The components on contexts that are spread over the first blocks; None for a softmax."""
+    head = model.head
+    if not isinstance(head, MixtureHead) or head.num_components < 2:
+        return None
+    batch = valid.batch(range(min(NUM_BLOCKS, valid.count)))
+    states = model.head_inputs(batch.inputs).flatten(0, 1)  # (N, D)
+    spacing = max(1, len(states) // NUM_CONTEXTS)
+    report = component_report(head, states[spacing - 1 :: spacing], num_pair_contexts=NUM_CONTEXTS)
+    divergences = report.pair_divergence
+    # A component counts as collapsed if it predicts as one does that is kept.
+    kept: list[int] = []
+    for k in range(head.num_components):
+        if all(divergences[k][j] >= COLLAPSED for j in kept):
+            kept.append(k)
+    return Components(
+        divergence=fmean(divergences[i][j] for i, j in combinations(range(len(divergences)), 2)),
+        num_collapsed=head.num_components - len(kept),
+        num_dead=report.num_dead,
+        specialisation=report.specialisation,
+        gate_information=report.gate_information,
+        state=MixtureState(report.state),
+    )
