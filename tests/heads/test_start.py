@@ -25,7 +25,6 @@ KINDS = pytest.mark.parametrize(
 
 def test_it_is_an_option_of_every_mixture():
     mixtures = [kind for kind in HEADS if "num_components" in head_arguments(kind)]
-    assert len(mixtures) == 12
     assert all("start_noise" in head_arguments(kind) for kind in mixtures)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes
     from highrank.heads.adaptive.pointer import AdaptivePointer
-    from highrank.heads.adaptive.shared_tail import SharedTailMixtureOfSoftmaxes
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax
     from highrank.heads.base import Head, HeadOutput
     from highrank.heads.constant import ConstantComponents
@@ -50,7 +49,6 @@ __all__ = [
     "PartitionedSoftmax",
     "Pointer",
     "Pointwise",
-    "SharedTailMixtureOfSoftmaxes",
     "Softmax",
     "SparseMixtureOfSoftmaxes",
 ]
@@ -73,7 +71,6 @@ HEADS: dict[str, str] = {
     "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
     "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
     "adaptive-pointer": "highrank.heads.adaptive.pointer:AdaptivePointer",
-    "shared-tail-mos": "highrank.heads.adaptive.shared_tail:SharedTailMixtureOfSoftmaxes",
 }
 _BASES = {
     "Head": "highrank.heads.base",

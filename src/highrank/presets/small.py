@@ -120,7 +120,6 @@ NUM_COMPONENTS = {
     "adaptive-softmax": 1,
     "adaptive-mos": 8,
     "adaptive-pointer": 1,
-    "shared-tail-mos": 5,
 }
 
 

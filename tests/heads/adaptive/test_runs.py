@@ -21,7 +21,6 @@ HEADS = {
     "adaptive-softmax": {},
     "adaptive-softmax, narrow": {"frequent": 6, "cutoffs": (12,), "div_value": 2.0},
     "adaptive-mos": {"frequent": 6, "start_noise": 0.2},
-    "shared-tail-mos": {"frequent": 6},
 }
 
 

@@ -54,8 +54,6 @@ class Features(NamedTuple):
 class AdaptiveHead(Head):
     """Base of the adaptive heads; a subclass has the public arguments and `log_weight`."""
 
-    has_classes: bool = True
-    """Whether each tail's class has an embedding and a bias of its own."""
     order: Tensor
     """(V,), token ids by frequency: saved with the parameters."""
 
@@ -111,7 +109,7 @@ class AdaptiveHead(Head):
             self.weights = nn.ParameterList(torch.empty(n, width, **options) for n, width in bands)
         self.bias = nn.Parameter(torch.empty(V, **options)) if bias else None
         self.class_weight = self.class_bias = None
-        if self.has_classes and m > 0:
+        if m > 0:
             self.class_weight = nn.Parameter(torch.empty(m, E, **options))
             self.class_bias = nn.Parameter(torch.empty(m, **options)) if bias else None
 
@@ -168,8 +166,8 @@ class AdaptiveHead(Head):
 
     def log_prob_from(self, features: Features) -> Tensor:
         rows, biases = self._rows(), self._biases()
-        context, weight, bias = self._first(features, rows, biases)
-        log_p = mixture_log_prob(context, features.log_weight, weight, bias)  # (..., R + m)
+        first = self._first_rows(rows, biases)
+        log_p = mixture_log_prob(features.context, features.log_weight, *first)  # (..., R + m)
         R, parts = self.num_frequent, [log_p[..., : self.num_frequent]]
         for tail in range(1, len(self.sizes)):
             log_weight, context = self._tail_mixture(tail, features)
@@ -184,8 +182,8 @@ class AdaptiveHead(Head):
         tail that is no mixture itself, all components predict the same.
         """
         features = self.features(hidden)
-        context, weight, bias = self._first(features, self._rows(), self._biases())
-        return features.log_weight, F.linear(context, weight, bias).log_softmax(-1)
+        weight, bias = self._first_rows(self._rows(), self._biases())
+        return features.log_weight, F.linear(features.context, weight, bias).log_softmax(-1)
 
     def extra_repr(self) -> str:
         text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
@@ -244,11 +242,11 @@ class AdaptiveHead(Head):
             reduction: "sum", or "none" for gradients of each token's loss.
         """
         rows, biases = self._rows(), self._biases()
-        context, weight, bias = self._first(features, rows, biases)
+        weight, bias = self._first_rows(rows, biases)
         log_weight, (_, target) = features.log_weight, self._places(rank)
         settings: dict[str, Any] = {"reduction": reduction, "chunk_bytes": chunk_bytes}
         token_loss, total, _ = mixture_loss(
-            context, log_weight, weight, target, bias=bias, **settings
+            features.context, log_weight, weight, target, bias=bias, **settings
         )
         for inside, part, more, _ in self._tail_losses(features, rank, (rows, biases), settings):
             token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
@@ -276,8 +274,8 @@ class AdaptiveHead(Head):
     def _draw(self, features: Features, generator: torch.Generator | None) -> Tensor:
         """Band and component first, then the token: tails only where they were drawn."""
         rows, biases = self._rows(), self._biases()
-        first = self._first(features, rows, biases)
-        rank = _draw_mixture(features.log_weight, *first, generator)  # (N,)
+        first = self._first_rows(rows, biases)
+        rank = _draw_mixture(features.log_weight, features.context, *first, generator)  # (N,)
         tail_of = rank - self.num_frequent + 1  # (N,)
         for tail in range(1, len(self.sizes)):
             inside = (tail_of == tail).nonzero().squeeze(1)
@@ -303,20 +301,16 @@ class AdaptiveHead(Head):
             return (None,) * len(self.sizes)
         return row_blocks(self.bias, self.order, self.sizes)
 
-    def _first(
-        self, features: Features, rows: Sequence[Tensor], biases: Sequence[Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What the first softmaxes are made of: contexts (..., K, E), embedding and bias (R + m).
-
-        Args:
-            rows, biases: of each band.
-        """
+    def _first_rows(
+        self, rows: Sequence[Tensor], biases: Sequence[Tensor | None]
+    ) -> tuple[Tensor, Tensor | None]:
+        """The embedding and the bias (R + m) of the first softmaxes, from those of each band."""
         weight, bias = rows[0], biases[0]
         if self.class_weight is not None:
             weight = torch.cat((weight, self.class_weight))  # (R + m, E)
         if bias is not None and self.class_bias is not None:
             bias = torch.cat((bias, self.class_bias))  # (R + m,)
-        return features.context, weight, bias
+        return weight, bias
 
     def _is_impossible(self, ids: Tensor) -> Tensor:
         """Whether a bias of -inf, of the token or of its class, forbids a token: (N,)."""

@@ -127,7 +127,7 @@ class AdaptivePointer(Pointing, AdaptiveHead):
         self, features: Any, rank: Tensor, reduction: Reduction, chunk_bytes: int | None
     ) -> tuple[Tensor, Tensor]:
         bands = self._rows(), self._biases()
-        context, weight, bias = self._first(features.adaptive, *bands)
+        weight, bias = self._first_rows(*bands)
         _, target = self._places(rank)
         log_gate = log_gates(features.gate)  # (N, 2)
         log_weight = features.adaptive.log_weight + log_gate[:, :1]  # (N, 1)
@@ -136,7 +136,7 @@ class AdaptivePointer(Pointing, AdaptiveHead):
             log_weight = log_weight.index_add(0, inside, -part[:, None])
         log_copied = self.extra_log_prob_of(features.extra, self.order[rank])  # (N, 1)
         token_loss, total, _ = mixture_loss(
-            context,
+            features.adaptive.context,
             log_weight,
             weight,
             target,

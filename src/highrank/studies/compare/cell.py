@@ -38,7 +38,6 @@ NAMES = {
     "adaptive-mos": "Adaptive MoS",
     "low-rank-mos": "Low-rank MoS",
     "sparse-mos": "Sparse MoS",
-    "shared-tail-mos": "Shared-tail MoS",
 }
 
 
