@@ -12,7 +12,7 @@ from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, Sta
 from highrank.environment import memory_bytes, prepare_bfloat16
 from highrank.files import checked
 from highrank.heads import Head, head_arguments, head_class
-from highrank.heads.adaptive.head import AdaptiveHead
+from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from highrank.build import build_head
 from highrank.config import HeadConfig
 from highrank.heads import HEADS, Head
-from highrank.heads.adaptive.head import AdaptiveHead
+from highrank.heads.bases.adaptive import AdaptiveHead
 
 T, B, V = 5, 3, 11
 OPTIONS = {
@@ -212,7 +212,7 @@ def test_on_an_accelerator_the_host_never_waits(make, syncs, monkeypatch):
     modules = [f"highrank.ops.{name}" for name in (*paths, "streamed_cross_entropy")]
     for module in (*modules, "highrank.ops.linear_cross_entropy", "highrank.heads.multi_sense"):
         monkeypatch.setattr(f"{module}.is_static", lambda tensor: True)
-    for module in ("highrank.ops.mixture_cross_entropy", "highrank.heads.base"):
+    for module in ("highrank.ops.mixture_cross_entropy", "highrank.heads.bases.head"):
         monkeypatch.setattr(f"{module}.check_targets", lambda *_: None)
     with syncs() as mode:
         got = head(hidden, target, **past)

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.export import Dim, export
 
 from highrank.heads import HEADS, Head, MixtureOfSoftmaxes, head_class
-from highrank.heads.base import ForwardOptions
+from highrank.heads.bases.head import ForwardOptions
 from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_cross_entropy.options import LossOptions

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from highrank.heads import LowRankMixture, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.heads.mixture import log_responsibility
+from highrank.heads.bases.mixture import log_responsibility
 from highrank.ops.logit_map import Softcap
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from highrank.heads import MixtureOfSoftmaxes, SparseMixtureOfSoftmaxes
-from highrank.heads.mixture import log_responsibility
+from highrank.heads.bases.mixture import log_responsibility
 
 D, V, K, E = 6, 11, 4, 3
 

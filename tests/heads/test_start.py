@@ -16,7 +16,7 @@ from highrank.heads import (
     SparseMixtureOfSoftmaxes,
     head_arguments,
 )
-from highrank.heads.start import PRIOR_SCALE
+from highrank.heads.bases.start import PRIOR_SCALE
 
 KINDS = pytest.mark.parametrize(
     "kind", [MixtureOfContexts, MixtureOfSoftmaxes, SparseMixtureOfSoftmaxes, Pointwise, Mixtape]

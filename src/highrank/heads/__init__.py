@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes
     from highrank.heads.adaptive.pointer import AdaptivePointer
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax
-    from highrank.heads.base import Head, HeadOutput
+    from highrank.heads.bases.head import Head, HeadOutput
+    from highrank.heads.bases.mixture import Mixture, MixtureHead
     from highrank.heads.constant import ConstantComponents
     from highrank.heads.doc import DirectOutputConnection
     from highrank.heads.low_rank_mos import LowRankMixture
     from highrank.heads.mfs import MultiFacetSoftmax
     from highrank.heads.mixtape import Mixtape
-    from highrank.heads.mixture import Mixture, MixtureHead
     from highrank.heads.moc import MixtureOfContexts
     from highrank.heads.mos import MixtureOfSoftmaxes
     from highrank.heads.multi_sense import MultiSenseSoftmax
@@ -73,10 +73,10 @@ HEADS: dict[str, str] = {
     "adaptive-pointer": "highrank.heads.adaptive.pointer:AdaptivePointer",
 }
 _BASES = {
-    "Head": "highrank.heads.base",
-    "HeadOutput": "highrank.heads.base",
-    "Mixture": "highrank.heads.mixture",
-    "MixtureHead": "highrank.heads.mixture",
+    "Head": "highrank.heads.bases.head",
+    "HeadOutput": "highrank.heads.bases.head",
+    "Mixture": "highrank.heads.bases.mixture",
+    "MixtureHead": "highrank.heads.bases.mixture",
 }
 
 

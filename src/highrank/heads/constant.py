@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.extra import ExtendedMixture
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads.bases.mixture import Activation
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.numerics import at_least_float32
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.numerics import at_least_float32
 

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import LogitHead
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.heads.partition import block_places, partitions
-from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Columns, Logits
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import LogitHead
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.gated_tree import mixed, mixed_products
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.row_blocks import inverse, row_blocks

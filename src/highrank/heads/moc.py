@@ -9,7 +9,7 @@ remains, so the rank of log p is bounded as for one softmax.
 import torch
 from torch import Tensor
 
-from highrank.heads.mixture import Mixture, PriorMixture
+from highrank.heads.bases.mixture import Mixture, PriorMixture
 
 
 class MixtureOfContexts(PriorMixture):

@@ -6,7 +6,7 @@ The sum stands inside the logarithm, so log p is no longer linear in anything of
 bound on its rank follows from E. P has no bias and L has one, as in the paper's code.
 """
 
-from highrank.heads.mixture import PriorMixture
+from highrank.heads.bases.mixture import PriorMixture
 
 
 class MixtureOfSoftmaxes(PriorMixture):

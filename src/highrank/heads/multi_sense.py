@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import StreamedHead
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import StreamedHead
+from highrank.heads.bases.mixture import Activation
 from highrank.heads.softmax import Softmax
 from highrank.ops.mixture_cross_entropy.reference import log_sum
 from highrank.ops.row_blocks import inverse, row_blocks

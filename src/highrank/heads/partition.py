@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead, one_each
-from highrank.heads.mixture import ACTIVATIONS, Activation
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import LogitHead, one_each
+from highrank.heads.bases.mixture import ACTIVATIONS, Activation
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, check_sizes
-from highrank.heads.extra import Extended, ExtendedMixture
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.extra import Extended, ExtendedMixture
+from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.mixture import Activation
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.numerics import at_least_float32
 

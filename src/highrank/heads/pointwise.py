@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads.base import Head, MeasuredOutput
-from highrank.heads.logits import can_stream, one_each, streamed_losses
-from highrank.heads.mixture import Activation, Mixture, PriorMixture
+from highrank.heads.bases.head import Head, MeasuredOutput
+from highrank.heads.bases.logits import can_stream, one_each, streamed_losses
+from highrank.heads.bases.mixture import Activation, Mixture, PriorMixture
 from highrank.ops.logit_map import LogitMap, Pieces, PiecewiseLinear, parse_logit_map
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, Targets

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads.base import MeasuredOutput
-from highrank.heads.mixture import Activation, Mixture, MixtureHead
+from highrank.heads.bases.head import MeasuredOutput
+from highrank.heads.bases.mixture import Activation, Mixture, MixtureHead
 from highrank.ops.linear_cross_entropy import is_small
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Reduction, Target

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank.heads.mixture import Activation, Mixture, PriorMixture
+from highrank.heads.bases.mixture import Activation, Mixture, PriorMixture
 
 
 class SparseMixtureOfSoftmaxes(PriorMixture):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from highrank.heads.adaptive.frequency import affordable, cheapest, costs, frequency_order
+from highrank.heads.bases.frequency import affordable, cheapest, costs, frequency_order
 
 
 def test_frequent_tokens_come_first_and_ties_by_id():

@@ -15,12 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.adaptive.frequency import affordable, cheapest, costs
-from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.heads.adaptive.softmax import all_cutoffs
-from highrank.heads.base import check_sizes
-from highrank.heads.mixture import Activation
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.adaptive import AdaptiveHead
+from highrank.heads.bases.frequency import affordable, cheapest, costs
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.mixture import Activation
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.numerics import at_least_float32
 
 

@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.adaptive.frequency import cheapest, costs
-from highrank.heads.adaptive.head import AdaptiveHead, Features
 from highrank.heads.adaptive.softmax import all_cutoffs
-from highrank.heads.base import Head
-from highrank.heads.extra import check_start_weight, log_gates, log_sum, start_gate
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.adaptive import AdaptiveHead, Features
+from highrank.heads.bases.extra import check_start_weight, log_gates, log_sum, start_gate
+from highrank.heads.bases.frequency import cheapest, costs
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.mixture import Activation
 from highrank.heads.pointer import Pointed, Pointing
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_cross_entropy.targets import Reduction

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from highrank.heads.adaptive.frequency import cheapest, costs
-from highrank.heads.adaptive.head import AdaptiveHead
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.adaptive import AdaptiveHead
+from highrank.heads.bases.frequency import cheapest, costs
+from highrank.heads.bases.mixture import Activation
 from highrank.ops.numerics import at_least_float32
 
 

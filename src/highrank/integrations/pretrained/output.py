@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads import Head, MixtureHead, head_arguments, head_class
-from highrank.heads.extra import ExtendedMixture
+from highrank.heads.bases.extra import ExtendedMixture
 from highrank.ops.logit_map import Softcap
 
 

@@ -16,7 +16,7 @@ from highrank import presets
 from highrank.build import build_model
 from highrank.environment import environment
 from highrank.heads import Mixture, MixtureOfSoftmaxes
-from highrank.heads.base import MeasuredOutput
+from highrank.heads.bases.head import MeasuredOutput
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import EPSILON
 from highrank.training.penalties import activation_penalties

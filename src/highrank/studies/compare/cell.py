@@ -17,7 +17,7 @@ import torch
 from highrank.build import build_model, checked_options
 from highrank.config import HeadConfig, RunConfig
 from highrank.heads import HEADS, head_arguments, head_class
-from highrank.heads.extra import ExtendedMixture
+from highrank.heads.bases.extra import ExtendedMixture
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, MeasuredOutput
-from highrank.heads.mixture import Mixture
+from highrank.heads.bases.head import Head, MeasuredOutput
+from highrank.heads.bases.mixture import Mixture
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, MeasuredOutput, check_sizes
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.head import Head, MeasuredOutput, check_sizes
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss

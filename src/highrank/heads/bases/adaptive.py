@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from highrank.heads.adaptive.frequency import check_cutoffs, frequency_order
-from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
-from highrank.heads.mixture import ACTIVATIONS, Activation
+from highrank.heads.bases.frequency import check_cutoffs, frequency_order
+from highrank.heads.bases.head import Head, MeasuredOutput, check_sizes, flattened
+from highrank.heads.bases.mixture import ACTIVATIONS, Activation
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_cross_entropy.arguments import (
     check_reduction,

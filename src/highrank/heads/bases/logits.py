@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, check_sizes, flattened
+from highrank.heads.bases.head import Head, check_sizes, flattened
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.mixture_cross_entropy.reference import log_sum
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, finished

@@ -1,0 +1,1 @@
+"""What heads share: probabilities, losses, output embeddings, and how they start."""
