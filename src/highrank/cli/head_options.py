@@ -2,13 +2,11 @@
 
 import dataclasses
 import inspect
-import re
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from highrank.config import HeadConfig, RunConfig
-from highrank.presets.small import NUM_COMPONENTS
 
 
 def with_head_options(config: RunConfig, arguments: list[str]) -> RunConfig:
@@ -18,11 +16,12 @@ def with_head_options(config: RunConfig, arguments: list[str]) -> RunConfig:
         arguments: of the command; --head.kind among them decides whose options there are.
     """
     from highrank.heads import HEADS, head_class
+    from highrank.heads.bases.arguments import argument_help
 
     kind = _kind_in(arguments) or config.head.kind
     known = kind if kind in HEADS else config.head.kind
     config = _fitting(config, known, arguments)
-    documented = dict(_documented(inspect.getdoc(head_class(known)) or ""))
+    documented = argument_help(head_class(known))
     keys = Literal[tuple(HEADS)]  # type: ignore[valid-type]
     fields: list[Any] = [
         ("kind", keys, known),
@@ -72,7 +71,9 @@ def _foreign(kind: str) -> list[str]:
 
 
 def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
-    """The configuration for a head of this kind: K if the preset's head has no components."""
+    """The configuration for a head of this kind: its K if the preset's head has no components."""
+    from highrank.heads import head_class
+
     given = {a.split("=")[0].removeprefix("--head.").replace("-", "_") for a in arguments}
     for name in _foreign(kind):
         if name in given:
@@ -83,7 +84,8 @@ def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
         return config
     head = config.head
     if "num_components" in _foreign(head.kind):
-        head = dataclasses.replace(head, num_components=NUM_COMPONENTS.get(kind, 4))
+        num_components = head_class(kind).default_components
+        head = dataclasses.replace(head, num_components=num_components)
     return dataclasses.replace(config, head=head)
 
 
@@ -94,9 +96,3 @@ def _kind_in(arguments: list[str]) -> str | None:
         if argument == "--head.kind" and index + 1 < len(arguments):
             return arguments[index + 1]
     return None
-
-
-def _documented(docstring: str) -> list[tuple[str, str]]:
-    """Each argument of a docstring and its text."""
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", docstring, flags=re.MULTILINE)
-    return [(name, " ".join(text.split())) for name, text in found]

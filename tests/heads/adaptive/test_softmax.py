@@ -18,10 +18,10 @@ def torchs_own(head):
         div_value=head.div_value,
         head_bias=True,
     ).double()
-    bands = head._rows()
+    bands = [weight for weight, _ in head._bands()]
     with torch.no_grad():
         head.bias[head.num_frequent :] = 0
-        own.head.weight.copy_(torch.cat([bands[0], head.class_weight]))
+        own.head.weight.copy_(bands[0])
         own.head.bias.copy_(torch.cat([head.bias[: head.num_frequent], head.class_bias]))
         for tail, (layer, weight) in enumerate(zip(head.latents, bands[1:], strict=True)):
             own.tail[tail][0].weight.copy_(layer.weight)
