@@ -107,6 +107,15 @@ def test_the_penalty_is_the_squared_variation_of_the_mean_weights(hidden, generi
     assert want > 0 and SparseMixtureOfSoftmaxes(D, V, K, E, balance=0.0).penalty(hidden) == 0
 
 
+def test_the_penalty_needs_no_contexts_and_no_random_numbers(hidden, watch):
+    head = SparseMixtureOfSoftmaxes(D, V, K, E, balance=0.3, dropout=0.5).double()
+    before = torch.random.get_rng_state()
+    with watch() as seen:
+        head.penalty(hidden)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert max(seen.sizes) <= 7 * D < 7 * K * E
+
+
 def test_the_penalty_reaches_a_component_that_is_never_chosen(generic, hidden, target):
     head = generic(SparseMixtureOfSoftmaxes(D, V, K, E, num_active=1, balance=1.0))
     with torch.no_grad():

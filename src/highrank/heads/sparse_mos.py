@@ -61,16 +61,16 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
 
     def mixture(self, hidden: Tensor) -> Mixture:
         """All K contexts; components that are not chosen have log-weight -inf."""
-        dense = super().mixture(hidden)
-        kept, chosen = dense.log_weight.topk(self.num_active, -1)  # (..., m)
-        empty = torch.full_like(dense.log_weight, -torch.inf)
-        return Mixture(empty.scatter(-1, chosen, kept.log_softmax(-1)), dense.context)
+        log_weight, context = super().mixture(hidden)
+        kept, active = log_weight.topk(self.num_active, -1)  # (..., m)
+        empty = torch.full_like(log_weight, -torch.inf)
+        return Mixture(empty.scatter(-1, active, kept.log_softmax(-1)), context)
 
     def features(self, hidden: Tensor, **past: Any) -> Mixture:
-        """The chosen components alone: what is computed."""
+        """The chosen components alone: those that are computed."""
         log_weight, context = self.mixture(hidden)
-        kept, chosen = log_weight.topk(self.num_active, -1)  # (..., m)
-        index = chosen[..., None].expand(*chosen.shape, self.embedding_size)
+        kept, active = log_weight.topk(self.num_active, -1)  # (..., m)
+        index = active[..., None].expand(*active.shape, self.embedding_size)
         return Mixture(kept, context.gather(-2, index))
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
@@ -78,6 +78,6 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
 
     def imbalance(self, hidden: Tensor) -> Tensor:
         """Variance of the components' mean weights over their squared mean: 0 if all are equal."""
-        weight = super().mixture(hidden).log_weight.exp()  # (..., K)
+        weight = self.log_weight(hidden).exp()  # (..., K)
         mean = weight.flatten(0, -2).mean(0)  # (K,)
         return mean.var(correction=0) / mean.mean() ** 2
