@@ -93,7 +93,7 @@ def build_head(
 
 
 def _layer_sizes(config: RunConfig) -> tuple[int, ...]:
-    """Of the hidden states that the head asks for."""
+    """The sizes of the hidden states that the head asks for."""
     layers = config.head.options.get("layers", head_class(config.head.kind).layers)
     sizes = (config.model.embedding_size, *config.model.hidden_sizes)
     for layer in layers:

@@ -80,7 +80,7 @@ class DirectOutputConnection(MixtureHead):
         self.weight.new_empty(3 * (D + 1) * E + V * E).uniform_()
 
     def reset_parameters(self) -> None:
-        """As the other mixtures, with latent biases of 0."""
+        """The start of the other mixtures, with latent biases of 0."""
         super().reset_parameters()
         layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
         for layer in layers:
@@ -90,11 +90,6 @@ class DirectOutputConnection(MixtureHead):
         if self.start_noise is not None:
             latents = zip((*self.lower, self.latent), self.counts, strict=True)
             start_nearly_equal(latents, [self.prior.weight], self.start_noise)
-
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None

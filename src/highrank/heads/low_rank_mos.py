@@ -73,11 +73,6 @@ class LowRankMixture(MixtureHead):
             self.down.weight.copy_(down)
             self.prior.weight.mul_(PRIOR_SCALE)
 
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None
-
     def mixture(self, hidden: Tensor) -> Mixture:
         self._check_hidden(hidden)
         common = hidden

@@ -39,6 +39,10 @@ class MixtureOfContexts(PriorMixture):
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         self.reset_parameters()
 
+    @property
+    def rank_bound(self) -> int | None:
+        return self.softmax_rank_bound
+
     def context_bound(self, hidden_bound: float | None) -> float | None:
         # A mean of contexts has their bound.
         return super().context_bound(hidden_bound)

@@ -34,8 +34,3 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         self.reset_parameters()
-
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None

@@ -53,7 +53,7 @@ class Pointwise(StreamedLoss, PriorMixture):
             self.logit_map.to(self.weight)
 
     def logits(self) -> Logits:
-        """With a learned map."""
+        """The logits of a learned map."""
         learned, V = self.logit_map, self.vocab_size
         assert isinstance(learned, PiecewiseLinear)
         slopes = F.softplus(learned.score.to(at_least_float32(self.weight.dtype)))

@@ -57,7 +57,7 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
     @property
     def rank_bound(self) -> int | None:
         """That of one softmax if m = 1, whichever component it is; else no bound is known."""
-        return super().rank_bound if self.num_active == 1 else None
+        return self.softmax_rank_bound if self.num_active == 1 else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
         """All K contexts; components that are not chosen have log-weight -inf."""

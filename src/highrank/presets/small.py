@@ -6,8 +6,8 @@ from dataclasses import replace
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.heads import head_class
 
-# Of the heads that were compared at equal CPU time with three seeds (`highrank compare`), on Penn
-# Treebank and on the State of the Union addresses, it had the lowest perplexity.
+# It had the lowest perplexity of the heads that were compared at equal CPU time with three seeds
+# (`highrank compare`), on Penn Treebank and on the State of the Union addresses.
 RECOMMENDED = "adaptive-pointer"
 # Quick, unlike the papers' SGD.
 ADAMW = StageConfig(

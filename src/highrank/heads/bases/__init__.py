@@ -1,1 +1,1 @@
-"""What heads share: probabilities, losses, output embeddings, and how they start."""
+"""Bases of the heads: probabilities, losses, output embeddings, and starts."""

@@ -45,7 +45,7 @@ MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "gro
 
 
 class HeadOutput(NamedTuple):
-    """As `nn.AdaptiveLogSoftmaxWithLoss` returns it."""
+    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
 
     output: Tensor
     """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""

@@ -94,7 +94,12 @@ class MixtureHead(EmbeddingHead):
 
     @property
     def rank_bound(self) -> int | None:
-        """That of one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
+        """That of one softmax if K = 1; no bound is known otherwise."""
+        return self.softmax_rank_bound if self.num_components == 1 else None
+
+    @property
+    def softmax_rank_bound(self) -> int | None:
+        """The bound for one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
         if self.logit_map is not None:
             return None
         return self.embedding_size + (1 if self.bias is None else 2)
