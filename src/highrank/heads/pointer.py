@@ -88,6 +88,7 @@ class Pointing(Head):
         state: Memory | None = None,
         **past: Any,
     ) -> Pointed:
+        self._check_hidden(hidden)
         if hidden.dim() != 3 or tokens is None or tokens.shape != hidden.shape[:-1]:
             want = ("(B, T, D)", "(B, T)") if self.batch_first else ("(T, B, D)", "(T, B)")
             found = None if tokens is None else tuple(tokens.shape)

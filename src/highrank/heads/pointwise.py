@@ -47,10 +47,16 @@ class Pointwise(StreamedLoss, PriorMixture):
         **options: Unpack[PriorOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
-        self.reset_parameters()
+        # The map's own constructor draws its values, after those of the head.
+        super().reset_parameters()
         self.map_name, self.logit_map = logit_map, parse_logit_map(logit_map)
         if isinstance(self.logit_map, PiecewiseLinear):
             self.logit_map.to(self.weight)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if isinstance(self.logit_map, PiecewiseLinear):
+            self.logit_map.reset_parameters()
 
     def logits(self) -> Logits:
         """The logits of a learned map."""

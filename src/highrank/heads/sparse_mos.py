@@ -62,15 +62,15 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
     def mixture(self, hidden: Tensor) -> Mixture:
         """All K contexts; components that are not chosen have log-weight -inf."""
         log_weight, context = super().mixture(hidden)
-        kept, active = log_weight.topk(self.num_active, -1)  # (..., m)
+        kept, chosen = log_weight.topk(self.num_active, -1)  # (..., m)
         empty = torch.full_like(log_weight, -torch.inf)
-        return Mixture(empty.scatter(-1, active, kept.log_softmax(-1)), context)
+        return Mixture(empty.scatter(-1, chosen, kept.log_softmax(-1)), context)
 
     def features(self, hidden: Tensor, **past: Any) -> Mixture:
         """The chosen components alone: those that are computed."""
         log_weight, context = self.mixture(hidden)
-        kept, active = log_weight.topk(self.num_active, -1)  # (..., m)
-        index = active[..., None].expand(*active.shape, self.embedding_size)
+        kept, chosen = log_weight.topk(self.num_active, -1)  # (..., m)
+        index = chosen[..., None].expand(*chosen.shape, self.embedding_size)
         return Mixture(kept, context.gather(-2, index))
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:

@@ -319,8 +319,8 @@ class AdaptiveHead(EmbeddingHead):
         for tail, band in enumerate(tails, 1):
             inside = (tail_of == tail).nonzero().squeeze(1)
             chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            column = _draw_column(self._tail_mixture(tail, chosen), band, generator)
-            rank[inside] = column + self.cutoffs[tail - 1]
+            found = _draw_column(self._tail_mixture(tail, chosen), band, generator)
+            rank[inside] = found + self.cutoffs[tail - 1]
         return self.order[rank]
 
     def _rank(self) -> Tensor:

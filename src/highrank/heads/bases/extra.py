@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from highrank.heads.bases.head import Head, LossSettings, MeasuredOutput
 from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
 from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.ops.mixture_cross_entropy.arguments import check_target_shape
 from highrank.ops.mixture_cross_entropy.targets import Target
 from highrank.ops.mixture_log_prob import mixture_log_prob
 
@@ -95,6 +96,7 @@ class ExtendedMixture(Head):
         if isinstance(target, tuple) or options.get("label_smoothing") or options.get("shift"):
             return super()._loss(features, target, settings)
         log_gate, (log_weight, context) = self.log_gate(features), features.mixture
+        check_target_shape(target, tuple(context.shape[:-2]))
         token_loss, loss, found = mixture_loss(
             context,
             log_weight + log_gate[..., :1],
