@@ -14,7 +14,7 @@ CODE = re.search(
     r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL
 ).group(1)
 # The tests that take every head of the list.
-TESTS = ("heads/test_any_head.py", "heads/test_base_options.py", "invariants/test_commands.py")
+TESTS = ("heads/test_contract.py", "heads/test_module.py", "invariants/test_commands.py")
 
 
 def test_the_head_in_contributing_is_a_head():

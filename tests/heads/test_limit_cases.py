@@ -92,12 +92,18 @@ def adaptive(kind, *sizes, frequent=4):
 
 SOFTMAX = {
     "mos": Case(lambda: MixtureOfSoftmaxes(D, V, 1, E), softmax),
+    "mos, equal": Case(mos, softmax),
     "moc": Case(lambda: MixtureOfContexts(D, V, 1, E), softmax),
     "doc": Case(lambda: DirectOutputConnection(D, V, 1, E, **LAST), softmax),
     "sparse-mos": Case(lambda: SparseMixtureOfSoftmaxes(D, V, 1, E), softmax),
     "sparse-mos, equal": Case(lambda: SparseMixtureOfSoftmaxes(D, V, 3, E, num_active=1), softmax),
     "low-rank-mos": Case(
         lambda: LowRankMixture(D, V, 3, E, rank=2), softmax, lambda head: nn.init.zeros_(head.up)
+    ),
+    "low-rank-mos, hidden": Case(
+        lambda: LowRankMixture(D, V, 3, None, rank=2),
+        lambda: Softmax(D, V),
+        lambda head: nn.init.zeros_(head.up),
     ),
     "partition": Case(lambda: PartitionedSoftmax(D, V, E, num_partitions=1), softmax),
     "partition, equal": Case(lambda: PartitionedSoftmax(D, V, E, num_partitions=4), softmax),
@@ -128,6 +134,7 @@ OTHERS = {
     "sparse-mos": Case(lambda: SparseMixtureOfSoftmaxes(D, V, 3, E, num_active=3), mos),
     "adaptive-mos": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 3, frequent=V), mos),
     "pointwise": Case(pointwise("gss:-2,1", 3), mos),
+    "pointwise, plif": Case(pointwise("plif:5", 3), mos, straight),
     "pointer": Case(lambda: Pointer(D, V, 3, E, num_states=2), mos, closed),
     "constant": Case(lambda: ConstantComponents(D, V, 3, E), mos, closed),
     "adaptive-mos, K=1": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 1), adaptive(AdaptiveSoftmax)),

@@ -18,7 +18,6 @@ from highrank.studies.audit.model import loaded_language_model
 from highrank.training.loop import Run
 
 HEADS = {
-    "adaptive-softmax": {},
     "adaptive-softmax, narrow": {"frequent": 6, "cutoffs": (12,), "div_value": 2.0},
     "adaptive-mos": {"frequent": 6, "start_noise": 0.2},
 }
