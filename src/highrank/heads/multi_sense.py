@@ -107,15 +107,16 @@ class MultiSenseSoftmax(StreamedHead):
         log_weight, context = self.softmax.mixture(hidden)
         return log_weight, context.squeeze(-2)
 
+    def _order(self) -> Tensor:
+        """The tokens (V,), those with several senses first."""
+        is_rare = torch.ones(self.vocab_size, dtype=torch.long, device=self.frequent.device)
+        return is_rare.scatter(0, self.frequent, 0).argsort(stable=True)
+
     def places(self) -> Tensor:
-        """Tokens with several senses come first."""
-        R, frequent = len(self.frequent), self.frequent
-        is_rare = torch.ones(self.vocab_size, dtype=torch.long, device=frequent.device)
-        found = R - 1 + is_rare.scatter(0, frequent, 0).cumsum(0)  # (V,)
-        return found.scatter(0, frequent, torch.arange(R, device=frequent.device))
+        return inverse(self._order())
 
     def logits(self) -> Logits:
-        R, V, order = len(self.frequent), self.vocab_size, inverse(self.places())
+        R, V, order = len(self.frequent), self.vocab_size, self._order()
         (weight,) = row_blocks(self.softmax.weight, order, (V,))
         assert self.softmax.bias is not None
         first, others = row_blocks(self.softmax.bias, order, (R, V - R))

@@ -120,7 +120,8 @@ class AdaptiveHead(EmbeddingHead):
             frequent = best_frequent(token_counts, vocab_size, num_components, of_tail / div_value)
         self.cutoffs = tail_starts(frequent, cutoffs, vocab_size)
         self.sizes = tuple(b - a for a, b in pairwise((0, *self.cutoffs, vocab_size)))
-        self.components = (num_components, of_tail, *(1 for _ in self.sizes))[: len(self.sizes)]
+        tails = [of_tail if tail == 0 else 1 for tail in range(len(self.cutoffs))]
+        self.components = (num_components, *tails)
         self.widths = tuple(max(1, int(size // div_value**i)) for i in range(len(self.sizes)))
         self.num_components, self.has_latent = num_components, embedding_size is not None
         self.div_value, self.activation = div_value, activation
