@@ -49,6 +49,11 @@ def test_every_head_of_the_list_is_there(kind):
     assert {"hidden_size", "vocab_size", "dropout"} <= set(head_arguments(kind))
 
 
+def test_every_head_has_a_title_of_its_own():
+    titles = [head_class(kind).title for kind in HEADS if kind != "scaled"]
+    assert all(titles) and len(set(titles)) == len(titles)
+
+
 def test_arguments_that_are_handed_on_are_known_with_their_types_and_defaults():
     found = head_arguments("sparse-mos")
     assert [*found][:6] == [*SIZES, "num_active", "balance"]
