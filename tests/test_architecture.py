@@ -82,8 +82,8 @@ def test_layers_import_only_what_lies_below():
     forbid(found for found in OURS if found.target[0] not in below[found.layer])
 
 
-def test_presets_import_only_configurations():
-    allowed = ("config", "presets")
+def test_presets_import_only_configurations_and_the_list_of_heads():
+    allowed = ("config", "heads", "presets")
     forbid(f for f in OURS if f.layer == "presets" and f.target[0] not in allowed)
 
 

@@ -18,7 +18,7 @@ LISTED = {
     "scaled": (
         HEAD,
         "from highrank.heads import HEADS\nHEADS['scaled'] = 'scaled:ScaledSoftmax'\n",
-        ("heads/test_any_head.py", "heads/test_base_options.py", "invariants/test_commands.py"),
+        ("heads/test_contract.py", "heads/test_module.py", "invariants/test_commands.py"),
         20,
     ),
     "gru": (

@@ -11,7 +11,7 @@ from highrank.data.corpus import Recipe
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, prompt_tokens, stream
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.heads.mixture import log_responsibility
+from highrank.heads.bases.mixture import log_responsibility
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))

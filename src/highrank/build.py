@@ -15,8 +15,8 @@ from highrank.data.batches import BATCHES, Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, memory_bytes, prepare_bfloat16
 from highrank.heads import head_class
-from highrank.heads.adaptive.head import AdaptiveHead
-from highrank.heads.base import Head
+from highrank.heads.bases.adaptive import AdaptiveHead
+from highrank.heads.bases.head import Head
 from highrank.models import backbone_class
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone

@@ -10,7 +10,7 @@ import torch
 from highrank.data.corpus import Recipe
 from highrank.data.text import tokenized_lines
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.heads.mixture import MixtureHead, log_responsibility
+from highrank.heads.bases.mixture import MixtureHead, log_responsibility
 from highrank.models.backbone import map_state
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout

@@ -9,12 +9,14 @@ import re
 import reprlib
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 
 from highrank.files import checked
 
 # Far beyond what anybody trains: what is larger is a mistake, and is not tried.
 LARGEST, LARGEST_FLOAT = 2**31 - 1, 1e18
+# A line, or several, of a docstring's `Args:`.
+ARGUMENT = re.compile(r"^ {4}((?:\w+, )*\w+): (.*(?:\n {8}.*)*)", flags=re.MULTILINE)
 
 
 def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
@@ -32,17 +34,41 @@ def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
 
 
 def arguments_of(kind: type[Any]) -> dict[str, inspect.Parameter]:
-    """The arguments of a class's constructor, by name."""
-    found = dict(inspect.signature(kind.__init__).parameters)
-    del found["self"]
-    return found
+    """All arguments of a class's constructor, by name, its own first.
+
+    A subclass may take `**options: Unpack[…]` for those of its base, or of the class that it names
+    as `options_of`.
+    """
+    found = _own_arguments(kind)
+    rest = next((p for p in found.values() if p.kind is p.VAR_KEYWORD), None)
+    if rest is None or not (options := get_args(rest.annotation)):
+        return found
+    del found[rest.name]
+    known: dict[str, inspect.Parameter] = {}
+    for source in reversed(_sources(kind)):
+        known |= _own_arguments(source)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    # A TypedDict lists the names; its bases' constructors have the defaults.
+    return found | {name: known[name].replace(kind=keyword) for name in options[0].__annotations__}
 
 
 def help_of(kind: type[Any]) -> dict[str, str]:
-    """The text of each argument under `Args:` in a class's docstring."""
-    docstring = inspect.getdoc(kind) or ""
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", docstring, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    """The text of each argument under `Args:`, of the class or of the nearest base."""
+    found: dict[str, str] = {}
+    for source in reversed(_sources(kind)):
+        for names, text in ARGUMENT.findall(inspect.cleandoc(vars(source).get("__doc__") or "")):
+            found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return found
+
+
+def _sources(kind: type[Any]) -> tuple[type[Any], ...]:
+    """The classes whose constructors are given the arguments, the nearest first."""
+    given = getattr(kind, "options_of", None)
+    return kind.__mro__ if given is None else (*kind.__mro__, *_sources(given))
+
+
+def _own_arguments(kind: type[Any]) -> dict[str, inspect.Parameter]:
+    return dict(list(inspect.signature(kind.__init__).parameters.items())[1:])
 
 
 def checked_options(

@@ -22,7 +22,6 @@ from highrank.heads import (
     AdaptiveMixtureOfSoftmaxes,
     MixtureOfContexts,
     MixtureOfSoftmaxes,
-    SharedTailMixtureOfSoftmaxes,
     Softmax,
 )
 from highrank.models.awd_lstm import AWDLSTM
@@ -242,10 +241,9 @@ def test_as_many_contexts_are_read_as_asked_for():
     assert six.num_contexts == 6
 
 
-@pytest.mark.parametrize("kind", [AdaptiveMixtureOfSoftmaxes, SharedTailMixtureOfSoftmaxes])
-def test_components_of_an_adaptive_mixture_have_the_information_of_the_whole_distribution(kind):
+def test_components_of_an_adaptive_mixture_have_the_information_of_the_whole_distribution():
     """Inside the tail they agree, so that nothing is lost by looking at the tail as a whole."""
-    head = kind(6, 8, 3, 4, frequent=5)
+    head = AdaptiveMixtureOfSoftmaxes(6, 8, 3, 4, frequent=5)
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
     model = model_with(head)

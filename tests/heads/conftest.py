@@ -1,22 +1,7 @@
-"""The heads that every test of the base runs on: D = 6, V = 11, K = 3, E = 4."""
+"""Hidden states and targets that fit heads with D = 6 and V = 11."""
 
 import pytest
 import torch
-
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-
-HEADS = {
-    "softmax": lambda **options: Softmax(6, 11, **options),
-    "softmax over a context": lambda **options: Softmax(6, 11, 4, **options),
-    "moc": lambda **options: MixtureOfContexts(6, 11, 3, 4, **options),
-    "mos": lambda **options: MixtureOfSoftmaxes(6, 11, 3, 4, **options),
-}
-
-
-@pytest.fixture(params=HEADS)
-def build(request):
-    """A head as its constructor leaves it, with zeros for a bias."""
-    return HEADS[request.param]
 
 
 @pytest.fixture
@@ -30,11 +15,6 @@ def generic():
         return head
 
     return randomise
-
-
-@pytest.fixture
-def head(build, generic):
-    return generic(build())
 
 
 @pytest.fixture

@@ -70,12 +70,16 @@ def test_wrong_arguments_are_named():
         ConstantComponents(D, V, 1, E, num_topics=-1)
     with pytest.raises(ValueError, match="token_counts must be 11 numbers, got 3"):
         ConstantComponents(D, V, 1, E, token_counts=[1, 2, 3])
+    with pytest.raises(ValueError, match="the start weight must be between 0 and 1, got 1.5"):
+        ConstantComponents(D, V, 1, E, constant_weight=1.5)
 
 
 def test_everything_starts_near_the_unigram_distribution():
     """Or else the constants take all tokens, and the softmaxes learn nothing."""
     torch.manual_seed(0)
-    head = ConstantComponents(D, V, 3, E, token_counts=COUNTS)
+    head, hidden = ConstantComponents(D, V, 3, E, token_counts=COUNTS), torch.randn(50, D)
     counts = torch.tensor(COUNTS) + 1
-    found = head.softmaxes.log_prob(torch.randn(50, D)).exp()
+    found = head.softmaxes.log_prob(hidden).exp()
     assert (found - counts / counts.sum()).abs().max() < 0.05
+    weight = head.log_gate(head.features(hidden)).exp()[:, 1:].sum(-1)
+    torch.testing.assert_close(weight, torch.full((50,), 0.1))

@@ -20,8 +20,8 @@ from highrank.heads import (
     Pointwise,
     Softmax,
 )
+from highrank.heads.bases.mixture import log_responsibility
 from highrank.heads.distributed import prepare_fsdp, shard_head
-from highrank.heads.mixture import log_responsibility
 
 D, V, E = 6, 7, 4
 HEADS = {

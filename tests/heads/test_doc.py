@@ -1,4 +1,4 @@
-"""DOC: the formula, MoS as its limit, the balance term, and training through lower layers."""
+"""DOC: the formula, the balance term, and training through lower layers."""
 
 from dataclasses import replace
 
@@ -32,15 +32,6 @@ def test_it_is_the_formula_in_values_and_gradients(hidden, generic):
         torch.autograd.grad((upstream * x).sum(), list(head.parameters())) for x in (got, want)
     )
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-
-
-def test_with_the_last_layer_alone_it_is_a_mixture_of_softmaxes(hidden, target, generic):
-    mos = generic(MixtureOfSoftmaxes(D, V, 3, E))
-    head = DirectOutputConnection(D, V, 3, E, layers=(-1,)).double()
-    head.load_state_dict(mos.state_dict())
-    torch.testing.assert_close(head.log_prob(hidden), mos.log_prob(hidden), rtol=0, atol=1e-10)
-    torch.testing.assert_close(head(hidden, target), mos(hidden, target))
-    assert DirectOutputConnection(D, V, 1, E, layers=(-1,)).rank_bound == E + 2
 
 
 def test_the_balance_term_is_the_squared_coefficient_of_variation(generic):

@@ -5,8 +5,7 @@ softmax = MoS = DOC = sparse MoS = low-rank MoS (K = 1) = partition (P = 1, or e
         = softcap without end = PLIF of slopes 1 = sigsoftmax far up = MFS (K = P = 1)
 MoC = Mixtape without gates
 MoS = DOC of the last layer = sparse MoS of all components = adaptive MoS of frequent tokens
-    = shared-tail MoS of frequent tokens = one softmax over sums of exponentials
-    = pointer and constants without weight
+    = one softmax over sums of exponentials = pointer and constants without weight
 adaptive softmax = adaptive MoS (K = 1) = torch's = adaptive pointer without weight
 partition = Mixtape with closed gates (test_partition.py); torch's: adaptive/test_softmax.py
 """
@@ -35,7 +34,6 @@ from highrank.heads import (
     PartitionedSoftmax,
     Pointer,
     Pointwise,
-    SharedTailMixtureOfSoftmaxes,
     Softmax,
     SparseMixtureOfSoftmaxes,
 )
@@ -94,6 +92,7 @@ def adaptive(kind, *sizes, frequent=4):
 
 SOFTMAX = {
     "mos": Case(lambda: MixtureOfSoftmaxes(D, V, 1, E), softmax),
+    "mos, equal": Case(mos, softmax),
     "moc": Case(lambda: MixtureOfContexts(D, V, 1, E), softmax),
     "doc": Case(lambda: DirectOutputConnection(D, V, 1, E, **LAST), softmax),
     "sparse-mos": Case(lambda: SparseMixtureOfSoftmaxes(D, V, 1, E), softmax),
@@ -101,11 +100,15 @@ SOFTMAX = {
     "low-rank-mos": Case(
         lambda: LowRankMixture(D, V, 3, E, rank=2), softmax, lambda head: nn.init.zeros_(head.up)
     ),
+    "low-rank-mos, hidden": Case(
+        lambda: LowRankMixture(D, V, 3, None, rank=2),
+        lambda: Softmax(D, V),
+        lambda head: nn.init.zeros_(head.up),
+    ),
     "partition": Case(lambda: PartitionedSoftmax(D, V, E, num_partitions=1), softmax),
     "partition, equal": Case(lambda: PartitionedSoftmax(D, V, E, num_partitions=4), softmax),
     "mixtape, equal": Case(lambda: Mixtape(D, V, 4, E, frequent_fraction=0.4), softmax),
     "adaptive-softmax": Case(adaptive(AdaptiveSoftmax, frequent=V), softmax),
-    "shared-tail-mos, equal": Case(adaptive(SharedTailMixtureOfSoftmaxes, 3), softmax),
     "multi-sense": Case(lambda: MultiSenseSoftmax(D, V, E, num_senses=1), softmax),
     "multi-sense, equal": Case(
         lambda: MultiSenseSoftmax(D, V, E, num_senses=3, num_frequent=5, token_counts=COUNTS),
@@ -130,8 +133,8 @@ OTHERS = {
     "doc": Case(lambda: DirectOutputConnection(D, V, 3, E, **LAST), mos),
     "sparse-mos": Case(lambda: SparseMixtureOfSoftmaxes(D, V, 3, E, num_active=3), mos),
     "adaptive-mos": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 3, frequent=V), mos),
-    "shared-tail-mos": Case(adaptive(SharedTailMixtureOfSoftmaxes, 3, frequent=V), mos),
     "pointwise": Case(pointwise("gss:-2,1", 3), mos),
+    "pointwise, plif": Case(pointwise("plif:5", 3), mos, straight),
     "pointer": Case(lambda: Pointer(D, V, 3, E, num_states=2), mos, closed),
     "constant": Case(lambda: ConstantComponents(D, V, 3, E), mos, closed),
     "adaptive-mos, K=1": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 1), adaptive(AdaptiveSoftmax)),

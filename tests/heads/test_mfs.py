@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from highrank.heads import MultiFacetSoftmax, PartitionedSoftmax, Softmax
-from highrank.models import AWDLSTM, LanguageModel
 
 D, E, V = 6, 4, 11
 
@@ -68,17 +67,6 @@ def test_the_block_has_earlier_positions_with_zeros_before_the_first(generic):
     assert torch.equal(head.advance(hidden, None, state), hidden[-2:])
     with pytest.raises(ValueError, match=r"hidden must be \(T, B, D\) for a block, got \(3, 6\)"):
         head.log_prob(hidden[0])
-
-
-def test_a_window_read_in_two_parts_is_one_window(generic):
-    head = MultiFacetSoftmax(15, V, 2, 6, layers=(-2, -1), layer_sizes=(8, 7), num_previous=2)
-    model = LanguageModel(AWDLSTM(V, 6, (8, 7)), generic(head), tied=False).double().eval()
-    tokens, target = torch.randint(V, (9, 3)), torch.randint(V, (9, 3))
-    whole = model(tokens, target, model.initial_state(3))
-    first = model(tokens[:1], target[:1], model.initial_state(3))
-    second = model(tokens[1:], target[1:], first.state)
-    torch.testing.assert_close(torch.cat((first.output, second.output)), whole.output)
-    assert not second.state[1].requires_grad and second.state[1].shape == (2, 3, 15)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import MixtureOfContexts, Softmax
 
 
 def test_it_is_a_softmax_of_the_mixed_context(hidden, target, generic):
@@ -31,18 +31,3 @@ def test_the_rank_of_log_prob_is_exactly_the_bound(generic, bias, bound):
     log_prob = head.log_prob(torch.randn(70, 16).double())
     assert head.rank_bound == bound
     assert torch.linalg.matrix_rank(log_prob) == bound
-
-
-def test_one_component_is_a_mixture_of_softmaxes_with_one(hidden, generic):
-    head = generic(MixtureOfContexts(6, 11, 1, 4))
-    other = MixtureOfSoftmaxes(6, 11, 1, 4).double()
-    other.load_state_dict(head.state_dict())
-    torch.testing.assert_close(head.log_prob(hidden), other.log_prob(hidden))
-
-
-def test_it_has_the_parameters_of_a_mixture_of_softmaxes():
-    shapes = [
-        {name: p.shape for name, p in kind(6, 11, 3, 4).named_parameters()}
-        for kind in (MixtureOfContexts, MixtureOfSoftmaxes)
-    ]
-    assert shapes[0] == shapes[1]

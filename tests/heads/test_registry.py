@@ -14,6 +14,7 @@ from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import HEADS, Softmax, head_arguments, head_class
 
 MODEL = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 6)})
+SIZES = ("hidden_size", "vocab_size", "num_components", "embedding_size")
 CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(kind="scaled", dropout=0.0))
 
 
@@ -46,6 +47,37 @@ def test_reading_the_list_loads_no_torch():
 def test_every_head_of_the_list_is_there(kind):
     assert head_class(kind).__name__ in HEADS[kind]
     assert {"hidden_size", "vocab_size", "dropout"} <= set(head_arguments(kind))
+
+
+def test_every_head_has_a_title_of_its_own():
+    titles = [head_class(kind).title for kind in HEADS if kind != "scaled"]
+    assert all(titles) and len(set(titles)) == len(titles)
+
+
+def test_arguments_that_are_handed_on_are_known_with_their_types_and_defaults():
+    found = head_arguments("sparse-mos")
+    assert [*found][:6] == [*SIZES, "num_active", "balance"]
+    assert found["dropout"].annotation is float and found["dropout"].default == 0.0
+    assert found["start_noise"].default is None and found["bias"].default is True
+    assert "bias" not in head_arguments("multi-sense")
+    assert {"batch_first", "device"} <= set(head_arguments("pointer"))
+    assert "mix_first_tail" not in head_arguments("adaptive-pointer")
+
+
+@pytest.mark.parametrize(
+    "kind, wrong",
+    [
+        ("mos", {"dropuot": 0.1}),
+        ("pointer", {"dropuot": 0.1}),
+        ("softmax", {"num_components": 3}),
+        ("multi-sense", {"bias": False}),
+        ("adaptive-softmax", {"mix_first_tail": True}),
+    ],
+)
+def test_an_argument_that_the_head_does_not_have_is_named(kind, wrong):
+    sizes = {name: 6 for name in SIZES if name in head_arguments(kind)}
+    with pytest.raises(TypeError, match=f"argument '{next(iter(wrong))}'"):
+        head_class(kind)(**sizes, **wrong)
 
 
 def test_an_unknown_kind_is_named():

@@ -41,10 +41,3 @@ def test_the_bound_counts_the_embedding_not_the_hidden_state(generic):
     head = generic(Softmax(20, 60, 5))
     log_prob = head.log_prob(torch.randn(70, 20).double())
     assert head.rank_bound == torch.linalg.matrix_rank(log_prob) == 5 + 2
-
-
-def test_hidden_states_may_be_strided(generic, target):
-    head = generic(Softmax(6, 11))
-    hidden = torch.randn(6, 7).double().T
-    assert not hidden.is_contiguous()
-    torch.testing.assert_close(head(hidden, target).loss, head(hidden.contiguous(), target).loss)

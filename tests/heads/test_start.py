@@ -16,7 +16,7 @@ from highrank.heads import (
     SparseMixtureOfSoftmaxes,
     head_arguments,
 )
-from highrank.heads.start import PRIOR_SCALE
+from highrank.heads.bases.start import PRIOR_SCALE
 
 KINDS = pytest.mark.parametrize(
     "kind", [MixtureOfContexts, MixtureOfSoftmaxes, SparseMixtureOfSoftmaxes, Pointwise, Mixtape]
@@ -25,7 +25,6 @@ KINDS = pytest.mark.parametrize(
 
 def test_it_is_an_option_of_every_mixture():
     mixtures = [kind for kind in HEADS if "num_components" in head_arguments(kind)]
-    assert len(mixtures) == 12
     assert all("start_noise" in head_arguments(kind) for kind in mixtures)
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
-from highrank.presets.small import NUM_COMPONENTS
 
 
 class Part(NamedTuple):
@@ -147,5 +146,6 @@ def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
         if option in given:
             raise ValueError(f"--{option} must be left out for --head.kind {kind}, got one")
     if kind != head.kind and "num_components" in _foreign(part, head.kind):
-        head = dataclasses.replace(head, num_components=NUM_COMPONENTS.get(kind, 4))
+        num_components = part.class_of(kind).default_components
+        head = dataclasses.replace(head, num_components=num_components)
     return dataclasses.replace(config, head=head)

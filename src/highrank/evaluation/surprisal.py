@@ -19,8 +19,8 @@ from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.evaluation.cache import CacheSettings, History
 from highrank.evaluation.static import Evaluation, OnProgress, Scored
 from highrank.files import write_atomically
-from highrank.heads.base import Head
-from highrank.heads.mixture import MixtureHead, log_responsibility
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 

@@ -9,53 +9,31 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from highrank.signatures import arguments_of, load_class
+
 if TYPE_CHECKING:
-    from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes
-    from highrank.heads.adaptive.pointer import AdaptivePointer
-    from highrank.heads.adaptive.shared_tail import SharedTailMixtureOfSoftmaxes
-    from highrank.heads.adaptive.softmax import AdaptiveSoftmax
-    from highrank.heads.base import Head, HeadOutput
-    from highrank.heads.constant import ConstantComponents
-    from highrank.heads.doc import DirectOutputConnection
-    from highrank.heads.low_rank_mos import LowRankMixture
-    from highrank.heads.mfs import MultiFacetSoftmax
-    from highrank.heads.mixtape import Mixtape
-    from highrank.heads.mixture import Mixture, MixtureHead
-    from highrank.heads.moc import MixtureOfContexts
-    from highrank.heads.mos import MixtureOfSoftmaxes
-    from highrank.heads.multi_sense import MultiSenseSoftmax
-    from highrank.heads.partition import PartitionedSoftmax
-    from highrank.heads.pointer import Pointer
-    from highrank.heads.pointwise import Pointwise
-    from highrank.heads.softmax import Softmax
-    from highrank.heads.sparse_mos import SparseMixtureOfSoftmaxes
+    from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes as AdaptiveMixtureOfSoftmaxes
+    from highrank.heads.adaptive.pointer import AdaptivePointer as AdaptivePointer
+    from highrank.heads.adaptive.softmax import AdaptiveSoftmax as AdaptiveSoftmax
+    from highrank.heads.bases.head import Head as Head
+    from highrank.heads.bases.head import HeadOutput as HeadOutput
+    from highrank.heads.bases.mixture import Mixture as Mixture
+    from highrank.heads.bases.mixture import MixtureHead as MixtureHead
+    from highrank.heads.constant import ConstantComponents as ConstantComponents
+    from highrank.heads.doc import DirectOutputConnection as DirectOutputConnection
+    from highrank.heads.low_rank_mos import LowRankMixture as LowRankMixture
+    from highrank.heads.mfs import MultiFacetSoftmax as MultiFacetSoftmax
+    from highrank.heads.mixtape import Mixtape as Mixtape
+    from highrank.heads.moc import MixtureOfContexts as MixtureOfContexts
+    from highrank.heads.mos import MixtureOfSoftmaxes as MixtureOfSoftmaxes
+    from highrank.heads.multi_sense import MultiSenseSoftmax as MultiSenseSoftmax
+    from highrank.heads.partition import PartitionedSoftmax as PartitionedSoftmax
+    from highrank.heads.pointer import Pointer as Pointer
+    from highrank.heads.pointwise import Pointwise as Pointwise
+    from highrank.heads.softmax import Softmax as Softmax
+    from highrank.heads.sparse_mos import SparseMixtureOfSoftmaxes as SparseMixtureOfSoftmaxes
 
-__all__ = [
-    "HEADS",
-    "AdaptiveMixtureOfSoftmaxes",
-    "AdaptivePointer",
-    "AdaptiveSoftmax",
-    "ConstantComponents",
-    "DirectOutputConnection",
-    "Head",
-    "HeadOutput",
-    "LowRankMixture",
-    "Mixtape",
-    "Mixture",
-    "MixtureHead",
-    "MixtureOfContexts",
-    "MixtureOfSoftmaxes",
-    "MultiFacetSoftmax",
-    "MultiSenseSoftmax",
-    "PartitionedSoftmax",
-    "Pointer",
-    "Pointwise",
-    "SharedTailMixtureOfSoftmaxes",
-    "Softmax",
-    "SparseMixtureOfSoftmaxes",
-]
-
-# The key is what --head.kind takes; a head's other options are its constructor's arguments.
+# Keys are values of --head.kind; a head's other options are its constructor's arguments.
 HEADS: dict[str, str] = {
     "softmax": "highrank.heads.softmax:Softmax",
     "moc": "highrank.heads.moc:MixtureOfContexts",
@@ -73,30 +51,23 @@ HEADS: dict[str, str] = {
     "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
     "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
     "adaptive-pointer": "highrank.heads.adaptive.pointer:AdaptivePointer",
-    "shared-tail-mos": "highrank.heads.adaptive.shared_tail:SharedTailMixtureOfSoftmaxes",
 }
 _BASES = {
-    "Head": "highrank.heads.base",
-    "HeadOutput": "highrank.heads.base",
-    "Mixture": "highrank.heads.mixture",
-    "MixtureHead": "highrank.heads.mixture",
+    "Head": "highrank.heads.bases.head",
+    "HeadOutput": "highrank.heads.bases.head",
+    "Mixture": "highrank.heads.bases.mixture",
+    "MixtureHead": "highrank.heads.bases.mixture",
 }
 
 
 def head_class(kind: str) -> type["Head"]:
     """The class of a key of `HEADS`."""
-    if kind not in HEADS:
-        raise ValueError(f"head.kind must be one of {', '.join(HEADS)}, got {kind!r}")
-    module, name = HEADS[kind].split(":")
-    found: type[Head] = getattr(import_module(module), name)
-    return found
+    return load_class(HEADS, kind, "head.kind")
 
 
 def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
-    """The arguments of a head's constructor, by name."""
-    arguments = dict(inspect.signature(head_class(kind).__init__).parameters)
-    del arguments["self"]
-    return arguments
+    """The arguments of a head's constructor, by name, those of its bases included."""
+    return arguments_of(head_class(kind))
 
 
 def __getattr__(name: str) -> Any:

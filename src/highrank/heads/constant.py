@@ -10,35 +10,34 @@ constants would have rank J. J constant components, J - 1 of them learned, V voc
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.extra import ExtendedMixture
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads.bases.mixture import PriorOptions, log_weights
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.ops.numerics import at_least_float32
 
 
 class ConstantComponents(ExtendedMixture):
     """K softmaxes, the unigram distribution and learned constant distributions.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K, the softmaxes; one is a softmax over tanh(Linear(hidden)).
         embedding_size: E.
         num_topics: how many constant distributions are learned.
         constant_weight: Σ_j g_j, the weight of all constant distributions at the start.
         token_counts: how often the training split has each token; all alike if None.
-        activation: "tanh" or "identity", of the softmaxes' contexts.
-        dropout: on the contexts.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
+            `MixtureOfSoftmaxes`.
     """
 
+    title = "Constant"
+    default_components = 1
+    options_of = MixtureOfSoftmaxes
+    softmaxes: MixtureOfSoftmaxes
     log_count: Tensor
 
     def __init__(
@@ -51,29 +50,13 @@ class ConstantComponents(ExtendedMixture):
         num_topics: int = 8,
         constant_weight: float = 0.1,
         token_counts: Sequence[int] | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        start_noise: float | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[PriorOptions],
     ) -> None:
-        softmaxes = MixtureOfSoftmaxes(
-            hidden_size,
-            vocab_size,
-            num_components,
-            embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            start_noise=start_noise,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
         if num_topics < 0:
             raise ValueError(f"num_topics must be at least 0, got {num_topics}")
+        softmaxes = MixtureOfSoftmaxes(
+            hidden_size, vocab_size, num_components, embedding_size, **options
+        )
         super().__init__(softmaxes, num_extra=1 + num_topics, extra_weight=constant_weight)
         counts = torch.zeros(vocab_size) if token_counts is None else torch.tensor(token_counts)
         if counts.shape != (vocab_size,):
@@ -112,7 +95,7 @@ class ConstantComponents(ExtendedMixture):
     def log_constants(self) -> Tensor:
         """log β, (J, V)."""
         logits = torch.cat((self.log_count[None], self.topic))
-        return logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        return log_weights(logits)
 
     def extra_log_prob(self, extra: tuple[()], log_gate: Tensor) -> Tensor:
         return (log_gate[..., None] + self.log_constants()).logsumexp(-2)

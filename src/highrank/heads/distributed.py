@@ -14,10 +14,10 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
-from highrank.heads.base import Head
-from highrank.heads.mixture import MixtureHead
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.mixture import MixtureHead
 
-# What is called on a head besides `forward`.
+# Methods of a head besides `forward`.
 METHODS = ("log_prob", "predict", "sample", "features", "log_prob_from", "mixture", "softmaxes")
 
 
@@ -97,7 +97,7 @@ def _register(owner: Any, head: Head) -> None:
                 return gathering(*arguments, **options)
             finally:
                 leave()
-                # What stays gathered would not see the optimiser's next step.
+                # Parameters that stay gathered would not see the optimiser's next step.
                 owner.reshard()
 
         return method

@@ -8,16 +8,15 @@ coefficient of variation of the components' total weights, which keeps them in u
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.embedding import ACTIVATIONS
+from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
-from highrank.ops.numerics import at_least_float32
 
 
 class DirectOutputConnection(MixtureHead):
@@ -31,15 +30,15 @@ class DirectOutputConnection(MixtureHead):
         layers: that components read, 0 being the embeddings; the last one must be -1.
         lower_components: how many read each layer but the last, which has the others; None is a
             quarter of K for each.
-        balance: λ of the term that balances the components' weights, 0 leaves it out.
-        layer_sizes: of each layer's hidden states; None with one layer.
-        activation: "tanh" or "identity".
-        dropout: on the contexts, one mask per sequence for all components.
-        bias: whether each token has a bias.
+        balance: λ, the weight of the term that balances the components' weights, 0 leaves it out.
+        layer_sizes: the size of each layer's hidden states; None with one layer.
         start_noise: start with nearly equal contexts of each layer, as in `MixtureOfSoftmaxes`.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        dropout: on the contexts, one mask per sequence for all components.
+        options: activation, bias, batch_first, device and dtype, as of `MixtureHead`.
     """
 
+    title = "DOC"
+    default_components = 5
     layers: tuple[int, ...] = (-2, -1)
 
     def __init__(
@@ -53,64 +52,44 @@ class DirectOutputConnection(MixtureHead):
         lower_components: tuple[int, ...] | None = None,
         balance: float = 1e-3,
         layer_sizes: Sequence[int] | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
         start_noise: float | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[MixtureOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            num_components=1,
-            embedding_size=embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
-        check_sizes(num_components=num_components)
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         check_start_noise(start_noise)
         if not layers or layers[-1] != -1:
             raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if not 0 <= balance < float("inf"):
             raise ValueError(f"balance must be at least 0 and finite, got {balance}")
-        self.layers, self.balance, self.num_components = tuple(layers), balance, num_components
+        self.layers, self.balance, self.start_noise = tuple(layers), balance, start_noise
         self.layer_sizes = _layer_sizes(layer_sizes, hidden_size, len(layers))
         lower = _lower_components(lower_components, num_components, len(layers) - 1)
-        self.counts = counts = (*lower, num_components - sum(lower))
-        self.start_noise = start_noise
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        *below, latent = (
-            nn.Linear(size, count * embedding_size, **options)
-            for size, count in zip(self.layer_sizes, counts, strict=True)
+        self.counts = (*lower, num_components - sum(lower))
+        self._skip_draws()
+        *below, self.latent = (
+            self._linear(size, count * embedding_size)
+            for size, count in zip(self.layer_sizes, self.counts, strict=True)
         )
-        self.lower, self.latent = nn.ModuleList(below), latent
-        self.prior = nn.Linear(self.layer_sizes[-1], num_components, bias=False, **options)
+        self.lower = nn.ModuleList(below)
+        self.prior = self._linear(self.layer_sizes[-1], num_components, bias=False)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """As the other mixtures, with latent biases of 0."""
-        super().reset_parameters()
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                layer.reset_parameters()
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
-        # The base's constructor comes here before there is a prior.
-        if hasattr(self, "prior") and self.start_noise is not None:
-            layers = [layer for layer in (*self.lower, self.latent) if isinstance(layer, nn.Linear)]
-            latents = zip(layers, self.counts, strict=True)
-            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
+    def _skip_draws(self) -> None:
+        """Leave out random numbers that are not used, so that a seed has the weights it had."""
+        D, E, V = self.hidden_size, self.embedding_size, self.vocab_size
+        self.weight.new_empty(3 * (D + 1) * E + V * E).uniform_()
 
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None
+    def reset_parameters(self) -> None:
+        """The start of the other mixtures, with latent biases of 0."""
+        super().reset_parameters()
+        layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
+        for layer in layers:
+            layer.reset_parameters()
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        if self.start_noise is not None:
+            latents = zip((*self.lower, self.latent), self.counts, strict=True)
+            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None
@@ -135,8 +114,7 @@ class DirectOutputConnection(MixtureHead):
         return self.balance * (self.num_components - 1) * total.var() / total.mean().square()
 
     def _log_weight(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.prior(hidden[..., -self.layer_sizes[-1] :])  # (..., K)
-        return logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        return log_weights(self.prior(hidden[..., -self.layer_sizes[-1] :]))  # (..., K)
 
     def _dropped(self, context: Tensor) -> Tensor:
         if not self.training:

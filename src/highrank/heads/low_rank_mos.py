@@ -8,15 +8,15 @@ components are that softmax. The low rank adds to the state and must not replace
 rank alone lost more than a third of a bit per byte in public trials (docs/heads.md).
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
-from highrank.heads.start import PRIOR_SCALE, check_start_noise
-from highrank.ops.numerics import at_least_float32
+from highrank.heads.bases.embedding import ACTIVATIONS
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
+from highrank.heads.bases.start import PRIOR_SCALE, check_start_noise
 
 # Standard deviation of A at the start. Not 0: then B would have no gradient.
 START = 0.02
@@ -26,19 +26,18 @@ class LowRankMixture(MixtureHead):
     """K softmaxes that share one output embedding and most of their context.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K.
         embedding_size: E, for h = activation(Linear(hidden)); None takes the hidden state as h.
         rank: r, of each component's residual.
-        activation: "tanh" or "identity".
-        dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each token has a bias.
+        prior_bias: whether each component has a bias in P.
         start_noise: start with one B for all components, and with A of this standard deviation that
             sums to zero over them. None draws all of them independently, A of 0.02.
-        prior_bias: whether each component has a bias in P.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
     """
+
+    title = "Low-rank MoS"
+    default_components = 5
 
     def __init__(
         self,
@@ -48,57 +47,31 @@ class LowRankMixture(MixtureHead):
         embedding_size: int | None,
         *,
         rank: int = 32,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        start_noise: float | None = None,
         prior_bias: bool = False,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        start_noise: float | None = None,
+        **options: Unpack[MixtureOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            num_components=1,
-            embedding_size=embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
-        check_sizes(num_components=num_components, rank=rank)
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
+        check_sizes(rank=rank)
         check_start_noise(start_noise)
         self.rank, self.start_noise, self.prior_bias = rank, start_noise, prior_bias
-        D, K, r = hidden_size, num_components, rank
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.num_components = K
-        self.prior = nn.Linear(D, K, bias=prior_bias, **options)
-        self.down = nn.Linear(D, K * r, bias=False, **options)
-        self.up = nn.Parameter(torch.empty(K, r, self.embedding_size, **options))
-        self._start()
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        # The base's constructor comes here before there are residuals.
-        if hasattr(self, "up"):
-            self._start()
+        D, K, E = hidden_size, num_components, self.embedding_size
+        if embedding_size is not None:
+            self.latent = self._linear(D, E)
+        self.prior = self._empty_linear(D, K, bias=prior_bias)
+        self.down = self._empty_linear(D, K * rank, bias=False)
+        self.up = nn.Parameter(self.weight.new_empty(K, rank, E))
+        self.reset_parameters()
 
     @torch.no_grad()
-    def _start(self) -> None:
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
         nn.init.normal_(self.up, std=START)
         if self.start_noise is not None:
             self.up.mul_(self.start_noise / START).sub_(self.up.mean(0))
             down = self.down.weight[: self.rank].repeat(self.num_components, 1)
             self.down.weight.copy_(down)
             self.prior.weight.mul_(PRIOR_SCALE)
-
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
         self._check_hidden(hidden)
@@ -107,6 +80,5 @@ class LowRankMixture(MixtureHead):
             common = ACTIVATIONS[self.activation](self.latent(hidden))  # (..., E)
         low = torch.tanh(self.down(hidden)).unflatten(-1, (self.num_components, self.rank))
         residual = torch.einsum("...kr,kre->...ke", low, self.up)  # (..., K, E)
-        logits = self.prior(hidden)  # (..., K)
-        log_weight = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        log_weight = log_weights(self.prior(hidden))  # (..., K)
         return Mixture(log_weight, self._dropped(common[..., None, :] + residual))

@@ -10,17 +10,18 @@ earlier positions; their loss adds 1e-8 to p, this one is exact.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead
+from highrank.heads.bases.embedding import EmbeddingOptions
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import LogitHead
+from highrank.heads.bases.mixture import log_weights
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.heads.partition import block_places, partitions
-from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Columns, Logits
 
 # Noise around the identity that facets start from.
@@ -38,11 +39,13 @@ class MultiFacetSoftmax(LogitHead):
         num_partitions: P, blocks of the vocabulary in the first softmax.
         layers: whose hidden states are in the block; the last one must be -1.
         num_previous: earlier positions in the block; from 1 on the head is stateful.
-        layer_sizes: of each layer's hidden states; None with one layer.
-        dropout: on the facets, one mask per sequence, independent per facet.
-        bias: whether each token has a bias.
+        layer_sizes: the size of each layer's hidden states; None with one layer.
         start_noise: start with nearly equal facets, as `MixtureOfSoftmaxes` with its contexts.
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
+
+    title = "MFS"
+    default_components = 3
 
     def __init__(
         self,
@@ -55,22 +58,10 @@ class MultiFacetSoftmax(LogitHead):
         layers: tuple[int, ...] = (-1,),
         num_previous: int = 0,
         layer_sizes: Sequence[int] | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         start_noise: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            embedding_size=embedding_size,
-            dropout=dropout,
-            bias=bias,
-            batch_first=False,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_components=num_components, num_partitions=num_partitions)
         check_start_noise(start_noise)
         if not layers or layers[-1] != -1:
@@ -82,15 +73,16 @@ class MultiFacetSoftmax(LogitHead):
         self.num_components, self.num_partitions = num_components, num_partitions
         self.layers, self.num_previous = tuple(layers), num_previous
         self.start_noise = start_noise
-        self.is_stateful = num_previous > 0
         self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        num_facets = num_partitions + num_components - 1
-        size = 2 * self.last_size
-        self.block = nn.Linear((1 + num_previous) * hidden_size, self.last_size, **options)
-        self.latent = nn.Linear(size, num_facets * embedding_size, **options)
-        self.prior = nn.Linear(size, num_components, **options)
+        num_facets, size = num_partitions + num_components - 1, 2 * self.last_size
+        self.block = self._linear((1 + num_previous) * hidden_size, self.last_size)
+        self.latent = self._linear(size, num_facets * embedding_size)
+        self.prior = self._linear(size, num_components)
         self.reset_parameters()
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.num_previous > 0
 
     def reset_parameters(self) -> None:
         """Facets start as the last hidden state, where sizes allow it, so p as one softmax."""
@@ -112,7 +104,7 @@ class MultiFacetSoftmax(LogitHead):
 
     @property
     def rank_bound(self) -> int | None:
-        """None with several softmaxes; of one, as a partitioned softmax with linear contexts."""
+        """None with several softmaxes; one is a partitioned softmax with linear contexts."""
         if self.num_components > 1:
             return None
         size = self.num_partitions * self.embedding_size + (0 if self.bias is None else 1)
@@ -123,10 +115,9 @@ class MultiFacetSoftmax(LogitHead):
 
     def advance(self, hidden: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
         """The last hidden states (num_previous, B, D)."""
+        if self.batch_first:
+            hidden = hidden.transpose(0, 1)
         return torch.cat((state.to(hidden.dtype), hidden))[-self.num_previous :]
-
-    def resize(self, vocab_size: int) -> None:
-        self._resize_embedding(vocab_size)
 
     def places(self) -> Tensor:
         return block_places(self.vocab_size, self.num_partitions, self.weight.device)
@@ -138,9 +129,7 @@ class MultiFacetSoftmax(LogitHead):
         summary = F.gelu(self.block(block))
         q = torch.cat((hidden[..., -self.last_size :], summary), -1)
         facet = self.latent(q).unflatten(-1, (-1, self.embedding_size))
-        logits = self.prior(q)
-        log_weight = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
-        return log_weight, self._dropped(facet)
+        return log_weights(self.prior(q)), self._dropped(facet)
 
     def logits(self) -> Logits:
         """All softmaxes have the partition's order of columns, the others with one facet each."""
@@ -159,10 +148,14 @@ class MultiFacetSoftmax(LogitHead):
         return Columns([*each[:P], *(context for context in each[P:] for _ in range(P))])
 
     def _block(self, hidden: Tensor, state: Tensor | None) -> Tensor:
-        """Hidden states (T, B, …) of this position and of those before it; zeros at first."""
+        """Hidden states of each position and of those before it, side by side; zeros at first."""
         if hidden.dim() != 3:
-            raise ValueError(f"hidden must be (T, B, D) for a block, got {tuple(hidden.shape)}")
+            want = "(B, T, D)" if self.batch_first else "(T, B, D)"
+            raise ValueError(f"hidden must be {want} for a block, got {tuple(hidden.shape)}")
+        if self.batch_first:
+            hidden = hidden.transpose(0, 1)
         before = self.initial_state(hidden.shape[1]) if state is None else state
         known, T = torch.cat((before.to(hidden.dtype), hidden)), len(hidden)
         starts = range(self.num_previous, -1, -1)
-        return torch.cat([known[start : start + T] for start in starts], -1)
+        block = torch.cat([known[start : start + T] for start in starts], -1)  # (T, B, …)
+        return block.transpose(0, 1) if self.batch_first else block

@@ -14,14 +14,16 @@ mesh-TensorFlow, whose numbers the tests reproduce.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead
-from highrank.heads.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.embedding import EmbeddingOptions
+from highrank.heads.bases.frequency import frequency_order
+from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.logits import LogitHead
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.gated_tree import mixed, mixed_products
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.row_blocks import inverse, row_blocks
@@ -32,20 +34,23 @@ class Mixtape(LogitHead):
     """One softmax over logits that each token mixes from K contexts.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K, a power of two from 2 on. The paper has 4.
         embedding_size: E, the size of each context and of the output embedding.
-        frequent_fraction: of the vocabulary, the most frequent tokens, with gates of their own.
+        frequent_fraction: the fraction of the vocabulary, the most frequent tokens, that has gates
+            of its own.
         gate_size: numbers of a token that its gates depend on.
         token_counts: how often the training split has each token; None if ids are in order of
             frequency.
-        dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each token has a bias.
         start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`, and gates half
             open.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
+
+    title = "Mixtape"
+    default_components = 4
+    # The order of tokens by frequency would have to change, too.
+    resize = Head.resize
 
     def __init__(
         self,
@@ -57,23 +62,10 @@ class Mixtape(LogitHead):
         frequent_fraction: float = 0.1,
         gate_size: int = 32,
         token_counts: Sequence[int] | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         start_noise: float | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            embedding_size=embedding_size,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(gate_size=gate_size)
         check_start_noise(start_noise)
         if num_components < 2 or num_components & (num_components - 1):
@@ -86,14 +78,13 @@ class Mixtape(LogitHead):
         self.start_noise = start_noise
         self.num_frequent = round(frequent_fraction * vocab_size)
         num_nodes = num_components - 1
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.latent = nn.Linear(hidden_size, num_components * embedding_size, **options)
-        self.gate = nn.Linear(hidden_size, num_nodes * gate_size, **options)
-        self.shared_gate = nn.Linear(hidden_size, num_nodes, bias=False, **options)
-        self.gate_embedding = nn.Parameter(torch.empty(self.num_frequent, gate_size, **options))
-        self.gate_bias = nn.Parameter(torch.empty(self.num_frequent, num_nodes, **options))
-        order = _by_frequency(token_counts, vocab_size)
-        self.register_buffer("order", order if device is None else order.to(device))
+        self.latent = self._linear(hidden_size, num_components * embedding_size)
+        self.gate = self._linear(hidden_size, num_nodes * gate_size)
+        self.shared_gate = self._linear(hidden_size, num_nodes, bias=False)
+        self.gate_embedding = nn.Parameter(self.weight.new_empty(self.num_frequent, gate_size))
+        self.gate_bias = nn.Parameter(self.weight.new_empty(self.num_frequent, num_nodes))
+        order = torch.tensor(frequency_order(token_counts, vocab_size))
+        self.register_buffer("order", order.to(self.weight.device))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -138,7 +129,7 @@ class Mixtape(LogitHead):
             bias,
             shared=(torch.cat(gate, -1),),
             num_own=R,
-            # Of each frequent token there are about 3 K numbers while gradients are made.
+            # A frequent token has about 3 K numbers while gradients are made.
             num_tables=1 + 3 * self.num_components * R / V,
         )
 
@@ -152,12 +143,3 @@ def _columns(features: Sequence[Tensor], frequent: Tensor, shared: Sequence[Tens
     own = mixed_products(context, frequent, gate, gate_weight)  # (n, R)
     common = mixed(context, share.sigmoid()[..., None])  # (n, E)
     return Columns([common], own)
-
-
-def _by_frequency(token_counts: Sequence[int] | None, vocab_size: int) -> Tensor:
-    """The tokens (V,), frequent ones first."""
-    if token_counts is None:
-        return torch.arange(vocab_size)
-    if len(token_counts) != vocab_size:
-        raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(token_counts)}")
-    return torch.tensor(token_counts).argsort(descending=True, stable=True)

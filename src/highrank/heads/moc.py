@@ -6,26 +6,42 @@ The same parameters as a mixture of softmaxes, mixed before the softmax: one con
 remains, so the rank of log p is bounded as for one softmax.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from highrank.heads.mixture import Mixture, PriorMixture
+from highrank.heads.bases.mixture import Mixture, PriorMixture, PriorOptions
 
 
 class MixtureOfContexts(PriorMixture):
     """One softmax over a weighted sum of K contexts.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K.
         embedding_size: E, the size of each context and of the output embedding.
-        activation: "tanh" (the paper) or "identity".
-        dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
+            `PriorMixture`.
     """
+
+    title = "MoC"
+    default_components = 5
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        **options: Unpack[PriorOptions],
+    ) -> None:
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
+        self.reset_parameters()
+
+    @property
+    def rank_bound(self) -> int | None:
+        return self.softmax_rank_bound
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         # A mean of contexts has their bound.

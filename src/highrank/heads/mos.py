@@ -6,26 +6,31 @@ The sum stands inside the logarithm, so log p is no longer linear in anything of
 bound on its rank follows from E. P has no bias and L has one, as in the paper's code.
 """
 
-from highrank.heads.mixture import PriorMixture
+from typing import Unpack
+
+from highrank.heads.bases.mixture import PriorMixture, PriorOptions
 
 
 class MixtureOfSoftmaxes(PriorMixture):
     """K softmaxes that share one output embedding, weighted by the hidden state.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K. One component is a `Softmax` over its context.
         embedding_size: E, the size of each context and of the output embedding.
-        activation: "tanh" (the paper) or "identity".
-        dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts: all the same, plus noise that sums to zero,
-            of this fraction of their standard deviation. None (the paper) draws them independently.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
+            `PriorMixture`.
     """
 
-    @property
-    def rank_bound(self) -> int | None:
-        """That of one softmax if K = 1; no bound is known otherwise."""
-        return super().rank_bound if self.num_components == 1 else None
+    title = "MoS"
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        num_components: int,
+        embedding_size: int,
+        **options: Unpack[PriorOptions],
+    ) -> None:
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
+        self.reset_parameters()

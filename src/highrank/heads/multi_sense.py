@@ -14,14 +14,16 @@ E embedding size, R tokens with S senses each, V vocabulary.
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import StreamedHead
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.embedding import Activation, ContextOptions
+from highrank.heads.bases.frequency import frequency_order
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import StreamedHead
 from highrank.heads.softmax import Softmax
 from highrank.ops.mixture_cross_entropy.reference import log_sum
 from highrank.ops.row_blocks import inverse, row_blocks
@@ -33,8 +35,7 @@ class MultiSenseSoftmax(StreamedHead):
     """One softmax over the senses of all tokens.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         embedding_size: E, the size of the context and of the output vectors.
         num_senses: S, the senses of a frequent token; all others have one.
         num_frequent: R, how many of the most frequent tokens have several; all if V is less.
@@ -42,10 +43,11 @@ class MultiSenseSoftmax(StreamedHead):
             at the start.
         token_counts: how often the training split has each token; the first R if None.
         activation: "tanh" or "identity".
-        dropout: on the context, one mask per sequence.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: dropout, batch_first, device and dtype, as of `Softmax`.
     """
 
+    title = "Multi-sense"
+    options_of = Softmax
     frequent: Tensor
 
     def __init__(
@@ -59,29 +61,18 @@ class MultiSenseSoftmax(StreamedHead):
         sense_noise: float = 0.1,
         token_counts: Sequence[int] | None = None,
         activation: Activation = "tanh",
-        dropout: float = 0.0,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size)
         check_sizes(num_senses=num_senses, num_frequent=num_frequent)
         self.softmax = Softmax(
-            hidden_size,
-            vocab_size,
-            embedding_size,
-            activation=activation,
-            dropout=dropout,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
+            hidden_size, vocab_size, embedding_size, activation=activation, bias=True, **options
         )
         self.embedding_size, self.num_senses = embedding_size, num_senses
         self.sense_noise = sense_noise
-        counts = torch.zeros(vocab_size) if token_counts is None else torch.tensor(token_counts)
-        order = counts.argsort(descending=True, stable=True)[:num_frequent].sort().values
+        order = torch.tensor(frequency_order(token_counts, vocab_size)[:num_frequent])
         weight = self.softmax.weight
-        self.register_buffer("frequent", order.to(weight.device))  # (R,)
+        self.register_buffer("frequent", order.sort().values.to(weight.device))  # (R,)
         shape = (num_senses - 1, len(order), embedding_size)
         self.offset = nn.Parameter(weight.new_empty(shape))
         self.sense_bias = nn.Parameter(weight.new_empty(shape[:2]))
@@ -104,7 +95,7 @@ class MultiSenseSoftmax(StreamedHead):
 
     @property
     def bias(self) -> nn.Parameter | None:
-        """Of the first senses."""
+        """The bias of the first senses."""
         return self.softmax.bias
 
     def tie(self, weight: Tensor) -> None:
@@ -116,15 +107,16 @@ class MultiSenseSoftmax(StreamedHead):
         log_weight, context = self.softmax.mixture(hidden)
         return log_weight, context.squeeze(-2)
 
+    def _order(self) -> Tensor:
+        """The tokens (V,), those with several senses first."""
+        is_rare = torch.ones(self.vocab_size, dtype=torch.long, device=self.frequent.device)
+        return is_rare.scatter(0, self.frequent, 0).argsort(stable=True)
+
     def places(self) -> Tensor:
-        """Tokens with several senses come first."""
-        R, frequent = len(self.frequent), self.frequent
-        is_rare = torch.ones(self.vocab_size, dtype=torch.long, device=frequent.device)
-        found = R - 1 + is_rare.scatter(0, frequent, 0).cumsum(0)  # (V,)
-        return found.scatter(0, frequent, torch.arange(R, device=frequent.device))
+        return inverse(self._order())
 
     def logits(self) -> Logits:
-        R, V, order = len(self.frequent), self.vocab_size, inverse(self.places())
+        R, V, order = len(self.frequent), self.vocab_size, self._order()
         (weight,) = row_blocks(self.softmax.weight, order, (V,))
         assert self.softmax.bias is not None
         first, others = row_blocks(self.softmax.bias, order, (R, V - R))

@@ -7,14 +7,19 @@ normaliser. That is the price of one softmax, and the rank of log p may be P tim
 authors' facets are linear (activation="identity"), which bounds the rank by D as well.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from highrank.heads.base import check_sizes
-from highrank.heads.logits import LogitHead, one_each
-from highrank.heads.mixture import ACTIVATIONS, Activation
+from highrank.heads.bases.embedding import (
+    ACTIVATIONS,
+    Activation,
+    EmbeddingOptions,
+    check_activation,
+)
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.logits import LogitHead, one_each
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
@@ -23,15 +28,14 @@ class PartitionedSoftmax(LogitHead):
     """One softmax over blocks of the vocabulary that have a context each.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         embedding_size: E, the size of each context and of the output embedding.
         num_partitions: P, blocks of the vocabulary. Token v is in block v mod P.
         activation: "tanh", or "identity" as in the paper.
-        dropout: on the contexts, one mask per sequence, independent per block.
-        bias: whether each token has a bias.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
+
+    title = "Partition"
 
     def __init__(
         self,
@@ -41,29 +45,14 @@ class PartitionedSoftmax(LogitHead):
         *,
         num_partitions: int = 4,
         activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            embedding_size=embedding_size,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_partitions=num_partitions)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+        check_activation(activation)
         self.num_partitions = num_partitions
         self.activation: Activation = activation
-        size = num_partitions * embedding_size
-        self.latent = nn.Linear(hidden_size, size, device=device, dtype=dtype)
+        self.latent = self._linear(hidden_size, num_partitions * embedding_size)
         self.reset_parameters()
 
     @property
@@ -74,9 +63,6 @@ class PartitionedSoftmax(LogitHead):
         """
         size = self.num_partitions * self.embedding_size + (0 if self.bias is None else 1)
         return 1 + (min(size, self.hidden_size + 1) if self.activation == "identity" else size)
-
-    def resize(self, vocab_size: int) -> None:
-        self._resize_embedding(vocab_size)
 
     def places(self) -> Tensor:
         return block_places(self.vocab_size, self.num_partitions, self.weight.device)

@@ -12,14 +12,14 @@ With K = 1 the rank of log p is at most E + 2 plus the number of different token
 T time, B streams, D hidden size, K softmaxes, L pairs that are remembered, S size of a key.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, check_sizes
-from highrank.heads.extra import Extended, ExtendedMixture
-from highrank.heads.mixture import Activation
+from highrank.heads.bases.extra import Extended, ExtendedMixture
+from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.mixture import PriorOptions
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.numerics import at_least_float32
 
@@ -41,26 +41,23 @@ class Pointed(NamedTuple):
 
 
 class Pointing(Head):
-    """What heads with a pointer share: queries and keys, the memory, attention and the gate.
+    """Base of heads with a pointer: queries and keys, the memory, attention and the gate.
 
     A subclass has the linear layer `gate` from the hidden state to the logit of g.
     """
 
-    is_stateful = True
     gate: nn.Linear
+    batch_first: bool
 
-    def _make_pointer(
-        self,
-        num_states: int,
-        key_size: int,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
+    @property
+    def is_stateful(self) -> bool:
+        return True
+
+    def _make_pointer(self, num_states: int, key_size: int) -> None:
         check_sizes(num_states=num_states, key_size=key_size)
         self.num_states, self.key_size = num_states, key_size
-        size = self.hidden_size
-        self.query = nn.Linear(size, key_size, bias=False, device=device, dtype=dtype)
-        self.key = nn.Linear(size, key_size, bias=False, device=device, dtype=dtype)
+        self.query = self._linear(self.hidden_size, key_size, bias=False)
+        self.key = self._linear(self.hidden_size, key_size, bias=False)
 
     def _start_pointer(self) -> None:
         """Queries and keys start equal: attention is on what followed similar states, as a cache.
@@ -79,6 +76,8 @@ class Pointing(Head):
 
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
+        if self.batch_first:
+            hidden, tokens = hidden.transpose(0, 1), tokens.transpose(0, 1)
         key, token = self._joined(self.key(hidden), tokens, state)
         return Memory(key[-self.num_states :], token[-self.num_states :])
 
@@ -89,11 +88,21 @@ class Pointing(Head):
         state: Memory | None = None,
         **past: Any,
     ) -> Pointed:
+        self._check_hidden(hidden)
         if hidden.dim() != 3 or tokens is None or tokens.shape != hidden.shape[:-1]:
+            want = ("(B, T, D)", "(B, T)") if self.batch_first else ("(T, B, D)", "(T, B)")
             found = None if tokens is None else tuple(tokens.shape)
             raise ValueError(
-                f"hidden must be (T, B, D) and tokens (T, B), got {tuple(hidden.shape)} and {found}"
+                f"hidden must be {want[0]} and tokens {want[1]}, got {tuple(hidden.shape)} and "
+                f"{found}"
             )
+        if not self.batch_first:
+            return self._pointed(hidden, tokens, state)
+        pointed = self._pointed(hidden.transpose(0, 1), tokens.transpose(0, 1), state)
+        return Pointed(*(part.transpose(0, 1) for part in pointed))
+
+    def _pointed(self, hidden: Tensor, tokens: Tensor, state: Memory | None) -> Pointed:
+        """Attention (T, B, L) for hidden states (T, B, D) after tokens (T, B)."""
         if not len(hidden):
             shape = (*hidden.shape[:-1], self.num_states)
             return Pointed(hidden.new_empty(shape), tokens.new_empty(shape))
@@ -153,18 +162,19 @@ class Pointer(Pointing, ExtendedMixture):
     """K softmaxes and a pointer to the tokens that followed the last L states.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K, the softmaxes; one is a softmax over tanh(Linear(hidden)).
         embedding_size: E.
         num_states: L, how many states the pointer remembers.
         key_size: S, the size of its keys and queries.
         pointer_weight: g, the pointer's weight at the start.
-        activation: "tanh" or "identity", of the softmaxes' contexts.
-        dropout: on the contexts.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
+        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
+            `MixtureOfSoftmaxes`.
     """
+
+    title = "Pointer"
+    default_components = 1
+    options_of = MixtureOfSoftmaxes
 
     def __init__(
         self,
@@ -176,27 +186,14 @@ class Pointer(Pointing, ExtendedMixture):
         num_states: int = 400,
         key_size: int = 64,
         pointer_weight: float = 0.1,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        start_noise: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[PriorOptions],
     ) -> None:
         softmaxes = MixtureOfSoftmaxes(
-            hidden_size,
-            vocab_size,
-            num_components,
-            embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            start_noise=start_noise,
-            device=device,
-            dtype=dtype,
+            hidden_size, vocab_size, num_components, embedding_size, **options
         )
         super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
-        self._make_pointer(num_states, key_size, device, dtype)
+        self.batch_first = softmaxes.batch_first
+        self._make_pointer(num_states, key_size)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,86 +1,62 @@
 """One softmax: p = softmax(W context + b), the usual output layer."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads.base import MeasuredOutput
-from highrank.heads.mixture import Activation, Mixture, MixtureHead
+from highrank.heads.bases.head import LossSettings, MeasuredOutput
+from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, single
 from highrank.ops.linear_cross_entropy import is_small
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Reduction, Target
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Target
 
 
 class Softmax(MixtureHead):
     """The head that the mixtures are compared with.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         embedding_size: E, for context = activation(Linear(hidden)); None takes the hidden state
             itself as the context.
-        activation: "tanh" or "identity".
-        dropout: on the contexts, one mask per sequence.
-        bias: whether each token has a bias.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
     """
+
+    title = "Softmax"
+    default_components = 1
 
     def __init__(
         self,
         hidden_size: int,
         vocab_size: int,
         embedding_size: int | None = None,
-        *,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[MixtureOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            num_components=1,
-            embedding_size=embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, 1, embedding_size, **options)
+        if embedding_size is not None:
+            self.latent = self._linear(hidden_size, embedding_size)
+        self.reset_parameters()
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         if self.latent is None:
             return hidden_bound
         return 1.0 if self.activation == "tanh" else None
 
-    def _loss(
-        self,
-        features: Mixture,
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
-        if isinstance(target, Tensor) and not (also or options or self.logit_map):
-            found = self._small_loss(features.context.squeeze(-2), target, reduction, ignore_index)
+    def _loss(self, features: Mixture, target: Target, settings: LossSettings) -> MeasuredOutput:
+        is_plain = not (settings.also or settings.options or self.logit_map)
+        if isinstance(target, Tensor) and is_plain:
+            found = self._small_loss(features.context.squeeze(-2), target, settings)
             if found is not None:
                 return found
-        return super()._loss(features, target, reduction, ignore_index, also, options)
+        return super()._loss(features, target, settings)
 
     def _small_loss(
-        self, context: Tensor, target: Tensor, reduction: Reduction, ignore_index: int
+        self, context: Tensor, target: Tensor, settings: LossSettings
     ) -> MeasuredOutput | None:
-        """By torch's own functions, where these are faster than chunks; otherwise None.
+        """The loss by torch's own functions, where these are faster than chunks; otherwise None.
 
         They have gradients for impossible targets, and other words for wrong arguments.
         """
+        reduction, ignore_index, *_ = settings
         is_known = reduction in REDUCTIONS and target.shape == context.shape[:-1]
         if not is_known or not is_small(context, self.weight):
             return None
@@ -103,6 +79,4 @@ class Softmax(MixtureHead):
         return MeasuredOutput(0.0 - output.view(target.shape), loss, {})
 
     def mixture(self, hidden: Tensor) -> Mixture:
-        context = self._contexts(hidden)  # (..., 1, E)
-        dtype = at_least_float32(context.dtype)
-        return Mixture(context.new_zeros(context.shape[:-1], dtype=dtype), context)
+        return single(self._contexts(hidden))

@@ -11,30 +11,29 @@ mean weights that all K would have, per (micro-)batch. D hidden size, K componen
 size.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from highrank.heads.mixture import Activation, Mixture, PriorMixture
+from highrank.heads.bases.mixture import Mixture, PriorMixture, PriorOptions
 
 
 class SparseMixtureOfSoftmaxes(PriorMixture):
     """K softmaxes, of which each token takes the m that fit its hidden state best.
 
     Args:
-        hidden_size: D.
-        vocab_size: V.
+        hidden_size, vocab_size: D and V.
         num_components: K.
         embedding_size: E, the size of each context and of the output embedding.
         num_active: m, how many softmaxes are computed for a token; all if K is less.
-        balance: λ, of the term that keeps all components in use; 0 leaves it out.
-        activation: "tanh" (the paper) or "identity".
-        dropout: on the contexts, one mask per sequence, independent per component.
-        bias: whether each token has a bias.
-        start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
-        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        balance: λ, the weight of the term that keeps all components in use; 0 leaves it out.
+        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
+            `PriorMixture`.
     """
+
+    title = "Sparse MoS"
+    default_components = 5
 
     def __init__(
         self,
@@ -45,47 +44,30 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
         *,
         num_active: int = 2,
         balance: float = 0.01,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
-        start_noise: float | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[PriorOptions],
     ) -> None:
         if num_active < 1:
             raise ValueError(f"num_active must be at least 1, got {num_active}")
         if not 0 <= balance < float("inf"):
             raise ValueError(f"balance must be at least 0 and finite, got {balance}")
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            num_components,
-            embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            start_noise=start_noise,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         self.num_active, self.balance = min(num_active, num_components), balance
+        self.reset_parameters()
 
     @property
     def rank_bound(self) -> int | None:
         """That of one softmax if m = 1, whichever component it is; else no bound is known."""
-        return super().rank_bound if self.num_active == 1 else None
+        return self.softmax_rank_bound if self.num_active == 1 else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
         """All K contexts; components that are not chosen have log-weight -inf."""
-        dense = super().mixture(hidden)
-        kept, chosen = dense.log_weight.topk(self.num_active, -1)  # (..., m)
-        empty = torch.full_like(dense.log_weight, -torch.inf)
-        return Mixture(empty.scatter(-1, chosen, kept.log_softmax(-1)), dense.context)
+        log_weight, context = super().mixture(hidden)
+        kept, chosen = log_weight.topk(self.num_active, -1)  # (..., m)
+        empty = torch.full_like(log_weight, -torch.inf)
+        return Mixture(empty.scatter(-1, chosen, kept.log_softmax(-1)), context)
 
     def features(self, hidden: Tensor, **past: Any) -> Mixture:
-        """The chosen components alone: what is computed."""
+        """The chosen components alone: those that are computed."""
         log_weight, context = self.mixture(hidden)
         kept, chosen = log_weight.topk(self.num_active, -1)  # (..., m)
         index = chosen[..., None].expand(*chosen.shape, self.embedding_size)
@@ -96,6 +78,6 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
 
     def imbalance(self, hidden: Tensor) -> Tensor:
         """Variance of the components' mean weights over their squared mean: 0 if all are equal."""
-        weight = super().mixture(hidden).log_weight.exp()  # (..., K)
+        weight = self.log_weight(hidden).exp()  # (..., K)
         mean = weight.flatten(0, -2).mean(0)  # (K,)
         return mean.var(correction=0) / mean.mean() ** 2

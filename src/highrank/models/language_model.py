@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.adaptive.head import AdaptiveHead
-from highrank.heads.base import Head
+from highrank.heads.bases.adaptive import AdaptiveHead
+from highrank.heads.bases.head import Head
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup, State, map_state
 from highrank.ops.mixture_cross_entropy.targets import Reduction

@@ -5,15 +5,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from highrank.config import RunConfig
+from highrank.heads import HEADS
 from highrank.presets import papers, small
 
+# Heads whose small run on Penn Treebank has a network or options of its own.
+TUNED = ("softmax", "mos")
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
     "small-mos": small.small_mos,
     "small-softmax": small.small_softmax,
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
-    **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in small.NUM_COMPONENTS},
+    **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in HEADS if kind not in TUNED},
     "ptb-softmax": papers.ptb_softmax,
     "ptb-moc": papers.ptb_moc,
     "ptb-mos": papers.ptb_mos,

@@ -4,11 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from highrank.heads import (
-    AdaptiveMixtureOfSoftmaxes,
-    AdaptiveSoftmax,
-    SharedTailMixtureOfSoftmaxes,
-)
+from highrank.heads import AdaptiveMixtureOfSoftmaxes, AdaptiveSoftmax
 
 V = 23
 COUNTS = [(7 * token) % V for token in range(V)]
@@ -33,9 +29,6 @@ HEADS = {
     "mos, three tails": lambda **options: mos(frequent=5, cutoffs=(9, 16), **options),
     "mos, mixed and narrow tail": lambda **options: mos(
         frequent=5, cutoffs=(14,), div_value=2, mix_first_tail=True, **options
-    ),
-    "shared tail": lambda **options: SharedTailMixtureOfSoftmaxes(
-        6, V, 3, 4, frequent=7, token_counts=COUNTS, **options
     ),
 }
 
@@ -75,10 +68,6 @@ def _log_prob(head, hidden):
     if hasattr(head, "prior"):
         log_weight = head.prior(hidden).log_softmax(-1)
     logits = [_logits(head, bands, band, hidden) for band in range(len(bands))]
-    if isinstance(head, SharedTailMixtureOfSoftmaxes):
-        rest = logits[1].expand(*logits[0].shape[:-1], -1)
-        log_p = _mixed(torch.cat((logits[0], rest), -1), log_weight)
-        return log_p[..., [order.index(token) for token in range(len(order))]]
     first = _mixed(logits[0], log_weight)  # (..., R + m)
     columns = {token: first[..., place] for place, token in enumerate(bands[0])}
     for band in range(1, len(bands)):

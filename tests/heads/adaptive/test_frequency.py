@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from highrank.heads.adaptive.frequency import affordable, cheapest, costs, frequency_order
+from highrank.heads.bases.frequency import best_frequent, costs, frequency_order
 
 
 def test_frequent_tokens_come_first_and_ties_by_id():
@@ -25,10 +25,15 @@ def test_the_cost_counts_columns(tail_cost):
     np.testing.assert_allclose(got, np.array(want) / 5, rtol=1e-12)
 
 
-def test_the_cheapest_and_the_largest_affordable():
-    cost = np.array([0.9, 0.5, 0.7, 1.0, 1.2])
-    assert (cheapest(cost), affordable(cost), affordable(cost, 0.8)) == (2, 4, 3)
-    assert affordable(cost, 0.4) == 2
+def test_one_softmax_takes_the_cheapest_and_several_the_most_that_cost_no_more_than_one():
+    counts = [2**rank for rank in reversed(range(12))]
+    cheapest = costs(counts, 12, 1).argmin() + 1
+    assert best_frequent(counts, 12, 1, 1.0) == cheapest < 12
+    cost = costs(counts, 12, 2, 0.5)
+    R = best_frequent(counts, 12, 2, 0.5)
+    assert cost[R - 1] <= 1 and (cost[R:] > 1).all()
+    # With nine softmaxes nothing is as cheap as one.
+    assert best_frequent(counts, 12, 9, 1.0) == costs(counts, 12, 9).argmin() + 1
 
 
 def test_without_counts_zipfs_law_is_assumed():
@@ -40,6 +45,6 @@ def test_without_counts_zipfs_law_is_assumed():
 def test_a_mixture_over_frequent_tokens_costs_less_than_one_softmax():
     """As on Penn Treebank, whose counts follow Zipf's law."""
     cost = costs(None, 10_000, 8)
-    R = affordable(cost)
+    R = best_frequent(None, 10_000, 8, 1.0)
     assert 500 < R < 2_000 and cost[R - 1] <= 1 < cost[R]
     assert cost.min() < costs(None, 10_000, 10).min() < 1

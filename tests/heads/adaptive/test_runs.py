@@ -19,10 +19,8 @@ from highrank.studies.audit.model import loaded_language_model
 from highrank.training.session import open_session
 
 HEADS = {
-    "adaptive-softmax": {},
     "adaptive-softmax, narrow": {"frequent": 6, "cutoffs": (12,), "div_value": 2.0},
     "adaptive-mos": {"frequent": 6, "start_noise": 0.2},
-    "shared-tail-mos": {"frequent": 6},
 }
 
 

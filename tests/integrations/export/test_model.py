@@ -21,7 +21,7 @@ OPTIONS = {
     "multi-sense": {"num_frequent": 5},
 }
 # Stateful, with tied bands, with counts of tokens, with lower layers; the rest in `-m slow`.
-FEW = ("mos", "pointer", "shared-tail-mos", "constant", "doc")
+FEW = ("mos", "pointer", "adaptive-mos", "constant", "doc")
 KINDS = [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in HEADS]
 
 

@@ -14,6 +14,8 @@ import highrank
 from highrank.integrations import library, output_layer
 from highrank.integrations.pretrained import classes
 
+MFS = {"head": "mfs", "start": "random"}
+
 
 @pytest.mark.parametrize(
     "options, message",
@@ -26,6 +28,8 @@ from highrank.integrations.pretrained import classes
             {"head": "doc", "start": "random"},
             "last hidden state only, got doc, with several layers",
         ),
+        ({**MFS, "num_previous": 2}, "last hidden state only, got mfs, with earlier tokens"),
+        ({**MFS, "layers": (-2, -1), "layer_sizes": (8, 8)}, "got mfs, with several layers"),
         ({"head": "multi-sense", "start": "random"}, r"one output embedding of \(60, 16\)"),
         ({"ranks": 3}, "an option of low-rank-mos must be one of num_components, .* got 'ranks'"),
         ({"num_components": 0}, "num_components must be at least 1, got 0"),

@@ -139,6 +139,10 @@ def test_any_head_of_the_last_state_can_be_trained_from_scratch(make, tokens, ki
     loss.backward()
     assert loss.isfinite() and head_of(model).weight.grad is not None
     model.eval().save_pretrained(tmp_path)
+    other = tokens.clone()
+    other[0] = tokens[0].flip(0)
+    # No sequence of a batch depends on another one.
+    assert torch.equal(log_probs(model, other)[1:], log_probs(model, tokens)[1:])
     loaded = highrank.load_huggingface(tmp_path)
     assert torch.equal(log_probs(loaded, tokens), log_probs(model, tokens))
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads import Head, MixtureHead, head_arguments, head_class
-from highrank.heads.extra import ExtendedMixture
+from highrank.heads.bases.extra import ExtendedMixture
 from highrank.ops.logit_map import Softcap
+
+LAST_ONLY = "head must need the last hidden state only"
 
 
 class HeadOutputLayer(nn.Module):
@@ -82,6 +84,8 @@ def head_from(spec: Mapping[str, Any], hidden_size: int, vocab_size: int) -> Hea
     kind, options = spec["kind"], dict(spec["options"])
     check_options(kind, options)
     head = head_class(kind)(hidden_size, vocab_size, **options)
+    if head.is_stateful:
+        raise ValueError(f"{LAST_ONLY}, got {kind}, with earlier tokens")
     set_softcap(head, spec["softcap"])
     return head
 
@@ -98,11 +102,9 @@ def set_softcap(head: Head, softcap: float | None) -> None:
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse names that are no arguments of the head, and heads that need more than one state."""
-    found = head_class(kind)
-    if found.is_stateful or found.layers != (-1,):
-        needs = "earlier tokens" if found.is_stateful else "several layers"
-        raise ValueError(f"head must need the last hidden state only, got {kind}, with {needs}")
+    """Refuse names that are no arguments of the head, and heads that need several layers."""
+    if tuple(options.get("layers", head_class(kind).layers)) != (-1,):
+        raise ValueError(f"{LAST_ONLY}, got {kind}, with several layers")
     known = [name for name in head_arguments(kind) if name not in ("hidden_size", "vocab_size")]
     for name in options:
         if name not in known:

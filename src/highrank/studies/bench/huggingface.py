@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.environment import environment
-from highrank.heads.base import MeasuredOutput
+from highrank.heads.bases.head import MeasuredOutput
+from highrank.heads.bases.mixture import Mixture
 from highrank.heads.low_rank_mos import LowRankMixture
-from highrank.heads.mixture import Mixture
 from highrank.integrations.library import quiet_transformers
 from highrank.integrations.upgrade import upgrade
 from highrank.studies.bench import harness

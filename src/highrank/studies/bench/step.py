@@ -17,7 +17,7 @@ from highrank.build import build_model
 from highrank.data.batches import Batch
 from highrank.environment import environment
 from highrank.heads import Mixture, MixtureOfSoftmaxes
-from highrank.heads.base import Head, MeasuredOutput
+from highrank.heads.bases.head import Head, MeasuredOutput
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import EPSILON
 from highrank.training.trainer import Trainer

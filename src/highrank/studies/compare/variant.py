@@ -18,7 +18,7 @@ import torch
 from highrank.build import HEAD_GIVEN, build_model
 from highrank.config import RunConfig, with_options
 from highrank.heads import HEADS, head_arguments, head_class
-from highrank.heads.extra import ExtendedMixture
+from highrank.heads.bases.extra import ExtendedMixture
 from highrank.run.configuration import config_from_json
 from highrank.signatures import checked_options
 
@@ -34,17 +34,6 @@ SMALLEST_LAYER = 4
 PAPERS_RANGE = 0.1
 # A repeated control has other seeds.
 SEED_OF_REPEAT = 1_000
-NAMES = {
-    "softmax": "Softmax",
-    "moc": "MoC",
-    "mos": "MoS",
-    "doc": "DOC",
-    "mfs": "MFS",
-    "adaptive-mos": "Adaptive MoS",
-    "low-rank-mos": "Low-rank MoS",
-    "sparse-mos": "Sparse MoS",
-    "shared-tail-mos": "Shared-tail MoS",
-}
 
 
 class Role(StrEnum):
@@ -255,9 +244,7 @@ def _label(spec: Spec, count: int, role: Role) -> str:
         return "control, K = 1"
     if spec.kind == REPEAT:
         return "control, other seeds"
-    text = NAMES.get(spec.kind, spec.kind.replace("-", " ").capitalize())
-    if spec.kind == TIED:
-        text = "Tied softmax, D = d"
+    text = "Tied softmax, D = d" if spec.kind == TIED else head_class(spec.kind).title
     if has_components(spec.kind) and (count > 1 or spec.num_components is not None):
         text += f", K = {count}"
     return text + "".join(f", {name} {value}" for name, value in spec.options.items())

@@ -24,12 +24,18 @@ def frequency_order(counts: Sequence[int] | None, vocab_size: int) -> NDArray[np
     return np.argsort(-np.asarray(counts, dtype=np.int64), kind="stable")
 
 
-def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
-    """Raise ValueError unless they cut the vocabulary into bands of at least one token."""
-    if any(a >= b for a, b in pairwise((0, *cutoffs, vocab_size))):
+def tail_starts(frequent: int, cutoffs: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """The rank at which each tail begins, R first; empty if all tokens are frequent."""
+    if not 1 <= frequent <= vocab_size:
+        raise ValueError(f"frequent must be from 1 to {vocab_size}, or auto, got {frequent}")
+    if frequent == vocab_size and not cutoffs:
+        return ()
+    starts = (frequent, *cutoffs)
+    if any(a >= b for a, b in pairwise((0, *starts, vocab_size))):
         raise ValueError(
-            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(cutoffs)}"
+            f"cutoffs must rise from above 0 to below {vocab_size}, got {list(starts)}"
         )
+    return starts
 
 
 def costs(
@@ -44,7 +50,7 @@ def costs(
 
     Args:
         counts: how often the training split has each token; None assumes Zipf's law.
-        tail_cost: of a column of the tail, relative to one of the first softmax.
+        tail_cost: the cost of a column of the tail, relative to one of the first softmax.
     """
     V = vocab_size
     if counts is None or not any(counts):
@@ -60,12 +66,12 @@ def costs(
     return found
 
 
-def cheapest(cost: NDArray[np.float64]) -> int:
-    """R of the least cost."""
-    return int(cost.argmin()) + 1
-
-
-def affordable(cost: NDArray[np.float64], most: float = 1.0) -> int:
-    """The largest R that costs at most `most`; if none does, the cheapest."""
-    found = np.flatnonzero(cost <= most)
-    return int(found[-1]) + 1 if len(found) else cheapest(cost)
+def best_frequent(
+    counts: Sequence[int] | None, vocab_size: int, num_components: int, tail_cost: float
+) -> int:
+    """The R of least cost; for several softmaxes the largest R that costs no more than one."""
+    cost = costs(counts, vocab_size, num_components, tail_cost)
+    affordable = np.flatnonzero(cost <= 1.0)
+    if num_components == 1 or not len(affordable):
+        return int(cost.argmin()) + 1
+    return int(affordable[-1]) + 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-# What a near-identical start multiplies the weights of the prior with: almost uniform mixtures.
+# Factor of the prior's weights at a nearly equal start: almost uniform mixtures.
 PRIOR_SCALE = 0.1
 
 

@@ -6,31 +6,42 @@ A head states its idea in `mixture`; the fused loss and everything else follow. 
 K components, E embedding size, V vocabulary; `...` is any leading dimensions.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, MeasuredOutput, check_sizes
-from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.dropout import sequence_dropout
+from highrank.heads.bases.embedding import (
+    ACTIVATIONS,
+    Activation,
+    EmbeddingHead,
+    EmbeddingOptions,
+    check_activation,
+)
+from highrank.heads.bases.head import LossSettings, MeasuredOutput, check_sizes
+from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_cross_entropy.arguments import check_targets
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_cross_entropy.targets import Target
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
 from highrank.ops.numerics import at_least_float32, log_add
 from highrank.ops.sampling import draw
 from highrank.ops.sharding import as_in_first_process, is_distributed
 
-Activation = Literal["tanh", "identity"]
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "identity": lambda x: x,
-}
+
+class MixtureOptions(EmbeddingOptions, total=False):
+    """Keyword arguments of every mixture's constructor."""
+
+    activation: Activation
+
+
+class PriorOptions(MixtureOptions, total=False):
+    """Keyword arguments of `PriorMixture`."""
+
+    start_noise: float | None
 
 
 class Mixture(NamedTuple):
@@ -40,11 +51,21 @@ class Mixture(NamedTuple):
     """(..., K, E)."""
 
 
-class MixtureHead(Head):
-    """Base of the mixtures: the output embedding, and the contexts that meet it.
+class MixtureHead(EmbeddingHead):
+    """Base of the mixtures: contexts that meet the output embedding.
 
     With a `logit_map` its softmaxes are those of mapped logits.
+
+    Args:
+        hidden_size, vocab_size: D and V.
+        num_components: K.
+        embedding_size: E, for contexts activation(Linear(hidden)); None takes the hidden state
+            itself as the context.
+        activation: "tanh" (the paper) or "identity".
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
+
+    default_components = 4
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Other contexts have other bounds: a proof about tokens must not lean on an inherited one.
@@ -56,50 +77,29 @@ class MixtureHead(Head):
         self,
         hidden_size: int,
         vocab_size: int,
-        *,
         num_components: int,
         embedding_size: int | None,
-        activation: Activation,
-        dropout: float,
-        bias: bool,
-        batch_first: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        activation: Activation = "tanh",
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(hidden_size, vocab_size)
         size = hidden_size if embedding_size is None else embedding_size
-        check_sizes(num_components=num_components, embedding_size=size)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-        self.num_components, self.embedding_size = num_components, size
+        super().__init__(hidden_size, vocab_size, size, **options)
+        check_sizes(num_components=num_components)
+        check_activation(activation)
+        self.num_components = num_components
         self.activation: Activation = activation
-        self.dropout, self.batch_first = dropout, batch_first
         self.logit_map: LogitMap | None = None
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.empty(vocab_size, size, **options))
-        self.bias = nn.Parameter(torch.empty(vocab_size, **options)) if bias else None
-        self.latent = None
-        if embedding_size is not None:
-            self.latent = nn.Linear(hidden_size, num_components * embedding_size, **options)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """As the paper's code: embedding uniform in ±0.1, bias 0, linear layers as torch does."""
-        nn.init.uniform_(self.weight, -0.1, 0.1)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-        for layer in self.children():
-            if isinstance(layer, nn.Linear):
-                layer.reset_parameters()
-
-    def resize(self, vocab_size: int) -> None:
-        self._resize_embedding(vocab_size)
+        self.latent: nn.Linear | None = None
 
     @property
     def rank_bound(self) -> int | None:
-        """Of one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
+        """That of one softmax if K = 1; no bound is known otherwise."""
+        return self.softmax_rank_bound if self.num_components == 1 else None
+
+    @property
+    def softmax_rank_bound(self) -> int | None:
+        """The bound for one softmax: the contexts contribute E, the normaliser 1, the bias 1."""
         if self.logit_map is not None:
             return None
         return self.embedding_size + (1 if self.bias is None else 2)
@@ -108,7 +108,7 @@ class MixtureHead(Head):
         """The largest absolute value of a number of a context; None if it is not known.
 
         Args:
-            hidden_bound: the same of hidden states.
+            hidden_bound: the largest absolute value of a number of a hidden state.
         """
         return None
 
@@ -156,38 +156,23 @@ class MixtureHead(Head):
         text += f", dropout={self.dropout}, bias={self.bias is not None}"
         return text + (", batch_first=True" if self.batch_first else "")
 
-    def _loss(
-        self,
-        features: Mixture,
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
+    def _loss(self, features: Mixture, target: Target, settings: LossSettings) -> MeasuredOutput:
+        # The mixture loss trains no parameters of a map.
+        if isinstance(self.logit_map, nn.Module):
+            return super()._loss(features, target, settings)
+        options = settings.arguments()
         if self.logit_map is not None:
             self._refuse(("logit_map",), options)
-            options = {**options, "logit_map": self.logit_map}
+            options["logit_map"] = self.logit_map
         token_loss, loss, found = mixture_loss(
-            features.context,
-            features.log_weight,
-            self.weight,
-            target,
-            bias=self.bias,
-            reduction=reduction,
-            ignore_index=ignore_index,
-            also=also,
-            **options,
+            features.context, features.log_weight, self.weight, target, bias=self.bias, **options
         )
         return MeasuredOutput(0.0 - token_loss, loss, found)
 
     def _draw(self, features: Mixture, generator: torch.Generator | None) -> Tensor:
         """The component first, then the token: exact, and one softmax a token."""
-        log_weight, context = features  # (N, K), (N, K, E)
-        chosen = as_in_first_process(draw(log_weight, generator), self.weight)  # (N,)
-        rows = torch.arange(len(chosen), device=chosen.device)
-        one = Mixture(torch.zeros_like(log_weight[:, :1]), context[rows, chosen].unsqueeze(1))
-        return draw(self.log_prob_from(one), generator)
+        component = draw_component(features, generator, self.weight)
+        return draw(self.log_prob_from(component), generator)
 
     def _contexts(self, hidden: Tensor) -> Tensor:
         """(..., K, E), with dropout: one mask per sequence, shared over time."""
@@ -199,15 +184,18 @@ class MixtureHead(Head):
         K, E = self.num_components, self.embedding_size
         return self._dropped(context.view(*context.shape[:-1], K, E))
 
-    def _dropped(self, context: Tensor) -> Tensor:
-        """Contexts (..., K, E) with dropout, in training."""
-        if not self.training:
-            return context
-        return sequence_dropout(context, self.dropout, context.dim() - 2, self.batch_first)
-
 
 class PriorMixture(MixtureHead):
-    """π = softmax(P hidden) and h_k = activation(L_k hidden + c_k); a subclass mixes."""
+    """π = softmax(P hidden) and h_k = activation(L_k hidden + c_k); a subclass mixes.
+
+    Args:
+        hidden_size, vocab_size: D and V.
+        num_components: K.
+        embedding_size: E, the size of each context and of the output embedding.
+        start_noise: start with nearly equal contexts: all the same, plus noise that sums to zero,
+            of this fraction of their standard deviation. None (the paper) draws them independently.
+        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
+    """
 
     def __init__(
         self,
@@ -216,38 +204,17 @@ class PriorMixture(MixtureHead):
         num_components: int,
         embedding_size: int,
         *,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-        bias: bool = True,
         start_noise: float | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[MixtureOptions],
     ) -> None:
-        super().__init__(
-            hidden_size,
-            vocab_size,
-            num_components=num_components,
-            embedding_size=embedding_size,
-            activation=activation,
-            dropout=dropout,
-            bias=bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         check_start_noise(start_noise)
         self.start_noise = start_noise
-        self.prior = nn.Linear(hidden_size, num_components, bias=False, device=device, dtype=dtype)
-        self._start()
+        self.latent = self._linear(hidden_size, num_components * embedding_size)
+        self.prior = self._empty_linear(hidden_size, num_components, bias=False)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        # The base's constructor comes here before there is a prior.
-        if hasattr(self, "prior"):
-            self._start()
-
-    def _start(self) -> None:
         if self.start_noise is not None:
             assert self.latent is not None
             latents = [(self.latent, self.num_components)]
@@ -258,8 +225,36 @@ class PriorMixture(MixtureHead):
 
     def mixture(self, hidden: Tensor) -> Mixture:
         context = self._contexts(hidden)  # (..., K, E)
-        logits = self.prior(hidden)  # (..., K)
-        return Mixture(logits.log_softmax(-1, dtype=at_least_float32(logits.dtype)), context)
+        return Mixture(self.log_weight(hidden), context)
+
+    def log_weight(self, hidden: Tensor) -> Tensor:
+        """log π, (..., K)."""
+        return log_weights(self.prior(hidden))
+
+
+def single(context: Tensor) -> Mixture:
+    """The mixture of one softmax, from contexts (..., 1, E)."""
+    dtype = at_least_float32(context.dtype)
+    return Mixture(context.new_zeros(context.shape[:-1], dtype=dtype), context)
+
+
+def draw_component(
+    mixture: Mixture, generator: torch.Generator | None, weight: Tensor | None = None
+) -> Mixture:
+    """One component of each of N tokens, drawn by its weight: log-weights (N, 1) of 0.
+
+    Args:
+        weight: the output embedding; processes that have parts of it draw the same.
+    """
+    log_weight, context = mixture  # (N, K), (N, K, E)
+    drawn = as_in_first_process(draw(log_weight, generator), weight)  # (N,)
+    rows = torch.arange(len(drawn), device=drawn.device)
+    return Mixture(torch.zeros_like(log_weight[:, :1]), context[rows, drawn].unsqueeze(1))
+
+
+def log_weights(logits: Tensor) -> Tensor:
+    """The logarithm of their softmax (..., K), in at least float32."""
+    return logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
 
 
 @torch.no_grad()
@@ -268,8 +263,8 @@ def log_responsibility(head: MixtureHead, hidden: Tensor, target: Tensor) -> Ten
 
         r_k = π_k · softmax(W h_k + b)[token] / p(token)
 
-    A head with one softmax, as MoC, has K = 1 here. Of a token that no component can predict, the
-    weights before it.
+    A head with one softmax, as MoC, has K = 1 here. For a token that no component can predict, it
+    is the prior.
 
     Args:
         hidden: (..., D).

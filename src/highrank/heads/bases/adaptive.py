@@ -1,4 +1,4 @@
-"""What adaptive heads share: bands of tokens by frequency, each with its own softmaxes.
+"""Base of adaptive heads: bands of tokens by frequency, each with its own softmaxes.
 
     p(frequent token) = q(token),  p(token of tail i) = q(class i) · q_i(token)
 
@@ -12,23 +12,35 @@ band 0 has the frequent tokens, band i tail i. `...` is any leading dimensions.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from highrank.heads.adaptive.frequency import check_cutoffs, frequency_order
-from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
-from highrank.heads.mixture import ACTIVATIONS, Activation
+from highrank.heads.bases.embedding import (
+    ACTIVATIONS,
+    Activation,
+    EmbeddingHead,
+    EmbeddingOptions,
+    check_activation,
+)
+from highrank.heads.bases.frequency import best_frequent, frequency_order, tail_starts
+from highrank.heads.bases.head import (
+    Head,
+    LossSettings,
+    MeasuredOutput,
+    check_sizes,
+    flattened,
+)
+from highrank.heads.bases.mixture import Mixture, draw_component, single
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_cross_entropy.arguments import (
     check_reduction,
     check_target_shape,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
 from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, finished
 from highrank.ops.mixture_log_prob import mixture_log_prob
 from highrank.ops.numerics import at_least_float32
@@ -36,8 +48,8 @@ from highrank.ops.row_blocks import inverse, row_blocks
 from highrank.ops.sampling import draw
 from highrank.ops.tracing import is_traced
 
-Bands = tuple[Sequence[Tensor], Sequence[Tensor | None]]
-"""The output embedding and the bias of each."""
+Band = tuple[Tensor, Tensor | None]
+"""Output embedding and bias."""
 
 
 class Features(NamedTuple):
@@ -51,11 +63,34 @@ class Features(NamedTuple):
     """The dropout of each tail's contexts, (..., K of the tail, E of the tail); or empty."""
 
 
-class AdaptiveHead(Head):
-    """Base of the adaptive heads; a subclass has the public arguments and `log_weight`."""
+class AdaptiveOptions(EmbeddingOptions, total=False):
+    """Keyword arguments of every adaptive head's constructor."""
 
-    has_classes: bool = True
-    """Whether each tail's class has an embedding and a bias of its own."""
+    frequent: int | Literal["auto"]
+    cutoffs: tuple[int, ...]
+    div_value: float
+    token_counts: Sequence[int] | None
+    activation: Activation
+
+
+class AdaptiveHead(EmbeddingHead):
+    """Base of the adaptive heads; a mixture writes `log_weight`.
+
+    Args:
+        frequent: R, how many tokens are in the first softmaxes, by the counts of the training
+            split; auto takes the R with the least cost, for K > 1 the largest R with which the loss
+            costs no more than one softmax over the vocabulary.
+        cutoffs: ranks at which further tails begin; without any, there is one tail.
+        div_value: each tail has contexts and embeddings this much narrower than the band before it.
+        token_counts: how often the training split has each token; None takes the ids to be sorted
+            by frequency.
+        activation: "tanh" or "identity".
+        bias: whether each token and each class has a bias.
+        options: dropout, batch_first, device and dtype, as of `EmbeddingHead`.
+    """
+
+    # The tails would have to change, too.
+    resize = Head.resize
     order: Tensor
     """(V,), token ids by frequency: saved with the parameters."""
 
@@ -63,57 +98,54 @@ class AdaptiveHead(Head):
         self,
         hidden_size: int,
         vocab_size: int,
-        *,
-        components: Sequence[int],
+        num_components: int,
         embedding_size: int | None,
-        cutoffs: Sequence[int],
-        div_value: float,
-        token_counts: Sequence[int] | None,
-        activation: Activation,
-        dropout: float,
-        bias: bool,
-        batch_first: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        mix_first_tail: bool,
+        frequent: int | Literal["auto"] = "auto",
+        cutoffs: tuple[int, ...] = (),
+        div_value: float = 1.0,
+        token_counts: Sequence[int] | None = None,
+        activation: Activation = "tanh",
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        """Args:
-        components: K of each band.
-        cutoffs: ranks at which a tail begins, the first being R.
-        """
-        super().__init__(hidden_size, vocab_size)
         size = hidden_size if embedding_size is None else embedding_size
-        check_sizes(embedding_size=size, num_components=components[0])
-        check_cutoffs(cutoffs, vocab_size)
-        _check(div_value, activation, dropout)
-        self.components, self.num_components = tuple(components), components[0]
-        self.embedding_size, self.div_value = size, div_value
-        self.activation, self.dropout, self.batch_first = activation, dropout, batch_first
-        self.cutoffs = tuple(cutoffs)
-        edges = (0, *self.cutoffs, vocab_size)
-        self.sizes = tuple(b - a for a, b in pairwise(edges))
+        super().__init__(hidden_size, vocab_size, size, **options)
+        check_sizes(num_components=num_components)
+        if not div_value >= 1:
+            raise ValueError(f"div_value must be at least 1, got {div_value}")
+        check_activation(activation)
+        of_tail = num_components if mix_first_tail else 1
+        if frequent == "auto":
+            frequent = best_frequent(token_counts, vocab_size, num_components, of_tail / div_value)
+        self.cutoffs = tail_starts(frequent, cutoffs, vocab_size)
+        self.sizes = tuple(b - a for a, b in pairwise((0, *self.cutoffs, vocab_size)))
+        tails = [of_tail if tail == 0 else 1 for tail in range(len(self.cutoffs))]
+        self.components = (num_components, *tails)
         self.widths = tuple(max(1, int(size // div_value**i)) for i in range(len(self.sizes)))
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.num_components, self.has_latent = num_components, embedding_size is not None
+        self.div_value, self.activation = div_value, activation
         self._frequency_order = frequency_order(token_counts, vocab_size)
+        device = self.weight.device
         self.register_buffer("order", torch.empty(vocab_size, dtype=torch.long, device=device))
-        self._make_embedding(bias, options)
-        self.has_latent = embedding_size is not None
-        self.latents = nn.ModuleList(
-            nn.Linear(hidden_size, K * E, bias=self.has_latent, **options)
-            for K, E in list(zip(self.components, self.widths, strict=True))[not self.has_latent :]
-        )
+        self._make_parameters()
 
-    def _make_embedding(self, bias: bool, options: dict[str, Any]) -> None:
-        V, E, m = self.vocab_size, self.embedding_size, len(self.cutoffs)
-        if self.div_value == 1:
-            self.weight = nn.Parameter(torch.empty(V, E, **options))
-        else:
-            bands = zip(self.sizes, self.widths, strict=True)
-            self.weights = nn.ParameterList(torch.empty(n, width, **options) for n, width in bands)
-        self.bias = nn.Parameter(torch.empty(V, **options)) if bias else None
+    def _make_parameters(self) -> None:
+        m, empty = len(self.cutoffs), self.weight.new_empty
         self.class_weight = self.class_bias = None
-        if self.has_classes and m > 0:
-            self.class_weight = nn.Parameter(torch.empty(m, E, **options))
-            self.class_bias = nn.Parameter(torch.empty(m, **options)) if bias else None
+        if m > 0:
+            self.class_weight = nn.Parameter(empty(m, self.embedding_size))
+            self.class_bias = None if self.bias is None else nn.Parameter(empty(m))
+        sizes = [K * width for K, width in zip(self.components, self.widths, strict=True)]
+        if not self.has_latent:
+            # The hidden state itself is the first band's context.
+            del sizes[0]
+        latents = [self._linear(self.hidden_size, size, self.has_latent) for size in sizes]
+        if self.is_banded:
+            del self.weight
+            bands = zip(self.sizes, self.widths, strict=True)
+            self.weights = nn.ParameterList(empty(n, width) for n, width in bands)
+        self.latents = nn.ModuleList(latents)
 
     def reset_parameters(self) -> None:
         """Embeddings uniform in ±0.1, biases 0, linear layers as torch does."""
@@ -152,13 +184,29 @@ class AdaptiveHead(Head):
         self.weights = nn.ParameterList(weight)
         return None
 
+    @property
+    def rank_bound(self) -> int | None:
+        """Each token of a mixture has a column of its own, each tail a class and a normaliser.
+
+        The contexts of single softmaxes and a constant for the bias span the other columns. None
+        where all softmaxes are mixed.
+        """
+        single = [band for band, K in enumerate(self.components) if K == 1]
+        if not single:
+            return None
+        mixed = sum(n for n, K in zip(self.sizes, self.components, strict=True) if K > 1)
+        span = sum(self.widths[band] for band in single) + (self.bias is not None)
+        if not self.has_latent or self.activation != "tanh":
+            # Linear in the hidden state; only layers of embedding_size have a constant.
+            span = min(span, self.hidden_size + (self.bias is not None or self.has_latent))
+        return mixed + span + len(single)
+
     def log_weight(self, hidden: Tensor) -> Tensor:
-        """The weights (..., K) of the mixture in band 0."""
-        raise NotImplementedError
+        """The logarithm of the weights (..., K) of the mixture in band 0."""
+        return hidden.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(hidden.dtype))
 
     def features(self, hidden: Tensor, **past: Any) -> Features:
-        if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
-            raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
+        self._check_hidden(hidden)
         masks: tuple[Tensor, ...] = ()
         context = self._contexts(0, hidden)
         if self.training and self.dropout > 0:
@@ -167,25 +215,24 @@ class AdaptiveHead(Head):
         return Features(self.log_weight(hidden), context, hidden, masks)
 
     def log_prob_from(self, features: Features) -> Tensor:
-        rows, biases = self._rows(), self._biases()
-        context, weight, bias = self._first(features, rows, biases)
-        log_p = mixture_log_prob(context, features.log_weight, weight, bias)  # (..., R + m)
+        first, *tails = self._bands()
+        log_p = mixture_log_prob(features.context, features.log_weight, *first)  # (..., R + m)
         R, parts = self.num_frequent, [log_p[..., : self.num_frequent]]
-        for tail in range(1, len(self.sizes)):
+        for tail, band in enumerate(tails, 1):
             log_weight, context = self._tail_mixture(tail, features)
-            inside = mixture_log_prob(context, log_weight, rows[tail], biases[tail])
+            inside = mixture_log_prob(context, log_weight, *band)
             parts.append(log_p[..., R + tail - 1, None] + inside)
         return torch.cat(parts, -1)[..., self._rank()]  # (..., V)
 
     def component_log_prob(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each component: its log-weight (..., K), and its log p (..., K, R + m).
+        """The log-weight (..., K) of each component, and its log p (..., K, R + m).
 
         These are p of the frequent tokens, the most frequent first, and of whole tails. Inside a
         tail that is no mixture itself, all components predict the same.
         """
         features = self.features(hidden)
-        context, weight, bias = self._first(features, self._rows(), self._biases())
-        return features.log_weight, F.linear(context, weight, bias).log_softmax(-1)
+        logits = F.linear(features.context, *self._bands()[0])
+        return features.log_weight, logits.log_softmax(-1)
 
     def extra_repr(self) -> str:
         text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
@@ -195,21 +242,14 @@ class AdaptiveHead(Head):
         text += f", cutoffs={list(self.cutoffs)}, div_value={self.div_value}"
         return text + f", dropout={self.dropout}, bias={self.bias is not None}"
 
-    def _loss(
-        self,
-        features: Features,
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
-        """Tails for their targets only; with weights, smoothing, soft targets all that there is."""
-        given = [name for name, value in options.items() if value is not None]
-        is_plain = not (also or set(given) - {"chunk_bytes"})
+    def _loss(self, features: Features, target: Target, settings: LossSettings) -> MeasuredOutput:
+        """Tails for their targets only; with weights, smoothing or soft targets for all tokens."""
+        reduction, ignore_index, also, options = settings
+        given = {name for name, value in options.items() if value is not None}
+        is_plain = not also and given <= {"chunk_bytes"}
         # How many targets are in a tail is not known while compiling.
         if isinstance(target, tuple) or not is_plain or is_traced(features.hidden):
-            return super()._loss(features, target, reduction, ignore_index, also, options)
+            return super()._loss(features, target, settings)
         check_reduction(reduction)
         check_target_shape(target, tuple(features.hidden.shape[:-1]))
         ids = target.reshape(-1).long()  # (N,)
@@ -227,7 +267,7 @@ class AdaptiveHead(Head):
         )
         token_loss = part.new_zeros(len(ids)).index_copy(0, used, part)
         token_loss[kept[impossible]] = torch.inf
-        # What no bias forbids may be impossible in a subclass.
+        # A subclass may have impossible targets that no bias forbids.
         impossible = token_loss[kept] == torch.inf
         token_loss = token_loss.reshape(target.shape)
         if reduction == "none":
@@ -238,19 +278,18 @@ class AdaptiveHead(Head):
     def _losses(
         self, features: Features, rank: Tensor, reduction: Reduction, chunk_bytes: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Of targets (N,), given by their rank: each one's loss, and their sum.
+        """The loss of each target (N,), given by their rank, and the sum.
 
         Args:
             reduction: "sum", or "none" for gradients of each token's loss.
         """
-        rows, biases = self._rows(), self._biases()
-        context, weight, bias = self._first(features, rows, biases)
+        (weight, bias), *tails = self._bands()
         log_weight, (_, target) = features.log_weight, self._places(rank)
         settings: dict[str, Any] = {"reduction": reduction, "chunk_bytes": chunk_bytes}
         token_loss, total, _ = mixture_loss(
-            context, log_weight, weight, target, bias=bias, **settings
+            features.context, log_weight, weight, target, bias=bias, **settings
         )
-        for inside, part, more, _ in self._tail_losses(features, rank, (rows, biases), settings):
+        for inside, part, more, _ in self._tail_losses(features, rank, tails, settings):
             token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
         return token_loss, total
 
@@ -260,31 +299,28 @@ class AdaptiveHead(Head):
         return band, torch.where(band == 0, rank, self.num_frequent + band - 1)
 
     def _tail_losses(
-        self, features: Features, rank: Tensor, bands: Bands, settings: dict[str, Any]
+        self, features: Features, rank: Tensor, tails: Sequence[Band], settings: dict[str, Any]
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]]:
-        """Of each tail: which targets are in it, and their `mixture_loss`, -log q_i of each."""
-        (rows, biases), (band, _) = bands, self._places(rank)
-        for tail in range(1, len(self.sizes)):
-            # Also of no tokens: every parameter then has a gradient, as data parallelism wants.
-            inside = (band == tail).nonzero().squeeze(1)
+        """For each tail, which targets are in it, and their `mixture_loss`, -log q_i of each."""
+        band_of, _ = self._places(rank)
+        for tail, (weight, bias) in enumerate(tails, 1):
+            # Also without tokens: every parameter then has a gradient, as data parallelism wants.
+            inside = (band_of == tail).nonzero().squeeze(1)
             chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
             log_weight, context = self._tail_mixture(tail, chosen)
             target = rank[inside] - self.cutoffs[tail - 1]
-            weight, bias = rows[tail], biases[tail]
             yield inside, *mixture_loss(context, log_weight, weight, target, bias=bias, **settings)
 
     def _draw(self, features: Features, generator: torch.Generator | None) -> Tensor:
         """Band and component first, then the token: tails only where they were drawn."""
-        rows, biases = self._rows(), self._biases()
-        first = self._first(features, rows, biases)
-        rank = _draw_mixture(features.log_weight, *first, generator)  # (N,)
+        first, *tails = self._bands()
+        mixture = Mixture(features.log_weight, features.context)
+        rank = _draw_column(mixture, first, generator)  # (N,)
         tail_of = rank - self.num_frequent + 1  # (N,)
-        for tail in range(1, len(self.sizes)):
+        for tail, band in enumerate(tails, 1):
             inside = (tail_of == tail).nonzero().squeeze(1)
             chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            found = _draw_mixture(
-                *self._tail_mixture(tail, chosen), rows[tail], biases[tail], generator
-            )
+            found = _draw_column(self._tail_mixture(tail, chosen), band, generator)
             rank[inside] = found + self.cutoffs[tail - 1]
         return self.order[rank]
 
@@ -292,34 +328,23 @@ class AdaptiveHead(Head):
         """(V,), the place of each token id in the order of frequency."""
         return inverse(self.order)
 
-    def _rows(self) -> tuple[Tensor, ...]:
-        """The output embedding of each band, (size, width)."""
-        if self.is_banded:
-            return tuple(self.weights)
-        return row_blocks(self.weight, self.order, self.sizes)
-
-    def _biases(self) -> tuple[Tensor | None, ...]:
-        if self.bias is None:
-            return (None,) * len(self.sizes)
-        return row_blocks(self.bias, self.order, self.sizes)
-
-    def _first(
-        self, features: Features, rows: Sequence[Tensor], biases: Sequence[Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What the first softmaxes are made of: contexts (..., K, E), embedding and bias (R + m).
-
-        Args:
-            rows, biases: of each band.
-        """
-        weight, bias = rows[0], biases[0]
+    def _bands(self) -> list[Band]:
+        """The output embedding (size, width) and the bias of each band, in band 0 with classes."""
+        rows = tuple(self.weights) if self.is_banded else self._blocks(self.weight)
+        biases = [None for _ in rows] if self.bias is None else self._blocks(self.bias)
+        (weight, bias), *tails = zip(rows, biases, strict=True)
         if self.class_weight is not None:
             weight = torch.cat((weight, self.class_weight))  # (R + m, E)
         if bias is not None and self.class_bias is not None:
             bias = torch.cat((bias, self.class_bias))  # (R + m,)
-        return features.context, weight, bias
+        return [(weight, bias), *tails]
+
+    def _blocks(self, table: Tensor) -> tuple[Tensor, ...]:
+        """The rows of each band in a table (V, …)."""
+        return row_blocks(table, self.order, self.sizes)
 
     def _is_impossible(self, ids: Tensor) -> Tensor:
-        """Whether a bias of -inf, of the token or of its class, forbids a token: (N,)."""
+        """Whether a bias of -inf, that of the token or of its class, forbids a token: (N,)."""
         if self.bias is None:
             return torch.zeros_like(ids, dtype=torch.bool)
         is_possible = (self.bias != -torch.inf)[self.order]  # (V,)
@@ -338,15 +363,14 @@ class AdaptiveHead(Head):
             context = hidden if band == 0 else self.latents[band - 1](hidden)
         return context.view(*context.shape[:-1], K, E)
 
-    def _tail_mixture(self, tail: int, features: Features) -> tuple[Tensor, Tensor]:
+    def _tail_mixture(self, tail: int, features: Features) -> Mixture:
         """Weights (..., K) and contexts (..., K, E) of a tail."""
         context = self._contexts(tail, features.hidden)
         if features.masks:
             context = context * features.masks[tail - 1].to(context.dtype)
         if self.components[tail] > 1:
-            return features.log_weight, context
-        dtype = at_least_float32(context.dtype)
-        return context.new_zeros(context.shape[:-1], dtype=dtype), context
+            return Mixture(features.log_weight, context)
+        return single(context)
 
     def _mask(self, band: int, hidden: Tensor) -> Tensor:
         """(..., K, E): dropout, one mask per sequence, shared over time."""
@@ -356,40 +380,14 @@ class AdaptiveHead(Head):
             own[int(self.batch_first)] = 1
         return F.dropout(hidden.new_ones(own), self.dropout).expand(shape)
 
-    def _context_span(self, bands: Sequence[int]) -> int:
-        """No more functions of the hidden state, constants among them, span these contexts."""
-        total = sum(self.components[band] * self.widths[band] for band in bands)
-        total += self.bias is not None
-        if self.has_latent and self.activation == "tanh":
-            return total
-        # Linear in the hidden state; only layers of embedding_size have a constant.
-        return min(total, self.hidden_size + (self.bias is not None or self.has_latent))
 
-
-def _draw_mixture(
-    log_weight: Tensor,
-    context: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    generator: torch.Generator | None,
-) -> Tensor:
+def _draw_column(mixture: Mixture, band: Band, generator: torch.Generator | None) -> Tensor:
     """A column (N,) of a mixture of softmaxes: the component first."""
-    chosen = draw(log_weight, generator)  # (N,)
-    one = context[torch.arange(len(chosen), device=chosen.device), chosen].unsqueeze(1)  # (N, 1, E)
-    log_p = mixture_log_prob(one, torch.zeros_like(log_weight[:, :1]), weight, bias)
-    return draw(log_p, generator)
+    log_weight, context = draw_component(mixture, generator)
+    return draw(mixture_log_prob(context, log_weight, *band), generator)
 
 
 def _shape(weight: Any) -> tuple[int, ...]:
     if not isinstance(weight, nn.Parameter):
         raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
     return tuple(weight.shape)
-
-
-def _check(div_value: float, activation: str, dropout: float) -> None:
-    if not div_value >= 1:
-        raise ValueError(f"div_value must be at least 1, got {div_value}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")

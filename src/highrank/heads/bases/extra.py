@@ -9,30 +9,27 @@ K = 1. K softmaxes, J further components, E embedding size, V vocabulary.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.base import Head, MeasuredOutput
-from highrank.heads.mixture import Mixture
-from highrank.heads.mos import MixtureOfSoftmaxes
+from highrank.heads.bases.head import Head, LossSettings, MeasuredOutput
+from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
 from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
+from highrank.ops.mixture_cross_entropy.arguments import check_target_shape
+from highrank.ops.mixture_cross_entropy.targets import Target
 from highrank.ops.mixture_log_prob import mixture_log_prob
-from highrank.ops.numerics import at_least_float32
 
 
 class Extended(NamedTuple):
     mixture: Mixture
-    """Of the softmaxes alone."""
+    """Weights and contexts of the softmaxes alone."""
     gate: Tensor
     """(..., J), the logits of g_1 … g_J; that of g_0 is 0."""
     extra: Any
-    """What q is made from: a pytree of tensors (..., anything)."""
+    """The inputs of q: a pytree of tensors (..., anything)."""
 
 
 class ExtendedMixture(Head):
@@ -46,14 +43,13 @@ class ExtendedMixture(Head):
         extra_weight: Σ_j g_j at the start.
     """
 
-    def __init__(self, softmaxes: MixtureOfSoftmaxes, num_extra: int, extra_weight: float) -> None:
+    def __init__(self, softmaxes: MixtureHead, num_extra: int, extra_weight: float) -> None:
         super().__init__(softmaxes.hidden_size, softmaxes.vocab_size)
         check_start_weight(extra_weight)
         self.softmaxes, self.extra_weight = softmaxes, extra_weight
         self.num_components = softmaxes.num_components
         self.embedding_size = softmaxes.embedding_size
-        weight = softmaxes.weight
-        self.gate = nn.Linear(self.hidden_size, num_extra, device=weight.device, dtype=weight.dtype)
+        self.gate = self._linear(self.hidden_size, num_extra)
 
     def reset_parameters(self) -> None:
         """The softmaxes as they always start; gates that do not depend on the hidden state."""
@@ -62,14 +58,14 @@ class ExtendedMixture(Head):
 
     @property
     def bias(self) -> nn.Parameter | None:
-        """Of each token, in all softmaxes."""
+        """The bias of each token in all softmaxes."""
         return self.softmaxes.bias
 
     def tie(self, weight: Tensor) -> None:
         self.softmaxes.tie(weight)
 
     def extra(self, hidden: Tensor, **past: Any) -> Any:
-        """What the further components of each token are made from."""
+        """The inputs of the further components of each token."""
         raise NotImplementedError
 
     def extra_log_prob(self, extra: Any, log_gate: Tensor) -> Tensor:
@@ -77,7 +73,7 @@ class ExtendedMixture(Head):
         raise NotImplementedError
 
     def extra_log_prob_of(self, extra: Any, target: Tensor) -> Tensor:
-        """log q_j of the targets (...), (..., J); of those outside 0 … V - 1, anything."""
+        """log q_j of the targets (...), (..., J); anything for those outside 0 … V - 1."""
         raise NotImplementedError
 
     def features(self, hidden: Tensor, **past: Any) -> Extended:
@@ -94,20 +90,13 @@ class ExtendedMixture(Head):
         log_p = mixture_log_prob(context, log_weight + log_gate[..., :1], weight, bias)  # (..., V)
         return log_sum(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
 
-    def _loss(
-        self,
-        features: Extended,
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
+    def _loss(self, features: Extended, target: Target, settings: LossSettings) -> MeasuredOutput:
         """The fused loss, or, where it needs more than the target's probability, the streamed."""
-        is_of_one = not (options.get("label_smoothing") or options.get("shift"))
-        if isinstance(target, tuple) or not is_of_one:
-            return super()._loss(features, target, reduction, ignore_index, also, options)
+        options = settings.arguments()
+        if isinstance(target, tuple) or options.get("label_smoothing") or options.get("shift"):
+            return super()._loss(features, target, settings)
         log_gate, (log_weight, context) = self.log_gate(features), features.mixture
+        check_target_shape(target, tuple(context.shape[:-2]))
         token_loss, loss, found = mixture_loss(
             context,
             log_weight + log_gate[..., :1],
@@ -115,9 +104,6 @@ class ExtendedMixture(Head):
             target,
             bias=self.softmaxes.bias,
             extra=(log_gate[..., 1:], self.extra_log_prob_of(features.extra, target)),
-            reduction=reduction,
-            ignore_index=ignore_index,
-            also=also,
             **options,
         )
         return MeasuredOutput(0.0 - token_loss, loss, found)
@@ -125,11 +111,11 @@ class ExtendedMixture(Head):
 
 def log_gates(gate: Tensor) -> Tensor:
     """log g, (..., 1 + J), normalised, from the logits (..., J) of g_1 … g_J; that of g_0 is 0."""
-    return F.pad(gate, (1, 0)).log_softmax(-1, dtype=at_least_float32(gate.dtype))
+    return log_weights(F.pad(gate, (1, 0)))
 
 
 def log_sum(log_p: Tensor, extra: Tensor) -> Tensor:
-    """log(p + extra) of logarithms (..., V), with gradients also where both are -inf."""
+    """log(p + extra) from logarithms (..., V), with gradients also where both are -inf."""
     # Where both are −inf autograd would make NaN of the gradient: it never sees these.
     impossible = (log_p == -torch.inf) & (extra == -torch.inf)
     extra = extra.masked_fill(impossible, 0.0)

@@ -1,4 +1,4 @@
-"""What every output layer has: probabilities, a loss in bounded memory, prediction, sampling.
+"""Base of every output layer: probabilities, a loss in bounded memory, prediction, sampling.
 
 A head states its idea in `log_prob_from`; everything else follows. Letters, here and in the heads:
 N tokens, D hidden size, K components, E embedding size, V vocabulary; `...` is any leading
@@ -6,10 +6,11 @@ dimensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
@@ -36,15 +37,15 @@ from highrank.ops.numerics import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.tracing import in_torch_func, is_traced
 
-# What a stateful head is given besides the hidden states.
+# Arguments of a stateful head besides the hidden states.
 PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
 
-# Options that have a meaning for logits of softmaxes only.
+# Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
 
 
 class HeadOutput(NamedTuple):
-    """As `nn.AdaptiveLogSoftmaxWithLoss` returns it."""
+    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
 
     output: Tensor
     """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
@@ -53,7 +54,7 @@ class HeadOutput(NamedTuple):
 
 
 class MeasuredOutput(NamedTuple):
-    """With by-products of the same pass, where `also` names some."""
+    """`HeadOutput` and the by-products that `also` names."""
 
     output: Tensor
     loss: Tensor
@@ -64,9 +65,23 @@ class ForwardOptions(LossOptions, total=False):
     """Keyword arguments of a head's `forward`."""
 
     tokens: Tensor
-    """(T, B), what the backbone was given: for a stateful head."""
+    """(T, B), tokens that the backbone has read: for a stateful head."""
     state: Any
-    """What a stateful head remembers of the windows before."""
+    """The memory of a stateful head of the windows before."""
+
+
+class LossSettings(NamedTuple):
+    """Arguments of `forward` besides hidden states and targets."""
+
+    reduction: Reduction
+    ignore_index: int
+    also: Sequence[ByProduct]
+    options: LossOptions
+
+    def arguments(self) -> dict[str, Any]:
+        """The same as keyword arguments of `mixture_loss`."""
+        rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
+        return {"reduction": self.reduction, **rest}
 
 
 class Head(nn.Module):
@@ -74,18 +89,23 @@ class Head(nn.Module):
 
     A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
     sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
-    output embedding `weight`, or its own `tie`.
+    output embedding `weight`, or its own `tie`. Its constructor ends with `reset_parameters`; that
+    of a base does not call it.
 
-    A head that looks back sets `is_stateful` and writes `initial_state` and `advance`; its methods
+    A head that looks back has `is_stateful` and writes `initial_state` and `advance`; its methods
     then take `tokens` and `state` besides the hidden states, as `past`.
     """
 
+    title: ClassVar[str] = ""
+    """Its name in tables and on pages; if empty, its key in `HEADS`."""
+    default_components: ClassVar[int] = 1
+    """K of a run that does not say it."""
+    options_of: ClassVar[type["Head"] | None] = None
+    """The class that is given the constructor's `**options`, if it is none of the bases."""
     num_components: int = 1
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
     """Layers of the backbone whose hidden states, side by side, are what this head is given."""
-    is_stateful: bool = False
-    """Whether it remembers tokens and states of the windows before."""
     weight: nn.Parameter
 
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
@@ -94,12 +114,17 @@ class Head(nn.Module):
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
 
     @property
+    def is_stateful(self) -> bool:
+        """Whether it remembers tokens and states of the windows before."""
+        return False
+
+    @property
     def rank_bound(self) -> int | None:
         """No matrix of log-probabilities has a higher rank; None if no bound is known."""
         return None
 
     def features(self, hidden: Tensor, **past: Any) -> Any:
-        """What the prediction of each token is made from: a pytree of tensors (..., anything)."""
+        """The inputs of each token's prediction: a pytree of tensors (..., anything)."""
         return hidden
 
     def log_prob_from(self, features: Any) -> Tensor:
@@ -107,22 +132,25 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
-        """What training adds to the loss of a window, such as a term that balances weights."""
+        """A term that training adds to the loss of a window, such as one that balances weights."""
         return 0.0
 
     def initial_state(self, batch_size: int) -> Any:
-        """What a stateful head remembers before the first window. Dimension 1 is the batch."""
+        """The memory of a stateful head before the first window. Dimension 1 is the batch."""
         raise NotImplementedError
 
     def advance(self, hidden: Tensor, tokens: Tensor, state: Any) -> Any:
-        """What it remembers after a window of hidden states (T, B, D) and tokens (T, B)."""
+        """The memory after a window of hidden states (T, B, D) and tokens (T, B).
+
+        Both are (B, T, …) for a head with `batch_first`.
+        """
         raise NotImplementedError
 
     def tie(self, weight: Tensor) -> None:
         """Share the output embedding with an input embedding's `weight`, an nn.Parameter.
 
-        What replaces parameters by new ones, as `to_empty` and `load_state_dict(assign=True)` do,
-        ends the sharing, as everywhere in torch: tie again. A `LanguageModel` does so by itself.
+        Replacing parameters, as `to_empty` and `load_state_dict(assign=True)` do, ends the sharing,
+        as everywhere in torch: tie again. A `LanguageModel` does so by itself.
         """
         if not isinstance(weight, nn.Parameter):
             raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
@@ -178,15 +206,9 @@ class Head(nn.Module):
             ignore_index: a target that counts for nothing.
             also: by-products that mixtures yield in the same pass, of "lse", "prediction",
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
-            class_weight: (V,), the weight of each token of the vocabulary as a target.
-            token_weight: (...), the weight of each position.
-            label_smoothing: ε; the target is (1 - ε) · one-hot + ε / V.
-            shift: position t predicts the target at t + shift, along `target`'s last dimension.
-            chunk_bytes: memory for the logits of one chunk of tokens.
-            logit_map, logit_scale, z_loss, backend, group, shard: of mixtures, as of
-                `mixture_cross_entropy`.
-            tokens: (T, B), what the backbone was given: for a stateful head.
-            state: what a stateful head remembers.
+            options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
+                mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
+                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head.
         """
         past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
         rest: Any = {name: value for name, value in options.items() if name not in PAST}
@@ -195,7 +217,8 @@ class Head(nn.Module):
             if rest:
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
-        found = self._loss(features, target, reduction, ignore_index, also, rest)
+        settings = LossSettings(reduction, ignore_index, also, rest)
+        found = self._loss(features, target, settings)
         return found if also else HeadOutput(found.output, found.loss)
 
     if TYPE_CHECKING:
@@ -269,16 +292,9 @@ class Head(nn.Module):
         """A token (N,) for the features of each of N."""
         return draw(self.log_prob_from(features), generator)
 
-    def _loss(
-        self,
-        features: Any,
-        target: Target,
-        reduction: Reduction,
-        ignore_index: int,
-        also: Sequence[ByProduct],
-        options: LossOptions,
-    ) -> MeasuredOutput:
+    def _loss(self, features: Any, target: Target, settings: LossSettings) -> MeasuredOutput:
         """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
+        reduction, ignore_index, also, options = settings
         check_reduction(reduction)
         check_options(options)
         self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
@@ -295,7 +311,7 @@ class Head(nn.Module):
         targets, kept = without_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
-        token_loss, loss = self._scored(
+        token_loss, loss = self._flat_loss(
             tree_unflatten(leaves, tree), targets, reduction, options.get("chunk_bytes")
         )
         if kept is not None:
@@ -305,7 +321,7 @@ class Head(nn.Module):
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
         return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
-    def _scored(
+    def _flat_loss(
         self, features: Any, targets: Targets, reduction: Reduction, chunk_bytes: int | None
     ) -> tuple[Tensor, Tensor]:
         """The loss of each token (N,), and the reduced loss, from features (N, …)."""
@@ -343,6 +359,19 @@ class Head(nn.Module):
     def _check_hidden(self, hidden: Tensor) -> None:
         if hidden.dim() < 1 or hidden.shape[-1] != self.hidden_size:
             raise ValueError(f"hidden must be (..., {self.hidden_size}), got {tuple(hidden.shape)}")
+
+    def _linear(self, in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
+        """A layer on the device and in the precision of the parameters that there are."""
+        known = next(self.parameters())
+        return nn.Linear(in_features, out_features, bias, known.device, known.dtype)
+
+    def _empty_linear(self, in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
+        """`_linear` without values: only `reset_parameters` draws them."""
+        known = next(self.parameters())
+        layer: nn.Linear = skip_init(
+            nn.Linear, in_features, out_features, bias, device=known.device, dtype=known.dtype
+        )
+        return layer
 
     def _by_chunks(
         self, shape: torch.Size, features: Any, tokens_of: Callable[[Any], Tensor]

@@ -1,0 +1,1 @@
+"""Bases of the heads: probabilities, losses, output embeddings, and starts."""

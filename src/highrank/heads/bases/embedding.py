@@ -1,0 +1,101 @@
+"""Heads with an output embedding, a bias, and dropout on the contexts that meet them.
+
+D hidden size, K contexts of a token, E embedding size, V vocabulary; `...` is any leading
+dimensions.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from highrank.heads.bases.head import Head, check_sizes
+from highrank.ops.dropout import sequence_dropout
+
+Activation = Literal["tanh", "identity"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+}
+
+
+class ContextOptions(TypedDict, total=False):
+    """Keyword arguments of every head's constructor."""
+
+    dropout: float
+    batch_first: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class EmbeddingOptions(ContextOptions, total=False):
+    """Keyword arguments of `EmbeddingHead`."""
+
+    bias: bool
+
+
+class EmbeddingHead(Head):
+    """Base of heads whose logits are products of contexts with an output embedding.
+
+    Args:
+        hidden_size, vocab_size: D and V.
+        embedding_size: E, the size of each context and of the output embedding.
+        dropout: on the contexts, one mask per sequence, independent per context.
+        bias: whether each token has a bias.
+        batch_first: hidden is (B, T, D) rather than (T, B, D).
+        device, dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        embedding_size: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(hidden_size, vocab_size)
+        check_sizes(embedding_size=embedding_size)
+        check_dropout(dropout)
+        self.embedding_size, self.dropout, self.batch_first = embedding_size, dropout, batch_first
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(vocab_size, embedding_size, **options))
+        self.bias = nn.Parameter(torch.empty(vocab_size, **options)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Embedding uniform in ±0.1 and bias 0, as in the code of MoS; linear layers as torch."""
+        nn.init.uniform_(self.weight, -0.1, 0.1)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+
+    def resize(self, vocab_size: int) -> None:
+        self._resize_embedding(vocab_size)
+
+    def _dropped(self, context: Tensor) -> Tensor:
+        """Contexts (..., K, E) with dropout, in training: one mask per sequence."""
+        if not self.training:
+            return context
+        return sequence_dropout(context, self.dropout, context.dim() - 2, self.batch_first)
+
+    def extra_repr(self) -> str:
+        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
+        text += f", embedding_size={self.embedding_size}, dropout={self.dropout}"
+        return text + f", bias={self.bias is not None}"
+
+
+def check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+
+
+def check_activation(activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")

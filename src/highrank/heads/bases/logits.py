@@ -1,0 +1,81 @@
+"""Heads that state their logits: softmaxes that no single context per component makes.
+
+    p(token | hidden) = Σ_k weight_k · softmax(logits_k)[token]
+
+The loss streams chunks of logits and makes the gradients while they are alive. D hidden size,
+K components, E embedding size, V vocabulary, n tokens of a chunk; `...` is any leading dimensions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank.heads.bases.embedding import EmbeddingHead
+from highrank.heads.bases.head import Head, flattened
+from highrank.ops.mixture_cross_entropy.reference import log_sum
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, finished
+from highrank.ops.numerics import at_least_float32
+from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
+from highrank.ops.tracing import in_torch_func, is_traced
+
+
+class StreamedLoss(Head):
+    """Base of heads whose loss is computed in chunks of `logits`, with its gradients.
+
+    `features` returns log-weights (..., K) and then the tensors that the columns are made from.
+    """
+
+    def logits(self) -> Logits:
+        """How the logits are made; nothing random."""
+        raise NotImplementedError
+
+    def places(self) -> Tensor | None:
+        """The column of each token (V,); None if it is its id."""
+        return None
+
+    def _flat_loss(
+        self,
+        features: Sequence[Tensor],
+        targets: Targets,
+        reduction: Reduction,
+        chunk_bytes: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        log_weight, *rest = features
+        is_of_one = targets.target.shape[1] == 1 and targets.smoothing is None
+        if not is_of_one or reduction == "none" or is_traced(log_weight) or in_torch_func():
+            return super()._flat_loss(features, targets, reduction, chunk_bytes)
+        target, scale, places = targets.target.squeeze(1), targets.token_weight, self.places()
+        if targets.amount is not None:
+            amount = targets.amount.squeeze(1)  # (N,)
+            scale = amount if scale is None else amount * scale
+        column = target if places is None else places[target]
+        token_loss, total = streamed_cross_entropy(
+            self.logits(), log_weight, rest, column, scale, chunk_bytes
+        )
+        return token_loss, finished(total, token_loss == torch.inf, targets.mass, reduction)
+
+
+class StreamedHead(StreamedLoss):
+    """Base of heads whose probabilities are those of `logits`, too."""
+
+    def log_prob_from(self, features: Sequence[Tensor]) -> Tensor:
+        leading = features[0].shape[:-1]
+        log_weight, *rest = flattened(tuple(features), len(leading))
+        logits = logits_of(self.logits(), rest)  # (n, K, V)
+        log_q = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        log_p, places = log_sum(log_weight[..., None] + log_q, -2), self.places()  # (n, V)
+        if places is not None:
+            log_p = log_p[:, places]
+        return log_p.reshape(*leading, self.vocab_size)
+
+
+class LogitHead(StreamedHead, EmbeddingHead):
+    """Base of heads with logits of their own making from an output embedding and contexts."""
+
+
+def one_each(features: Sequence[Tensor], *_: Any) -> Columns:
+    """A context of each block, from contexts (n, blocks, E)."""
+    (context,) = features
+    return Columns(context.unbind(1))
