@@ -17,7 +17,6 @@ from contract import (
     make_window,
     new_head,
 )
-from highrank.heads.bases.arguments import argument_help
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils.checkpoint import checkpoint
@@ -25,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from highrank.heads import HEADS, Head, head_arguments, head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.ops.mixture_cross_entropy import stream
+from highrank.signatures import help_of
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
 # One head of each way to a loss: compiling takes a second.
@@ -238,5 +238,5 @@ def test_it_is_resized_or_says_that_it_cannot_be(head):
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_help_explains_every_argument(kind):
-    assert set(head_arguments(kind)) <= set(argument_help(head_class(kind)))
+    assert set(head_arguments(kind)) <= set(help_of(head_class(kind)))
     assert head_class(kind).default_components >= 1
