@@ -127,12 +127,15 @@ def environment_text(environment: Environment) -> str:
 
 def power(value: float) -> str:
     """10⁻³ for 0.001, 3·10⁻¹² for 3e-12; rounded up to one digit."""
-    exponent = math.floor(math.log10(value) + 1e-9)
-    digit = math.ceil(value / 10.0**exponent - 1e-6)
-    if digit == 10:
-        digit, exponent = 1, exponent + 1
-    text = "10" + str(exponent).translate(SUPERSCRIPTS)
-    return text if digit == 1 else f"{digit}·{text}"
+    unit = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    return scientific(math.ceil(value / unit - 1e-6) * unit)
+
+
+def scientific(value: float) -> str:
+    """10⁻³ for 0.001, 1.5·10⁻⁶ for 1.5e-6; three digits."""
+    digits, exponent = f"{value:.2e}".split("e")
+    text = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
+    return text if float(digits) == 1 else f"{float(digits):g}·{text}"
 
 
 def listed(items: Iterable[object]) -> str:
