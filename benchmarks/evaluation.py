@@ -1,4 +1,4 @@
-"""What dynamic evaluation and the cache cost beyond the passes they are made of.
+"""The price of dynamic evaluation and of the cache beyond the passes they are made of.
 
     python benchmarks/evaluation.py --rounds 5
 

@@ -1,4 +1,4 @@
-"""How near trained networks come to what their heads can express of an exact language.
+"""Trained networks against what their heads can express of an exact language.
 
     python benchmarks/language.py --threads 1
 
@@ -57,7 +57,7 @@ def language(
 ) -> None:
     """Do trained AWD-LSTMs reach what their heads can express of an exact language?
 
-    A softmax and a mixture, E = 16; log P of rank 64. An hour; the same command resumes a run.
+    A softmax and a mixture, E = 16; log P of rank 64. An hour; may be resumed.
 
     Args:
         runs: Where the runs go.

@@ -29,7 +29,7 @@ def loss(
 ) -> None:
     """Compare implementations of the mixture's loss and gradients: time and memory.
 
-    Writes a page with pictures, and JSON beside it. All shapes take half an hour on two cores.
+    Writes a page with pictures, JSON beside it. All shapes take half an hour.
 
     Args:
         shapes: What to measure: ptb, wt2 (the paper's models), gpt2, wide (larger vocabularies),
@@ -60,7 +60,7 @@ def heads(
     picture: Picture = None,
     threads: Threads = None,
 ) -> None:
-    """Compare the output layers with one softmax: time, memory and multiplies, at four sizes.
+    """Compare the output layers with one softmax: time, memory and multiplies.
 
     Args:
         kinds: Keys of heads, as --head.kind of train takes them.

@@ -14,7 +14,7 @@ from highrank.evaluation.search import Search
 from highrank.presets import Published
 from highrank.report.formats import make_table, printable
 
-# What a search varies, as it is called on the command line.
+# Settings that a search varies, as they are called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
 MOST_ROWS, MOST_UNKNOWN = 12, 10
 
@@ -40,7 +40,7 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
 
 
 def _unit(text: str) -> str:
-    """What a token is: word, character or token."""
+    """The kind of token: word, character or token."""
     return text.removeprefix("perplexity per ")
 
 
@@ -92,7 +92,7 @@ def method_text(result: Result) -> str:
 
 
 def _unusual(name: str, settings: Mapping[str, Any]) -> str:
-    """What else decides the numbers of dynamic evaluation, where it is not the default."""
+    """Further settings of dynamic evaluation that are not the default."""
     if name != "dynamic":
         return ""
     usual = asdict(DynamicSettings())
@@ -105,7 +105,7 @@ def _unusual(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """What a search varies, as far as it matters: a cache of weight 0 has no window, sgd no ε."""
+    """Settings that a search varies, if they matter: a cache of weight 0 has no window."""
     keys: tuple[str, ...] = SEARCHED[name]
     if name == "cache" and settings["weight"] == 0:
         keys = ("weight",)

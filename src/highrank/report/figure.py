@@ -282,7 +282,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     if last - first >= 2:
         return [10.0**n for n in range(first, last + 1, math.ceil((last - first + 1) / 7))]
     digits = (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)
-    ticks = [digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits]
+    ticks: Sequence[float] = [
+        digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits
+    ]
     if sum(low <= tick <= high for tick in ticks) < 2:
         # One number alone gives no scale.
         ticks = AutoLocator().tick_values(low, high)

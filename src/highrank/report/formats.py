@@ -17,8 +17,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_LENGTH = 24
 MAX_CONTEXT = 120
 MAX_NAME = 25
-# Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
-# unassigned, separators of lines and paragraphs.
+# Categories of unicodedata: control, format (those that turn the direction of text, too),
+# surrogate, private, unassigned, separators of lines and paragraphs.
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
@@ -90,7 +90,7 @@ def with_error(value: float, error: float | None) -> str:
     """ "4.763 ± 0.012": with enough digits that an error is not zero, and none if there is none."""
     if not error:
         return nats(value) if value < 1e-3 else f"{value:.3f}"
-    # Of the rounded error: 9.7e-5 is 0.0001.
+    # Those of the rounded error: 9.7e-5 is 0.0001.
     decimals = max(3, -math.floor(math.log10(float(f"{error:.0e}"))))
     if decimals <= 4:
         return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}"

@@ -26,7 +26,7 @@ DARK = {name: dark for name, (_, dark) in COLORS.items()}
 
 @dataclass(frozen=True)
 class Style:
-    """How a series is drawn."""
+    """The look of a series."""
 
     color: str
     """Key of `LIGHT` and `DARK`."""

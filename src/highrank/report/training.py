@@ -1,4 +1,4 @@
-"""What `highrank train` shows at the end: a summary, and the learning curve."""
+"""The summary and the learning curve at the end of `highrank train`."""
 
 import math
 import shlex

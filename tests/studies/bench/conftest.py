@@ -1,4 +1,4 @@
-"""What all tests of benchmarks share: no collection of garbage between times, and no compiler."""
+"""Benchmarks in tests: no collection of garbage between times, and no compiler."""
 
 import pytest
 

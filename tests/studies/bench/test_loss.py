@@ -16,6 +16,7 @@ from highrank.studies.bench.baselines import (
 from highrank.studies.bench.harness import Peak
 from highrank.studies.bench.loss import (
     IMPLEMENTATIONS,
+    allowed_growth,
     best_rows,
     check_losses,
     measure_growth,
@@ -82,19 +83,11 @@ def test_the_best_chunk_of_the_composition_is_searched(monkeypatch):
     assert tried == [[64, 128, 256, 512, 1024, 2000], [64, 100]]
 
 
-def test_growth_is_compared_with_the_gradient_of_the_weight(monkeypatch):
-    peaks = iter((Peak(100), Peak(700)))
-    monkeypatch.setattr(harness, "peak_memory", lambda *_: next(peaks))
-    growth = measure_growth((SMALL, replace(SMALL, vocab_size=300)), None)
-    assert (growth.peak_bytes, growth.growth) == ((100, 700), 600)
-    assert growth.allowed == 4 * 100 * SMALL.embedding_size + 32 * 2**20
-
-
-def test_growth_without_a_peak_is_unknown(monkeypatch):
-    peaks = iter((Peak(100), Peak(None, "killed")))
-    monkeypatch.setattr(harness, "peak_memory", lambda *_: next(peaks))
-    growth = measure_growth((SMALL, SMALL), None)
-    assert (growth.growth, growth.failure) == (None, "killed")
+def test_growth_is_that_of_fused_and_compared_with_the_gradient_of_the_weight(monkeypatch):
+    monkeypatch.setattr(harness, "peak_memory", lambda prepare, _: Peak(prepare.args[-1]))
+    shapes = (SMALL, replace(SMALL, vocab_size=300))
+    assert measure_growth(shapes, None) == tuple(map(Peak, shapes))
+    assert allowed_growth(shapes) == 4 * 100 * SMALL.embedding_size + 32 * 2**20
 
 
 def test_a_run_measures_all_variants_and_can_be_written_as_json(monkeypatch, without_children):

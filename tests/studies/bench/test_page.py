@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from highrank.environment import Environment
-from highrank.studies.bench.baselines import GROWTH, SHAPES
+from highrank.studies.bench.baselines import SHAPES
 from highrank.studies.bench.harness import BenchResult, Group, Peak, Variant, summarise
 from highrank.studies.bench.heads import CONTROL
-from highrank.studies.bench.loss import LossBenchResult, MemoryGrowth
+from highrank.studies.bench.loss import LossBenchResult
 from highrank.studies.bench.page import (
     bench_table,
     fastest,
@@ -55,13 +55,7 @@ COMMON = {
         date="2026-11-16 03:16",
     ),
 }
-MEMORY = MemoryGrowth(
-    shapes=GROWTH,
-    peak_bytes=(76 * MIB, 133 * MIB),
-    growth=57 * MIB,
-    allowed=88 * MIB,
-    failure=None,
-)
+MEMORY = Peak(76 * MIB), Peak(133 * MIB)
 
 
 def group(name="ptb", baselines=("matmul", "fused"), seconds=SECONDS, peaks=PEAKS, **failed):
@@ -79,7 +73,7 @@ def group(name="ptb", baselines=("matmul", "fused"), seconds=SECONDS, peaks=PEAK
 
 def loss_result(*groups, **options):
     shapes = {each.name: SHAPES[each.name] for each in groups}
-    own = {"quick": False, "chunk_bytes": None, "shapes": shapes, "memory_growth": MEMORY}
+    own = {"quick": False, "chunk_bytes": None, "shapes": shapes, "growth": MEMORY}
     return LossBenchResult(**COMMON, baselines=("matmul", "fused"), groups=groups, **own | options)
 
 
@@ -101,8 +95,8 @@ def test_page_and_table_read_as_approved(result, approve):
 def test_what_failed_is_below_the_bound_or_unknown_reads_as_approved(approve):
     """Composition was skipped, fused measured below the bound, memory is not known."""
     part = group(seconds={**SECONDS, "fused": 1.9}, peaks={}, composition="needs torch 2.13")
-    unknown = replace(MEMORY, peak_bytes=(None, None), growth=None, failure="killed")
-    result = loss_result(part, quick=True, memory_growth=unknown)
+    unknown = Peak(76 * MIB), Peak(None, "killed")
+    result = loss_result(part, quick=True, growth=unknown)
     approve("page-with-holes.txt", loss_page(result))
     approve("terminal-with-holes.txt", loss_table(result))
 
@@ -135,8 +129,8 @@ def test_the_fastest_implementation_and_what_is_level_with_it_are_highlighted(ch
 
 
 def test_more_growth_than_allowed_is_said(result):
-    grown = replace(MEMORY, growth=89 * MIB)
-    assert "That is exceeded." in loss_page(replace(result, memory_growth=grown))
+    grown = Peak(76 * MIB), Peak((76 + 89) * MIB)
+    assert "That is exceeded." in loss_page(replace(result, growth=grown))
     assert "That is exceeded." not in loss_page(result)
 
 

@@ -24,7 +24,7 @@ from highrank.studies.bench.harness import Variant
 SEED = 0
 # Standard deviation of the logits.
 LOGIT_SCALE = 2.0
-# What the official code adds to each probability before the logarithm.
+# The official code adds it to each probability before the logarithm.
 EPSILON = 1e-8
 
 

@@ -46,7 +46,7 @@ class Variant:
     warm_up: Prepare | None = None
     """The same for a tiny case; it is run before memory is measured."""
     note: str = ""
-    """What a reader should know of it in this run."""
+    """A remark on this run."""
     skip: str | None = None
     """Why it cannot take part here."""
 
@@ -73,7 +73,7 @@ class Peak:
     num_bytes: int | None
     """Peak memory of the process during the work, above what it was before; None if unknown."""
     failure: str | None = None
-    """What ended the process early."""
+    """The reason why the process ended early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Measurement:
     name: str
     note: str
     value: float | None
-    """What the work returned: the same from all variants that compute the same thing."""
+    """The result of the work: the same for all variants that compute the same thing."""
     times: tuple[float, ...]
     """Seconds, one for each round."""
     best: float | None
@@ -104,14 +104,14 @@ class Group:
     name: str
     measurements: tuple[Measurement, ...]
     numbers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    """What else is known of variants: numbers by variant, under the title of their column."""
+    """Further numbers by variant, under the title of their column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
     title: str
     method: str
-    """What the work is."""
+    """The work, in sentences."""
     baselines: tuple[str, ...]
     """Ratios of time are to these variants, ratios of memory to the last."""
     rounds: int
@@ -281,6 +281,7 @@ def peak_memory(prepare: Prepare, warm_up: Prepare | None = None) -> Peak:
         child.join()
         code = child.exitcode or 0
         end = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        end += ": out of memory?" if end == "by SIGKILL" else ""
         return Peak(None, f"the process ended {end}")
     finally:
         child.kill()

@@ -67,7 +67,7 @@ def run_huggingface_bench(
 
 
 def mib_beyond_body(measurements: Sequence[harness.Measurement]) -> dict[str, float | None]:
-    """What each variant needs beyond the body alone; None if unknown."""
+    """Memory of each variant beyond that of the body alone; None if unknown."""
     body, *others = measurements
     return {
         m.name: (m.peak_bytes - body.peak_bytes) / 2**20

@@ -26,26 +26,13 @@ from highrank.studies.bench.baselines import (
     variants,
 )
 
-# Of the same loss; the other variants are a lower bound and a smaller model.
+# All of the same loss; the other variants are a lower bound and a smaller model.
 IMPLEMENTATIONS = ("fused", "chunked", "compiled", "composition", "original", "log-space")
 TOLERANCE = 1e-4
 # Rows of a chunk of the composition that are tried.
 ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
-# What is allowed to grow with the vocabulary, besides the weight's gradient.
+# Bytes that may grow with the vocabulary, besides the weight's gradient.
 GROWTH_ALLOWANCE = 32 * 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryGrowth:
-    """How the peak memory of `fused` grows with the vocabulary, the weight's gradient included."""
-
-    shapes: tuple[Shape, Shape]
-    peak_bytes: tuple[int | None, int | None]
-    growth: int | None
-    """Bytes from the first to the second; None if a peak is missing."""
-    allowed: int
-    """Bytes by which the gradient of the weight grows, and 32 MiB."""
-    failure: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +41,8 @@ class LossBenchResult(harness.BenchResult):
     chunk_bytes: int | None
     shapes: dict[str, Shape]
     """By the name of a group."""
-    memory_growth: MemoryGrowth
+    growth: tuple[harness.Peak, harness.Peak]
+    """Peak memory of `fused` at the vocabularies of `GROWTH`."""
 
 
 def run_loss_bench(
@@ -95,13 +83,12 @@ def run_loss_bench(
     )
     mixture_inputs.cache_clear()
     on_progress(1.0, "memory of two vocabularies")
-    growth = measure_growth(GROWTH, chunk_bytes)
     return LossBenchResult(
         **vars(replace(result, elapsed=time.monotonic() - start)),
         quick=quick,
         chunk_bytes=chunk_bytes,
         shapes=shapes,
-        memory_growth=growth,
+        growth=measure_growth(GROWTH, chunk_bytes),
     )
 
 
@@ -147,16 +134,18 @@ def check_losses(shape: Shape, losses: Mapping[str, float | None]) -> dict[str, 
     return {"original": note} if "original" in losses else {}
 
 
-def measure_growth(shapes: tuple[Shape, Shape], chunk_bytes: int | None) -> MemoryGrowth:
-    """The peak memory of `fused` at two sizes of the vocabulary."""
-    found = [variants(shape, chunk_bytes, ROWS[0])[1] for shape in shapes]
-    peaks = [harness.peak_memory(fused.prepare, fused.warm_up) for fused in found]
-    small, large = (peak.num_bytes for peak in peaks)
-    gradient = 4 * (shapes[1].vocab_size - shapes[0].vocab_size) * shapes[1].embedding_size
-    return MemoryGrowth(
-        shapes=shapes,
-        peak_bytes=(small, large),
-        growth=None if small is None or large is None else large - small,
-        allowed=gradient + GROWTH_ALLOWANCE,
-        failure=next((peak.failure for peak in peaks if peak.failure), None),
+def measure_growth(
+    shapes: tuple[Shape, Shape], chunk_bytes: int | None
+) -> tuple[harness.Peak, harness.Peak]:
+    """Peak memory of `fused` at two sizes of the vocabulary."""
+    small, large = (variants(shape, chunk_bytes, ROWS[0])[1] for shape in shapes)
+    return (
+        harness.peak_memory(small.prepare, small.warm_up),
+        harness.peak_memory(large.prepare, large.warm_up),
     )
+
+
+def allowed_growth(shapes: tuple[Shape, Shape]) -> int:
+    """Bytes by which the gradient of the weight grows, and 32 MiB."""
+    small, large = shapes
+    return 4 * (large.vocab_size - small.vocab_size) * large.embedding_size + GROWTH_ALLOWANCE

@@ -1,4 +1,4 @@
-"""How benchmarks are shown: a table for the terminal, pictures, and the page of `bench loss`."""
+"""The table of all benchmarks, their pictures, and the page of `bench loss`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from highrank.report import page
 from highrank.report.figure import Axis, Bars, Series, describe, draw, save_png, to_svg
 from highrank.report.formats import duration, environment_text, listed, make_table, mib, ratio
 from highrank.report.theme import TRUTH, Style
-from highrank.studies.bench.baselines import Shape
+from highrank.studies.bench.baselines import GROWTH, Shape
 from highrank.studies.bench.harness import BenchResult, Group, Measurement, joined
 from highrank.studies.bench.heads import CONTROL, MULTIPLIES
-from highrank.studies.bench.loss import IMPLEMENTATIONS, LossBenchResult
+from highrank.studies.bench.loss import IMPLEMENTATIONS, LossBenchResult, allowed_growth
 
-# What is this close to the lowest is level with it: the machine is not quieter than that.
+# Times this close to the lowest are level with it: the machine is not quieter than that.
 LEVEL = 0.03
 DOTS = Style("series-1", marker="o", marker_size=7.0)
 
@@ -59,7 +59,7 @@ def _columns(result: BenchResult) -> list[str]:
 
 
 def _cells(measurement: Measurement, group: Group, baselines: Sequence[str]) -> list[str]:
-    """What stands in the columns."""
+    """The cells of the columns."""
     numbers = [known.get(measurement.name) for known in group.numbers.values()]
     times = [measurement.time_ratios.get(name) for name in baselines]
     best = measurement.best
@@ -106,17 +106,18 @@ def _noise_text(group: Group) -> str:
 
 
 def _growth_text(result: LossBenchResult) -> str:
-    """How the memory of `fused` grows with the vocabulary, and what is allowed."""
-    growth = result.memory_growth
-    small, large = growth.shapes
-    sizes = f"From V = {small.vocab_size:,} to {large.vocab_size:,} (N = {large.num_tokens})"
-    if growth.growth is None:
-        why = growth.failure or "it cannot be read on this system"
-        return f"{sizes}, the growth of the peak memory of fused is unknown: {why}."
-    verdict = "" if growth.growth <= growth.allowed else " That is exceeded."
+    """Growth of the memory of `fused` with the vocabulary, beside what is allowed."""
+    small, large = result.growth
+    before, after = (f"{shape.vocab_size:,}" for shape in GROWTH)
+    text = f"From V = {before} to {after} (N = {GROWTH[0].num_tokens}), the peak memory of fused"
+    if small.num_bytes is None or large.num_bytes is None:
+        why = small.failure or large.failure or "it cannot be read on this system"
+        return f"{text} grows by an unknown amount: {why}."
+    growth, allowed = large.num_bytes - small.num_bytes, allowed_growth(GROWTH)
+    verdict = "" if growth <= allowed else " That is exceeded."
     return (
-        f"{sizes}, the peak memory of fused grows by {mib(growth.growth)} MiB. Allowed are "
-        f"{mib(growth.allowed)} MiB: the growth of the weight's own gradient, and 32 MiB.{verdict}"
+        f"{text} grows by {mib(growth)} MiB. Allowed are {mib(allowed)} MiB: the growth of the "
+        f"weight's own gradient, and 32 MiB.{verdict}"
     )
 
 
@@ -150,7 +151,7 @@ def fastest(group: Group) -> list[Measurement]:
 
 
 def _section(group: Group, result: LossBenchResult) -> dict[str, object]:
-    """What the template shows of one shape."""
+    """Values of one shape for the template."""
     found, leaders = {m.name: m for m in group.measurements}, fastest(group)
     shape = result.shapes[group.name]
     return {

@@ -20,7 +20,7 @@ from highrank.training.trainer import Trainer
 
 VOCAB_SIZE, SEED = 10_000, 0
 ORIGINAL = "ptb-mos, original head"
-# Of each variant.
+# The preset of each variant.
 PRESETS = {"ptb-mos": "ptb-mos", ORIGINAL: "ptb-mos", "ptb-softmax": "ptb-softmax"}
 
 

@@ -228,7 +228,7 @@ def _summary(result: DemoResult) -> Table:
 
 
 def _language(language: LanguageResult) -> dict[str, Any]:
-    """What the template shows of one language."""
+    """Values of one language for the template."""
     by_size, matched = comparisons(language).values()
     fits = by_size[CLOSE_UP]
     return {
