@@ -1,11 +1,13 @@
 """What all tests share: the same random numbers in every run, one thread each, a CPU that can
-multiply bfloat16, default signals, a cache of their own, and an observer.
+multiply bfloat16, default signals, a cache of their own, an observer, and approved texts.
 """
 
+import html
 import inspect
 import multiprocessing
 import os
 import pickle
+import re
 import runpy
 import signal
 import subprocess
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -232,3 +235,43 @@ def config():
         finetune=StageConfig(optimizer="asgd", lr=1.0, epochs=2, clip=1.0),
         valid_batch_size=2,
     )
+
+
+def page_text(page):
+    """What a reader sees without the charts: a block in a line, a row of a table in a line."""
+    page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<head>.*?</head>", "", page, flags=re.S)
+    page = re.sub(r"\s+", " ", page)
+    page = re.sub(r"</t[hd]> ?<t", " | <t", page)
+    page = re.sub(r"</?(span|strong|em|a|code|t[hd])\b[^>]*>", "", page)
+    text = html.unescape(re.sub(r"<[^>]+>", "\n", page)).replace("\u00a0", " ")
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def table_text(table):
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+@pytest.fixture
+def approve(request):
+    """Compares a page, a table or a text with an approved text in a file, and returns it.
+
+    With HIGHRANK_APPROVE=1 the text becomes the approved one.
+    """
+
+    def compare(name, shown):
+        if not isinstance(shown, str):
+            text = table_text(shown)
+        else:
+            text = page_text(shown) if shown.startswith("<!doctype html>") else shown
+        path = request.path.parent / "approved" / name
+        if os.environ.get("HIGHRANK_APPROVE"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        approved = path.read_text(encoding="utf-8").removesuffix("\n")
+        assert text == approved, f"if the new text is right, HIGHRANK_APPROVE=1 writes {path}"
+        return text
+
+    return compare

@@ -18,7 +18,8 @@ def test_the_demo_writes_a_page_a_picture_and_numbers(highrank, tmp_path, monkey
     short = [replace(task, num_steps=3) for task in plan(seed=0, quick=True)]
     monkeypatch.setattr("highrank.studies.demo.measure.plan", lambda seed, quick: iter(short))
     page, picture = tmp_path / "demo.html", tmp_path / "demo.png"
-    code, out, errors = highrank("demo", "--json", "--out", page, "--picture", picture)
+    options = ("--json", "--threads", "1", "--out", page, "--picture", picture)
+    code, out, errors = highrank("demo", *options)
     assert code == 0, errors
     result = json.loads(out)
     assert [language["name"] for language in result["languages"]] == ["factorised", "senses"]

@@ -1,6 +1,9 @@
+"""Charts: what they show, and that they fit into any page."""
+
 import re
 import xml.etree.ElementTree as ElementTree
 
+import matplotlib
 import pytest
 
 from highrank.report.figure import Axis, Bars, Lines, Mark, Series, describe, draw, save_png, to_svg
@@ -39,51 +42,45 @@ def ranking(**axis):
     )
 
 
+def measured():
+    """A line with intervals, on a log axis of its own ticks."""
+    ends = [(0.05, 0.2), (0.3, 0.6)]
+    style = HEAD_STYLES["mos"]
+    series = Series(label="MoS", x=(1, 8), y=(0.1, 0.5), style=style, intervals=ends)
+    return Lines(series=(series,), x=Axis(label="K", is_log=True, ticks=(1, 8)), y=EXCESS)
+
+
 CHARTS = {
     "lines": lines((0.5, 0.1), (0.4, 0.02)),
     "marks": lines((0.5, 0.1), marks=(Mark(x=1, label="here"),)),
     "linear": lines((0.5, 0.1), y=Axis(label="share")),
+    "intervals": measured(),
     "bars": bars(),
     "ranking": ranking(),
     "log ranking": ranking(is_log=True),
 }
 
 
-def texts(svg):
-    return [element.text for element in ElementTree.fromstring(svg).iter() if element.text]
+def texts(figure):
+    svg = ElementTree.fromstring(to_svg(figure))
+    return [element.text for element in svg.iter() if element.text]
 
 
-@pytest.fixture(params=CHARTS.values(), ids=CHARTS.keys())
-def chart(request):
-    return request.param
-
-
-def test_svg_is_well_formed_and_scales(chart):
-    root = ElementTree.fromstring(to_svg(draw(chart)))
-    assert "viewBox" in root.attrib
-    assert not {"width", "height"} & root.attrib.keys()
-
-
-def test_svg_takes_colours_and_font_from_the_page(chart):
+@pytest.mark.parametrize("chart", CHARTS.values(), ids=CHARTS.keys())
+def test_svg_scales_and_takes_colours_and_font_from_the_page_alone(chart):
     svg = to_svg(draw(chart))
+    root = ElementTree.fromstring(svg)
+    assert "viewBox" in root.attrib and not {"width", "height"} & root.attrib.keys()
     assert not re.search(r": *#", svg)
     assert {"ink", "muted"} <= set(re.findall(r"var\(--([\w-]+)\)", svg)) <= LIGHT.keys()
     assert all("fill: var(--" in text for text in re.findall("<text[^>]*>", svg))
-    assert "font-family" not in svg
-    assert "<style" not in svg
-
-
-def test_the_same_chart_is_drawn_the_same_twice(chart):
-    assert to_svg(draw(chart)) == to_svg(draw(chart))
-
-
-def test_the_settings_of_the_user_change_nothing(chart):
-    import matplotlib
-
-    want = to_svg(draw(chart))
+    assert "font-family" not in svg and "<style" not in svg
+    # Neither the settings of the user nor the time of drawing change anything.
     theirs = {"figure.facecolor": "black", "xtick.labelcolor": "red", "lines.markeredgewidth": 3}
     with matplotlib.rc_context({**theirs, "font.size": 20, "axes.linewidth": 4}):
-        assert to_svg(draw(chart)) == want
+        before = dict(matplotlib.rcParams)
+        assert to_svg(draw(chart)) == svg
+        assert dict(matplotlib.rcParams) == before
 
 
 def test_ids_of_different_charts_differ_and_references_are_kept():
@@ -97,50 +94,67 @@ def test_ids_of_different_charts_differ_and_references_are_kept():
         seen |= set(ids)
 
 
-def test_each_head_has_its_own_colour():
-    svg = to_svg(draw(lines((1, 2), (2, 3), (3, 4))))
-    for style in HEAD_STYLES.values():
-        assert f"stroke: var(--{style.color})" in svg
-
-
 @pytest.mark.parametrize("value", [0.0, 1e-7, 1e-5])
 def test_what_is_below_the_floor_is_drawn_on_it_and_the_tick_says_so(value):
     figure = draw(lines((0.5, value)))
     assert figure.axes[0].lines[0].get_ydata()[1] == 1e-5
-    assert "≤ 10⁻⁵" in texts(to_svg(figure))
-
-
-def test_nothing_says_below_when_nothing_is():
-    assert not any("≤" in text for text in texts(to_svg(draw(lines((0.5, 1e-4))))))
-
-
-def test_a_constant_can_be_drawn_on_any_axis():
-    for value in (0.0, 0.3):
-        assert "<svg" in to_svg(draw(lines((value, value))))
-        assert "<svg" in to_svg(draw(lines((value, value), y=Axis(label="share"))))
+    assert "≤ 10⁻⁵" in texts(figure)
+    assert not any("≤" in text for text in texts(draw(lines((0.5, 1e-4)))))
 
 
 def test_all_data_lie_inside_and_below_the_labels_of_marks():
     axes = draw(CHARTS["marks"]).axes[0]
     label = next(text for text in axes.texts if text.get_text() == "here")
-    bottom = label.get_window_extent().y0
     points = axes.transData.transform(axes.lines[0].get_xydata())
-    assert points[:, 1].max() < bottom
+    assert points[:, 1].max() < label.get_window_extent().y0
     assert axes.bbox.y0 <= points[:, 1].min()
 
 
-def test_numbers_on_an_axis_are_short():
-    parameters = Axis(label="parameters", is_log=True, floor=1.0)
-    chart = lines((5_000, 2_000_000), y=parameters)
-    assert {"10k", "100k", "1M"} <= set(texts(to_svg(draw(chart))))
+def test_intervals_are_upright_lines_inside_the_axes():
+    axes = draw(CHARTS["intervals"]).axes[0]
+    (found,) = axes.collections
+    assert [path.vertices.tolist() for path in found.get_paths()] == [
+        [[1, 0.05], [1, 0.2]],
+        [[8, 0.3], [8, 0.6]],
+    ]
+    assert axes.get_ylim()[0] < 0.05 and axes.get_ylim()[1] > 0.6
+    assert list(axes.get_xticks()) == [1, 8]
 
 
-def test_legend_names_all_series_in_their_order_outside_the_axes():
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ((5_000, 2_000_000), ["10k", "100k", "1M"]),
+        ((0.2, 8.0), ["0.2", "0.5", "1", "2", "5"]),
+        ((110.0, 323.0), ["150", "200", "300"]),
+        ((1e-6, 3.6e-6), ["10⁻⁶", "1.5·10⁻⁶", "2·10⁻⁶", "3·10⁻⁶"]),
+    ],
+)
+def test_numbers_on_a_logarithmic_axis_are_round_and_short(values, numbers):
+    figure = draw(lines(values, y=Axis(label="", is_log=True)))
+    figure.draw_without_rendering()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == numbers
+
+
+@pytest.mark.parametrize("low", [0.0, 1.01, 1.9, 101, 350, 5100])
+@pytest.mark.parametrize("ratio", [1, 1.3, 2, 4, 30])
+def test_a_logarithmic_axis_has_two_numbers_at_least(low, ratio):
+    axes = draw(lines((low, low * ratio), y=Axis(label="rank", is_log=True))).axes[0]
+    ticks = [tick for tick in axes.get_yticks() if axes.get_ylim()[0] < tick < axes.get_ylim()[1]]
+    assert 2 <= len(ticks) <= 11
+
+
+def test_the_legend_names_all_series_in_their_order_above_the_axes_and_inside_the_figure():
     figure = draw(bars())
+    # Text is taken literally.
+    assert {"<b>", "$&$"} <= set(texts(figure))
     (legend,) = figure.legends
     figure.canvas.draw()
     assert [text.get_text() for text in legend.get_texts()] == ["Truth", "MoS"]
     assert legend.get_window_extent().y0 > figure.axes[0].bbox.y1
+    series = [Series(label="x" * 30, x=(1, 2), y=(1, 2), style=TRUTH)] * 3
+    figure = draw(Lines(series=tuple(series), x=Axis(label=""), y=Axis(label="")))
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
 
 
 def test_a_description_has_all_points_or_the_ends_of_long_series():
@@ -148,24 +162,29 @@ def test_a_description_has_all_points_or_the_ends_of_long_series():
         "excess, by d. softmax: 0.5 at 0, 0.1 at 1. moc: 0.4 at 0, 0.02 at 1."
     )
     assert "MoS: 0.4 at <b>, 0.3 at $&$." in describe(bars())
+    assert describe(ranking()) == "MiB: 33.3 at a, 5.25 at b, 2.8e+03 at c."
     assert "softmax: 1000 points from 0 at 0 to 999 at 999." in describe(lines(range(1000)))
 
 
-def test_text_of_a_chart_is_taken_literally():
-    assert {"<b>", "$&$"} <= set(texts(to_svg(draw(bars()))))
+@pytest.mark.parametrize("is_log", [False, True])
+def test_bars_have_their_values_above_them_inside_the_axes_and_one_stands_out(is_log):
+    figure = draw(ranking(is_log=is_log))
+    axes = figure.axes[0]
+    assert {"33", "5.25", "2,800"} <= {text.get_text() for text in axes.texts}
+    low, high = axes.get_ylim()
+    assert low < 5.25 and high > 2800 * 1.1
+    assert axes.get_yscale() == ("log" if is_log else "linear")
+    assert not figure.legends and to_svg(figure).count("fill: var(--series-3)") == 1
 
 
-def test_png_has_the_size_that_was_asked_for(tmp_path):
-    path = tmp_path / "chart.png"
-    save_png(draw(CHARTS["lines"], CHARTS["lines"], size=(4, 3)), path, dpi=50)
-    header = path.read_bytes()[:24]
-    assert header.startswith(b"\x89PNG")
-    assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (400, 150)
-
-
-def test_a_picture_that_fails_half_way_leaves_the_old_one(tmp_path, monkeypatch):
-    path, figure = tmp_path / "chart.png", draw(CHARTS["lines"])
-    path.write_bytes(b"old")
+def test_a_png_has_the_size_that_was_asked_for_and_one_that_fails_leaves_the_old(
+    tmp_path, monkeypatch
+):
+    path, figure = tmp_path / "chart.png", draw(CHARTS["lines"], CHARTS["lines"], size=(4, 3))
+    save_png(figure, path, dpi=50)
+    old = path.read_bytes()
+    assert old.startswith(b"\x89PNG")
+    assert (int.from_bytes(old[16:20]), int.from_bytes(old[20:24])) == (400, 150)
 
     def half(target, **_options):
         target.write_bytes(b"\x89PNG")
@@ -174,37 +193,4 @@ def test_a_picture_that_fails_half_way_leaves_the_old_one(tmp_path, monkeypatch)
     monkeypatch.setattr(figure, "savefig", half)
     with pytest.raises(OSError, match="the disk is full"):
         save_png(figure, path)
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
-
-
-def test_drawing_leaves_no_trace_in_the_settings_of_matplotlib():
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    to_svg(draw(CHARTS["lines"]))
-    assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.parametrize("is_log", [False, True])
-def test_bars_have_their_values_above_them_inside_the_axes(is_log):
-    figure = draw(ranking(is_log=is_log))
-    axes = figure.axes[0]
-    assert {"33", "5.25", "2,800"} <= {text.get_text() for text in axes.texts}
-    low, high = axes.get_ylim()
-    assert low < 5.25 and high > 2800 * 1.1
-    assert axes.get_yscale() == ("log" if is_log else "linear")
-
-
-def test_one_series_of_bars_needs_no_legend_and_one_bar_can_stand_out():
-    figure = draw(ranking())
-    assert not figure.legends
-    assert to_svg(figure).count("fill: var(--series-3)") == 1
-
-
-@pytest.mark.parametrize("low", [1.01, 1.9, 10, 101, 350, 5100])
-@pytest.mark.parametrize("ratio", [1, 1.3, 2, 4, 30])
-def test_a_logarithmic_axis_has_two_numbers_at_least(low, ratio):
-    figure = draw(lines((low, low * ratio), y=Axis(label="rank", is_log=True)))
-    axes = figure.axes[0]
-    ticks = [tick for tick in axes.get_yticks() if axes.get_ylim()[0] < tick < axes.get_ylim()[1]]
-    assert 2 <= len(ticks) <= 10
+    assert path.read_bytes() == old and list(tmp_path.iterdir()) == [path]

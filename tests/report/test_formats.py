@@ -3,6 +3,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from highrank.report.formats import (
     MAX_CONTEXT,
@@ -11,11 +12,13 @@ from highrank.report.formats import (
     legible,
     legible_context,
     listed,
+    make_table,
     mib,
     nats,
     power,
     printable,
     ratio,
+    scientific,
     with_error,
 )
 
@@ -73,32 +76,31 @@ def test_of_a_long_context_the_end_is_shown():
 
 
 @pytest.mark.parametrize(
-    "value, text", [(0.0, "0"), (0.398, "0.3980"), (0.00641, "0.0064"), (3.14e-7, "3.1e-7")]
+    ("form", "value", "text"),
+    [
+        (nats, 0.0, "0"),
+        (nats, 0.398, "0.3980"),
+        (nats, 0.00641, "0.0064"),
+        (nats, 3.14e-7, "3.1e-7"),
+        (duration, 81.4, "81 s"),
+        (duration, 119.9, "2 min 0 s"),
+        (listed, [1], "1"),
+        (listed, [1, 2], "1 and 2"),
+        (listed, "abc", "a, b and c"),
+        (power, 1e-3, "10⁻³"),
+        (power, 3e-12, "3·10⁻¹²"),
+        (power, 2.1e-5, "3·10⁻⁵"),
+        (power, 9.5e-7, "10⁻⁶"),
+        (scientific, 1e-9, "10⁻⁹"),
+        (scientific, 1.5e-6, "1.5·10⁻⁶"),
+        (ratio, 1.2345, "1.23"),
+        (ratio, None, "–"),
+        (mib, 2800 * 2**20, "2,800"),
+        (mib, None, "–"),
+    ],
 )
-def test_an_excess_is_short_and_never_rounded_to_nothing(value, text):
-    assert nats(value) == text
-
-
-@pytest.mark.parametrize("seconds, text", [(81.4, "81 s"), (119.9, "2 min 0 s")])
-def test_a_duration_is_in_seconds_or_minutes(seconds, text):
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize("items, text", [([1], "1"), ([1, 2], "1 and 2"), ("abc", "a, b and c")])
-def test_a_list_reads_like_a_sentence(items, text):
-    assert listed(items) == text
-
-
-@pytest.mark.parametrize(
-    "value, text", [(1e-3, "10⁻³"), (3e-12, "3·10⁻¹²"), (2.1e-5, "3·10⁻⁵"), (9.5e-7, "10⁻⁶")]
-)
-def test_a_power_of_ten_is_rounded_up_to_one_digit(value, text):
-    assert power(value) == text
-
-
-def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():
-    assert (ratio(1.2345), ratio(None)) == ("1.23", "–")
-    assert (mib(2800 * 2**20), mib(None)) == ("2,800", "–")
+def test_numbers_are_short_and_never_rounded_to_nothing(form, value, text):
+    assert form(value) == text
 
 
 @pytest.mark.parametrize(
@@ -117,3 +119,18 @@ def test_ratios_and_memory_are_short_and_a_dash_where_they_are_unknown():
 def test_an_error_is_never_written_as_zero(value, error, text):
     assert with_error(value, error).replace("\u00a0", " ") == text
     assert len(text) <= 16
+
+
+def printed(table, width):
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_where_space_is_short_text_is_folded_and_numbers_stay():
+    table = make_table(("name",), ("tokens",))
+    table.add_row("a-name-without-spaces", "1,234,567")
+    text = printed(table, 20)
+    assert "1,234,567" in text and "…" not in text
+    assert "".join(line[:9].strip() for line in text.splitlines()[3:]) == "a-name-without-spaces"

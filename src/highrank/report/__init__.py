@@ -1,1 +1,1 @@
-"""How results are shown: terminal tables, pictures and pages."""
+"""Terminal tables, pictures and pages of results."""

@@ -39,7 +39,7 @@ def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
 
 
 def corpus_table(corpus: Corpus) -> Table:
-    """What each split of a prepared corpus holds."""
+    """The splits of a prepared corpus."""
     header = corpus.header
     title = f"{corpus.name}: {header.vocab_size:,} distinct {unit_of(header.recipe.tokenizer)}s"
     table = make_table(("split",), ("tokens", "<unk>", "fraction"), title=title)

@@ -1,4 +1,4 @@
-"""What `highrank evaluate` prints: results, what papers print, what a search tried."""
+"""The tables of `highrank evaluate`: results, those of papers, settings that a search tried."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,14 @@ from highrank.evaluation.search import Search
 from highrank.presets import Published
 from highrank.report.formats import make_table, printable
 
-# What a search varies, as it is called on the command line.
+# Settings that a search varies, as they are called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
 MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 
 def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
     """One row for each result, then the papers' rows for the same methods and splits."""
-    names = _numbers(results[0])
-    numbers = ("perplexity", *names, "tokens")
+    numbers = ("perplexity", "nats", "bits/byte", "bits/char", "tokens")
     title, caption = _title(results[0]), _notes(results)
     table = make_table(("method", "split"), numbers, title=title, caption=caption)
     for result in results:
@@ -31,7 +30,7 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
             result.method,
             "text" if result.split.startswith("text ") else printable(result.split),
             _perplexity(result.nats),
-            *(f"{number:.4f}" for number in _numbers(result).values()),
+            *(f"{n:.4f}" for n in (result.nats, result.bits_per_byte, result.bits_per_char)),
             f"{result.num_tokens:,}",
         )
     table.add_section()
@@ -40,21 +39,16 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     return table
 
 
-def _numbers(result: Result) -> dict[str, float]:
-    """What else is in a row, by the names of the columns."""
-    per_byte, per_char = result.bits_per_byte, result.bits_per_char
-    return {"nats": result.nats, "bits/byte": per_byte, "bits/char": per_char}
-
-
-def _unit(result: Result) -> str:
-    """What a token is: word, character or token."""
-    return result.unit.removeprefix("perplexity per ")
+def _unit(text: str) -> str:
+    """The kind of token: word, character or token."""
+    return text.removeprefix("perplexity per ")
 
 
 def _notes(results: Sequence[Result]) -> str:
     """The settings, what the columns are, and what the rows must not be compared with."""
     first, methods = results[0], {result.method for result in results}
-    note = f"perplexity and nats: per {_unit(first)}. tokens: how many were predicted, with <eos>."
+    unit = _unit(first.unit)
+    note = f"perplexity and nats: per {unit}. tokens: how many were predicted, with <eos>."
     if first.unknown.get("tokens", 1):
         note += (
             " bits/byte, bits/char: over the whole text; what <unk> stands for is not spelled, so "
@@ -98,7 +92,7 @@ def method_text(result: Result) -> str:
 
 
 def _unusual(name: str, settings: Mapping[str, Any]) -> str:
-    """What else decides the numbers of dynamic evaluation, where it is not the default."""
+    """Further settings of dynamic evaluation that are not the default."""
     if name != "dynamic":
         return ""
     usual = asdict(DynamicSettings())
@@ -111,7 +105,7 @@ def _unusual(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """What a search varies, as far as it matters: a cache of weight 0 has no window, sgd no ε."""
+    """Settings that a search varies, if they matter: a cache of weight 0 has no window."""
     keys: tuple[str, ...] = SEARCHED[name]
     if name == "cache" and settings["weight"] == 0:
         keys = ("weight",)
@@ -168,7 +162,7 @@ def unknown_text(dataset: Dataset, unit: str) -> str:
     """
     if not dataset.unknown:
         return ""
-    distinct, kind = len(dataset.unknown), unit.removeprefix("perplexity per ")
+    distinct, kind = len(dataset.unknown), _unit(unit)
     shown = ", ".join(token for token, _ in dataset.unknown.most_common(MOST_UNKNOWN))
     return printable(
         f"Not in the vocabulary, read as <unk>: {dataset.unknown.total():,} of "

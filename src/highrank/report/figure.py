@@ -9,15 +9,14 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank.files import write_atomically
-from highrank.report.formats import power
+from highrank.report.formats import scientific
 from highrank.report.theme import LIGHT, Style
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ PANEL = (4.4, 3.5)
 FONT_SIZE = 12
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
-# Inches of the legend's line and gaps, and of a letter of its labels.
-LEGEND_LINE, LEGEND_LETTER = 0.62, 0.094
+STYLE_SHEET = Path(__file__).with_name("figure.mplstyle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +39,10 @@ class Axis:
     """Where to put the numbers; chosen from the data if None."""
     floor: float = 1e-12
     """On a logarithmic axis: what is smaller, zero included, is drawn here, under a tick "≤"."""
+
+    def shown(self, values: Sequence[float]) -> list[float]:
+        """The values as they are drawn."""
+        return [max(value, self.floor) for value in values] if self.is_log else list(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,39 +108,22 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
         figure = Figure(figsize=(size[0] * len(charts), size[1]))
         figure.set_layout_engine("constrained", w_pad=margin, h_pad=margin)
         panels = figure.subplots(1, len(charts), squeeze=False)[0]
-        for axes, chart in zip(panels, charts, strict=True):
-            if isinstance(chart, Lines):
-                _draw_lines(axes, chart)
-            else:
-                _draw_bars(axes, chart)
-            _write_labels(axes, chart)
-        if isinstance(charts[0], Bars) and len(charts[0].series) == 1:
+        handles = [_draw(axes, chart) for axes, chart in zip(panels, charts, strict=True)][0]
+        if isinstance(charts[0], Bars) and len(handles) == 1:
             # The name of the axis is that of the only series, too.
             return figure
-        handles, labels = panels[0].get_legend_handles_labels()
-        by_label = dict(zip(labels, handles, strict=True))
-        order = [series.label for series in charts[0].series]
-        handles = [by_label[label] for label in order]
-        figure.legend(
-            handles,
-            order,
-            loc="outside upper left",
-            ncols=_num_columns(order, size[0] * len(charts)),
-            borderaxespad=margin * 72 / FONT_SIZE,
-        )
+        # As many columns as fit beside each other.
+        for num_columns in range(len(handles), 0, -1):
+            legend = figure.legend(
+                handles=handles,
+                loc="outside upper left",
+                ncols=num_columns,
+                borderaxespad=margin * 72 / FONT_SIZE,
+            )
+            if num_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                break
+            legend.remove()
     return figure
-
-
-def _num_columns(labels: Sequence[str], width: float) -> int:
-    """As many as fit beside each other."""
-    for count in range(len(labels), 1, -1):
-        # Labels fill the columns from the top.
-        rows = math.ceil(len(labels) / count)
-        columns = [labels[start : start + rows] for start in range(0, len(labels), rows)]
-        letters = sum(max(map(len, column)) for column in columns)
-        if len(columns) * LEGEND_LINE + letters * LEGEND_LETTER <= width:
-            return count
-    return 1
 
 
 def to_svg(figure: "Figure") -> str:
@@ -159,7 +144,7 @@ def save_png(figure: "Figure", path: Path, dpi: int = 150) -> None:
 
 def describe(chart: Chart) -> str:
     """The chart in words: the points of each series, or its ends where there are many."""
-    sentences = [f"{chart.y.label}, by {chart.x.label}."]
+    sentences = [f"{chart.y.label}, by {chart.x.label}."] if chart.x.label else []
     for series in chart.series:
         xs = chart.categories if isinstance(chart, Bars) else [f"{x:,}" for x in series.x]
         points = [f"{y:.3g} at {x}" for x, y in zip(xs, series.y, strict=True)]
@@ -169,7 +154,9 @@ def describe(chart: Chart) -> str:
     return " ".join(sentences)
 
 
-def _write_labels(axes: "Axes", chart: Chart) -> None:
+def _draw(axes: "Axes", chart: Chart) -> list[Any]:
+    """Draw one chart, and return what its legend shows."""
+    handles = _draw_lines(axes, chart) if isinstance(chart, Lines) else _draw_bars(axes, chart)
     axes.set_xlabel(chart.x.label)
     # The name of the vertical axis stands above it, where it takes no width from the data.
     axes.annotate(
@@ -182,31 +169,41 @@ def _write_labels(axes: "Axes", chart: Chart) -> None:
     )
     if chart.title:
         axes.set_title(chart.title, loc="left", pad=26)
+    return handles
 
 
-def _draw_lines(axes: "Axes", chart: Lines) -> None:
+def _draw_lines(axes: "Axes", chart: Lines) -> list[Any]:
+    handles = []
     for index, line in enumerate(chart.series):
         is_long, spacing = len(line.x) > MAX_MARKERS, line.marker_spacing
-        axes.plot(
-            [_shown(x, chart.x) for x in line.x],
-            [_shown(y, chart.y) for y in line.y],
+        handles += axes.plot(
+            chart.x.shown(line.x),
+            chart.y.shown(line.y),
             label=line.label,
             linestyle=(0, (2.4, 2.2)) if line.style.is_dashed else "-",
             # Each line begins a little later, so that markers of lines that coincide do not.
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
             **_look(line.style, has_marker=not is_long or spacing is not None),
         )
-        for x, (low, high) in zip(line.x, line.intervals, strict=False):
-            ends = [_shown(y, chart.y) for y in (low, high)]
-            axes.plot([_shown(x, chart.x)] * 2, ends, color=LIGHT[line.style.color], linewidth=1.2)
-    xs = [x for line in chart.series for x in line.x] + [mark.x for mark in chart.marks]
-    ys = [y for line in chart.series for y in (*line.y, *chain(*line.intervals))]
-    _scale(axes, "x", chart.x, xs)
-    # The labels of the marks stand in a strip above the data.
-    _scale(axes, "y", chart.y, ys, headroom=0.14 if chart.marks else 0.0)
+        if line.intervals:
+            low, high = map(chart.y.shown, zip(*line.intervals, strict=True))
+            color = LIGHT[line.style.color]
+            axes.vlines(chart.x.shown(line.x), low, high, color=color, linewidth=1.2)
     for mark in chart.marks:
         axes.axvline(mark.x, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (1, 1.4)), zorder=1)
-        is_left = mark.x < (min(xs) + max(xs)) / 2
+    _scale(axes, "x", chart.x)
+    _scale(axes, "y", chart.y)
+    if chart.marks:
+        _label_marks(axes, chart)
+    return handles
+
+
+def _label_marks(axes: "Axes", chart: Lines) -> None:
+    """Write the labels of the marks into a strip above the data."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(top=high * (high / low) ** 0.14 if chart.y.is_log else high + 0.14 * (high - low))
+    for mark in chart.marks:
+        is_left = mark.x < sum(axes.get_xlim()) / 2
         axes.annotate(
             mark.label,
             (mark.x, 1),
@@ -219,18 +216,19 @@ def _draw_lines(axes: "Axes", chart: Lines) -> None:
         )
 
 
-def _draw_bars(axes: "Axes", chart: Bars) -> None:
+def _draw_bars(axes: "Axes", chart: Bars) -> list[Any]:
     bars, *others = chart.series
     edge = LIGHT[bars.style.color]
     drawn = axes.bar(
         bars.x, bars.y, width=0.86, color=LIGHT["bar"], edgecolor=edge, label=bars.label
     )
+    handles: list[Any] = [drawn]
     if chart.highlighted in chart.categories:
         drawn[chart.categories.index(chart.highlighted)].set(color=LIGHT["series-3"])
     for k, dots in enumerate(others):
         shift = 0.26 * (k - (len(others) - 1) / 2)
-        xs = [x + shift for x in dots.x]
-        axes.plot(xs, dots.y, label=dots.label, linestyle="none", **_look(dots.style, True))
+        xs, look = [x + shift for x in dots.x], _look(dots.style, has_marker=True)
+        handles += axes.plot(xs, dots.y, label=dots.label, linestyle="none", **look)
     axes.set_xticks(range(len(chart.categories)), chart.categories)
     axes.set_xlim(-0.6, len(chart.categories) - 0.4)
     if chart.has_values:
@@ -240,12 +238,13 @@ def _draw_bars(axes: "Axes", chart: Bars) -> None:
         for label in axes.get_xticklabels():
             label.set(rotation=40, horizontalalignment="right", rotation_mode="anchor")
     if chart.y.is_log:
-        # From the power of ten below the lowest bar, so that it has a height.
-        low = 10.0 ** math.floor(math.log10(min(bars.y)))
-        _scale(axes, "y", chart.y, (low, 2 * max(bars.y)))
+        # From below the power of ten below the lowest bar, so that it has a height.
+        axes.set_ylim(0.75 * 10.0 ** math.floor(math.log10(min(bars.y))), 2 * max(bars.y))
+        _scale(axes, "y", chart.y)
     else:
         axes.set_ylim(bottom=0)
         axes.locator_params(axis="y", nbins=5)
+    return handles
 
 
 def _look(style: Style, has_marker: bool) -> dict[str, Any]:
@@ -259,99 +258,54 @@ def _look(style: Style, has_marker: bool) -> dict[str, Any]:
     }
 
 
-def _scale(
-    axes: "Axes", name: str, axis: Axis, values: Iterable[float], headroom: float = 0.0
-) -> None:
-    """Set limits and numbers of one axis such that all values are inside."""
+def _scale(axes: "Axes", name: str, axis: Axis) -> None:
+    """Set the scale and the numbers of one axis."""
     target = axes.xaxis if name == "x" else axes.yaxis
-    shown = [_shown(value, axis) for value in values]
-    low, high = min(shown), max(shown)
-    if not axis.is_log:
-        pad = 0.05 * (high - low or 1.0)
-        axes.set(**{f"{name}lim": (low - pad, high + pad + headroom * (high - low))})
-        if axis.ticks is not None:
-            target.set_ticks(axis.ticks)
-        return
-    ratio = max(high / low, 2.0)
-    axes.set(**{f"{name}scale": "log"})
-    axes.set(**{f"{name}lim": (low * ratio**-0.06, low * ratio ** (1.06 + headroom))})
-    ticks = axis.ticks or _log_ticks(low, low * ratio)
-    target.set_ticks(
-        ticks, [_tick_label(tick, is_floor=tick < 1.001 * axis.floor) for tick in ticks]
-    )
-    target.set_ticks([], minor=True)
-
-
-def _shown(value: float, axis: Axis) -> float:
-    return max(value, axis.floor) if axis.is_log else value
+    ticks: Sequence[float] | None = axis.ticks
+    if axis.is_log:
+        axes.set(**{f"{name}scale": "log"})
+        low, high = target.get_data_interval()
+        if low == high:
+            axes.set(**{f"{name}lim": (low / 2, low * 2)})
+        ticks = ticks or _log_ticks(*target.get_view_interval())
+        target.set_major_formatter(lambda value, _: _tick_label(value, axis.floor))
+        target.set_ticks([], minor=True)
+    if ticks is not None:
+        target.set_ticks(ticks)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten, at most seven; with others between them where there are few."""
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    step = max(1, math.ceil((last - first + 1) / 7))
-    decades = [10.0**n for n in range(first, last + 1, step)]
+    from matplotlib.ticker import AutoLocator
+
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     if last - first >= 2:
-        return decades
-    digits = (1, 2, 5) if high / low > 5 else range(1, 10)
-    # One number alone gives no scale.
-    return _ticks_of(digits, low, high, 2) or _ticks_of([n / 2 for n in range(2, 20)], low, high)
+        return [10.0**n for n in range(first, last + 1, math.ceil((last - first + 1) / 7))]
+    digits = (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)
+    ticks: Sequence[float] = [
+        digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits
+    ]
+    if sum(low <= tick <= high for tick in ticks) < 2:
+        # One number alone gives no scale.
+        ticks = AutoLocator().tick_values(low, high)
+    return [tick for tick in ticks if low <= tick <= high]
 
 
-def _ticks_of(digits: Iterable[float], low: float, high: float, least: int = 1) -> list[float]:
-    """These digits times powers of ten, from low to high; none if there are not so many."""
-    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    around = [digit * 10.0**n for n in powers for digit in digits]
-    found = [tick for tick in around if low * 0.999 <= tick <= high * 1.001]
-    return found if len(found) >= least else []
-
-
-def _tick_label(value: float, is_floor: bool = False) -> str:
+def _tick_label(value: float, floor: float) -> str:
     if value >= 1e6:
         text = f"{value / 1e6:g}M"
     elif value >= 1e3:
         text = f"{value / 1e3:g}k"
     else:
-        text = f"{value:g}" if value >= 1e-3 else power(value)
-    return f"≤ {text}" if is_floor else text
+        text = f"{value:g}" if value >= 1e-3 else scientific(value)
+    return f"≤ {text}" if value < 1.001 * floor else text
 
 
 def _style() -> AbstractContextManager[None]:
     """Our settings on top of matplotlib's own: those of the user's matplotlibrc do not apply."""
     from matplotlib import style
 
-    ink, muted, surface = LIGHT["ink"], LIGHT["muted"], LIGHT["surface"]
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "highrank",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": FONT_SIZE,
-        "text.color": ink,
-        # A token may have a dollar sign.
-        "text.parse_math": False,
-        "figure.facecolor": surface,
-        "axes.facecolor": surface,
-        "axes.edgecolor": muted,
-        "axes.labelcolor": muted,
-        "axes.titlesize": 13,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "grid.color": LIGHT["grid"],
-        "xtick.color": muted,
-        "ytick.color": muted,
-        "ytick.major.size": 0,
-        "legend.frameon": False,
-        "legend.handlelength": 1.8,
-        "legend.handletextpad": 0.5,
-        "legend.columnspacing": 1.2,
-        "legend.borderpad": 0.2,
-    }
-    return style.context(["default", settings])
+    return style.context(["default", STYLE_SHEET])
 
 
 def _embedded(document: str) -> str:
@@ -365,13 +319,8 @@ def _embedded(document: str) -> str:
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     svg = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", lambda m: f"{m[1]}: var(--{names[m[2]]})", svg)
-    return _with_own_ids(svg)
-
-
-def _with_own_ids(svg: str) -> str:
-    """Drop the ids that nothing refers to; mark the others, so that charts can share a page."""
+    # Ids that nothing refers to go; the others are marked, so that charts can share a page.
     own = "chart" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-
     svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{own}-{m[1]}"' if m[1] in used else "", svg)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", svg)

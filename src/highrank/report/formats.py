@@ -17,8 +17,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_LENGTH = 24
 MAX_CONTEXT = 120
 MAX_NAME = 25
-# Of unicodedata: control, format (those that turn the direction of text, too), surrogate, private,
-# unassigned, separators of lines and paragraphs.
+# Categories of unicodedata: control, format (those that turn the direction of text, too),
+# surrogate, private, unassigned, separators of lines and paragraphs.
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
@@ -90,7 +90,7 @@ def with_error(value: float, error: float | None) -> str:
     """ "4.763 ± 0.012": with enough digits that an error is not zero, and none if there is none."""
     if not error:
         return nats(value) if value < 1e-3 else f"{value:.3f}"
-    # Of the rounded error: 9.7e-5 is 0.0001.
+    # Those of the rounded error: 9.7e-5 is 0.0001.
     decimals = max(3, -math.floor(math.log10(float(f"{error:.0e}"))))
     if decimals <= 4:
         return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}"
@@ -127,12 +127,15 @@ def environment_text(environment: Environment) -> str:
 
 def power(value: float) -> str:
     """10⁻³ for 0.001, 3·10⁻¹² for 3e-12; rounded up to one digit."""
-    exponent = math.floor(math.log10(value) + 1e-9)
-    digit = math.ceil(value / 10.0**exponent - 1e-6)
-    if digit == 10:
-        digit, exponent = 1, exponent + 1
-    text = "10" + str(exponent).translate(SUPERSCRIPTS)
-    return text if digit == 1 else f"{digit}·{text}"
+    unit = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    return scientific(math.ceil(value / unit - 1e-6) * unit)
+
+
+def scientific(value: float) -> str:
+    """10⁻³ for 0.001, 1.5·10⁻⁶ for 1.5e-6; three digits."""
+    digits, exponent = f"{value:.2e}".split("e")
+    text = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
+    return text if float(digits) == 1 else f"{float(digits):g}·{text}"
 
 
 def listed(items: Iterable[object]) -> str:

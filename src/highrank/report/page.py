@@ -21,7 +21,7 @@ class Figure:
     svg: str
     """Made by `figure.to_svg`; trusted."""
     description: str
-    """What the picture shows, for those who do not see it."""
+    """The picture in words, for those who do not see it."""
     title: str = ""
     caption: str = ""
 

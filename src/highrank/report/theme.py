@@ -2,45 +2,31 @@
 
 from dataclasses import dataclass
 
-# Text has a contrast of at least 4.5 with what is behind it, a line of at least 3. The series
-# differ also for the colour-blind; markers and dashes tell them apart without any colour.
-LIGHT = {
-    "page": "#f5f6f8",
-    "surface": "#ffffff",
-    "ink": "#1b2430",
-    "muted": "#596577",
-    "grid": "#e2e6eb",
-    "accent": "#e8f1fa",
-    "truth": "#87919e",
-    "bar": "#d3d9e0",
-    "series-1": "#cf4f0c",
-    "series-2": "#0a8464",
-    "series-3": "#1766ab",
-    "series-4": "#8a4fa3",
-    "series-5": "#8f6b00",
-    "series-6": "#c2266e",
+# In light and in dark. Text has a contrast of at least 4.5 with what is behind it, a line of at
+# least 3. The series differ also for the colour-blind; markers and dashes tell them apart, too.
+COLORS = {
+    "page": ("#f5f6f8", "#0f1318"),
+    "surface": ("#ffffff", "#181e26"),
+    "ink": ("#1b2430", "#e7ebf0"),
+    "muted": ("#596577", "#a0abb9"),
+    "grid": ("#e2e6eb", "#2d3641"),
+    "accent": ("#e8f1fa", "#1b2e42"),
+    "truth": ("#87919e", "#778291"),
+    "bar": ("#d3d9e0", "#3a4552"),
+    "series-1": ("#cf4f0c", "#ff9a5c"),
+    "series-2": ("#0a8464", "#45c9a0"),
+    "series-3": ("#1766ab", "#6fb6ff"),
+    "series-4": ("#8a4fa3", "#cfa0e6"),
+    "series-5": ("#8f6b00", "#dcb94a"),
+    "series-6": ("#c2266e", "#ff8fbd"),
 }
-DARK = {
-    "page": "#0f1318",
-    "surface": "#181e26",
-    "ink": "#e7ebf0",
-    "muted": "#a0abb9",
-    "grid": "#2d3641",
-    "accent": "#1b2e42",
-    "truth": "#778291",
-    "bar": "#3a4552",
-    "series-1": "#ff9a5c",
-    "series-2": "#45c9a0",
-    "series-3": "#6fb6ff",
-    "series-4": "#cfa0e6",
-    "series-5": "#dcb94a",
-    "series-6": "#ff8fbd",
-}
+LIGHT = {name: light for name, (light, _) in COLORS.items()}
+DARK = {name: dark for name, (_, dark) in COLORS.items()}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a series is drawn."""
+    """The look of a series."""
 
     color: str
     """Key of `LIGHT` and `DARK`."""

@@ -1,4 +1,4 @@
-"""What `highrank train` shows at the end: a summary, and the learning curve."""
+"""The summary and the learning curve at the end of `highrank train`."""
 
 import math
 import shlex
@@ -19,12 +19,10 @@ from highrank.training.result import TrainingResult
 
 TRAIN = Style("series-1", marker="o", is_dashed=True)
 VALID = Style("series-3", marker="D")
-# Numbers on the axis of perplexities, times powers of ten.
-TICKS = (1, 1.5, 2, 3, 5, 7)
 
 
 def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
-    """What the user's text became, and what is going to be trained on it."""
+    """The corpus that the user's text became, and what is going to be trained on it."""
     config = run.config
     head, epochs, size = config.head.kind, config.train.epochs, run.num_parameters
     if "num_components" in arguments_of(head_class(head)):
@@ -108,16 +106,5 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
     return Lines(
         series=series,
         x=Axis(label="million tokens read"),
-        y=Axis(label="perplexity", is_log=True, ticks=_ticks(series)),
+        y=Axis(label="perplexity", is_log=True),
     )
-
-
-def _ticks(series: Sequence[Series]) -> tuple[float, ...]:
-    """The round numbers within the data and the next ones around it."""
-    values = [y for line in series for y in line.y]
-    low, high = math.log10(min(values)), math.log10(max(values))
-    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
-    ticks = [factor * 10.0**power for power in powers for factor in TICKS]
-    below = [tick for tick in ticks if tick <= min(values)]
-    above = [tick for tick in ticks if tick >= max(values)]
-    return tuple(tick for tick in ticks if below[-1] <= tick <= above[0])

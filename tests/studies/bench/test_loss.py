@@ -16,23 +16,18 @@ from highrank.studies.bench.baselines import (
 from highrank.studies.bench.harness import Peak
 from highrank.studies.bench.loss import (
     IMPLEMENTATIONS,
+    allowed_growth,
     best_rows,
     check_losses,
-    chosen_shapes,
     measure_growth,
     run_loss_bench,
+    select_shapes,
 )
 
 SMALL = replace(TINY, num_tokens=30, vocab_size=200)
 needs_composition = pytest.mark.skipif(
     baselines.missing_composition() is not None, reason="torch is older than 2.13"
 )
-
-
-@pytest.fixture(autouse=True)
-def no_compiler(monkeypatch):
-    """The compiled variant is skipped: compiling takes longer than all tests of this file."""
-    monkeypatch.setattr("highrank.studies.bench.baselines.shutil.which", lambda name: None)
 
 
 @pytest.fixture
@@ -61,11 +56,11 @@ def test_the_original_is_expected_to_differ_by_its_epsilon(monkeypatch):
 
 
 def test_shapes_are_chosen_by_name():
-    assert [shape.name for shape in chosen_shapes((), quick=False)] == list(SHAPES)
-    assert chosen_shapes(("wt2", "ptb", "wt2"), quick=False) == [SHAPES["wt2"], SHAPES["ptb"]]
-    assert chosen_shapes((), quick=True) == [replace(SHAPES["ptb"], num_tokens=84)]
+    assert [shape.name for shape in select_shapes((), quick=False)] == list(SHAPES)
+    assert select_shapes(("wt2", "ptb", "wt2"), quick=False) == [SHAPES["wt2"], SHAPES["ptb"]]
+    assert select_shapes((), quick=True) == [replace(SHAPES["ptb"], num_tokens=84)]
     with pytest.raises(ValueError, match="shapes must be among ptb, wt2, .*, one-gpt2, got foo"):
-        chosen_shapes(("ptb", "foo"), quick=False)
+        select_shapes(("ptb", "foo"), quick=False)
 
 
 @pytest.mark.parametrize("option", ["rounds", "chunk_bytes"])
@@ -75,33 +70,24 @@ def test_options_below_one_are_errors(option):
 
 
 @needs_composition
-def test_the_best_chunk_of_the_composition_is_searched_from_coarse_to_fine(monkeypatch):
+def test_the_best_chunk_of_the_composition_is_searched(monkeypatch):
     tried = []
 
-    def take_times(works, rounds, on_start):
+    def take_times(works, rounds):
         tried.append([int(name) for name in works])
         return {name: (abs(int(name) - 200),) for name in works}
 
     monkeypatch.setattr(harness, "take_times", take_times)
     assert best_rows(replace(SMALL, num_tokens=1000)) == 256
     assert best_rows(replace(SMALL, num_tokens=50)) == 100
-    assert tried == [[128, 512, 2000], [64, 128, 256], [100], [50, 100]]
+    assert tried == [[64, 128, 256, 512, 1024, 2000], [64, 100]]
 
 
-def test_growth_is_compared_with_the_gradient_of_the_weight(monkeypatch):
-    peaks = iter((Peak(100), Peak(700)))
-    monkeypatch.setattr(harness, "peak_memory", lambda *_: next(peaks))
-    growth = measure_growth((SMALL, replace(SMALL, vocab_size=300)), None)
-    assert (growth.peak_bytes, growth.growth) == ((100, 700), 600)
-    assert growth.gradient_growth == 4 * 100 * SMALL.embedding_size
-    assert growth.allowed == growth.gradient_growth + 32 * 2**20
-
-
-def test_growth_without_a_peak_is_unknown(monkeypatch):
-    peaks = iter((Peak(100), Peak(None, "killed")))
-    monkeypatch.setattr(harness, "peak_memory", lambda *_: next(peaks))
-    growth = measure_growth((SMALL, SMALL), None)
-    assert (growth.growth, growth.failure) == (None, "killed")
+def test_growth_is_that_of_fused_and_compared_with_the_gradient_of_the_weight(monkeypatch):
+    monkeypatch.setattr(harness, "peak_memory", lambda prepare, _: Peak(prepare.args[-1]))
+    shapes = (SMALL, replace(SMALL, vocab_size=300))
+    assert measure_growth(shapes, None) == tuple(map(Peak, shapes))
+    assert allowed_growth(shapes) == 4 * 100 * SMALL.embedding_size + 32 * 2**20
 
 
 def test_a_run_measures_all_variants_and_can_be_written_as_json(monkeypatch, without_children):
@@ -109,10 +95,10 @@ def test_a_run_measures_all_variants_and_can_be_written_as_json(monkeypatch, wit
     fractions = []
     result = run_loss_bench(rounds=2, on_progress=lambda fraction, text: fractions.append(fraction))
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
-    (part,) = result.shapes
-    names = [m.name for m in part.measurements]
+    (group,) = result.groups
+    names = [m.name for m in group.measurements]
     assert names[0] == "matmul" and names[-1] == "softmax" and set(IMPLEMENTATIONS) < set(names)
-    for measurement in part.measurements:
+    for measurement in group.measurements:
         assert len(measurement.times) == 2 or measurement.failure
     assert dumps(asdict(result))
 
@@ -120,7 +106,7 @@ def test_a_run_measures_all_variants_and_can_be_written_as_json(monkeypatch, wit
 def test_without_the_feature_in_torch_the_composition_is_skipped(monkeypatch, without_children):
     monkeypatch.setattr(loss, "SHAPES", {"small": SMALL})
     monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
-    (part,) = run_loss_bench(rounds=1).shapes
-    composition = next(m for m in part.measurements if m.name == "composition")
+    (group,) = run_loss_bench(rounds=1).groups
+    composition = next(m for m in group.measurements if m.name == "composition")
     assert composition.failure == f"needs torch 2.13 or newer, got {torch.__version__}"
     assert composition.times == ()

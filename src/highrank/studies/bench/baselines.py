@@ -1,4 +1,4 @@
-"""The variants of `bench loss`: implementations of the mixture's loss, and what bounds them.
+"""The variants of `bench loss`: implementations of the mixture's loss, and its lower bound.
 
 Each does one forward and backward pass: the mean loss, and its gradients.
 
@@ -24,7 +24,7 @@ from highrank.studies.bench.harness import Variant
 SEED = 0
 # Standard deviation of the logits.
 LOGIT_SCALE = 2.0
-# What the official code adds to each probability before the logarithm.
+# The official code adds it to each probability before the logarithm.
 EPSILON = 1e-8
 
 
@@ -39,11 +39,6 @@ class Shape:
     vocab_size: int
     hidden_size: int
     """It enters only the size of the softmax with as many parameters."""
-
-    @property
-    def table_bytes(self) -> int:
-        """Of all N × K × V logits, in float32."""
-        return 4 * self.num_tokens * self.num_components * self.vocab_size
 
     @property
     def softmax_size(self) -> int:
@@ -91,12 +86,12 @@ Loss = Callable[[Inputs], Tensor]
 
 @lru_cache(maxsize=1)
 def mixture_inputs(shape: Shape) -> Inputs:
-    """Shared by the variants of a shape; all but the targets require gradients."""
+    """Inputs that the variants of a shape share; all but the targets require gradients."""
     return _inputs(shape, shape.num_components, shape.embedding_size)
 
 
 def softmax_inputs(shape: Shape) -> Inputs:
-    """Of one softmax with as many parameters: K = 1, E' instead of E."""
+    """Inputs of one softmax with as many parameters: K = 1, E' instead of E."""
     return _inputs(shape, 1, shape.softmax_size)
 
 
@@ -122,45 +117,34 @@ def variants(shape: Shape, chunk_bytes: int | None, rows: int) -> list[Variant]:
         chunk_bytes: memory for the logits of one chunk of tokens, where this package chunks.
         rows: of a chunk of the composition.
     """
-    softmax = partial(
-        prepare, partial(package_loss, "fused", chunk_bytes), make_inputs=softmax_inputs
-    )
+    fused = partial(package_loss, "fused", chunk_bytes)
+    prepared: dict[str, Callable[[Shape], Callable[[], float | None]]] = {
+        "matmul": partial(prepare_matmul, chunk_bytes),
+        "fused": partial(prepare, fused),
+        "chunked": partial(prepare, partial(package_loss, "chunked", chunk_bytes)),
+        "compiled": partial(prepare_compiled, chunk_bytes),
+        "composition": partial(prepare, partial(composition_loss, rows)),
+        "original": partial(prepare, original_loss),
+        "log-space": partial(prepare, log_space_loss),
+        "softmax": partial(prepare, fused, make_inputs=softmax_inputs),
+    }
+    notes = {
+        "composition": f"chunks of {rows} rows",
+        "softmax": f"context size {shape.softmax_size}",
+    }
+    skipped = {"composition": missing_composition()}
+    if not shutil.which("c++"):
+        skipped["compiled"] = "torch.compile needs a C++ compiler"
     return [
-        _variant("matmul", partial(prepare_matmul, chunk_bytes), shape),
-        package_variant("fused", shape, chunk_bytes),
-        package_variant("chunked", shape, chunk_bytes),
-        compiled_variant(shape, chunk_bytes),
-        composition_variant(shape, rows),
-        _variant("original", partial(prepare, original_loss), shape),
-        _variant("log-space", partial(prepare, log_space_loss), shape),
-        _variant("softmax", softmax, shape, note=f"context size {shape.softmax_size}"),
+        Variant(
+            name=name,
+            prepare=partial(prepare_shape, shape),
+            warm_up=partial(prepare_shape, TINY),
+            note=notes.get(name, ""),
+            skip=skipped.get(name),
+        )
+        for name, prepare_shape in prepared.items()
     ]
-
-
-def package_variant(backend: str, shape: Shape, chunk_bytes: int | None) -> Variant:
-    return _variant(backend, partial(prepare, partial(package_loss, backend, chunk_bytes)), shape)
-
-
-def compiled_variant(shape: Shape, chunk_bytes: int | None) -> Variant:
-    """As `fused`, in a graph of torch.compile."""
-    skip = None if shutil.which("c++") else "torch.compile needs a C++ compiler"
-    return _variant("compiled", partial(prepare_compiled, chunk_bytes), shape, skip=skip)
-
-
-def composition_variant(shape: Shape, rows: int) -> Variant:
-    work, note = partial(prepare, partial(composition_loss, rows)), f"chunks of {rows} rows"
-    return _variant("composition", work, shape, note, missing_composition())
-
-
-def _variant(
-    name: str,
-    prepare_shape: Callable[[Shape], Callable[[], float | None]],
-    shape: Shape,
-    note: str = "",
-    skip: str | None = None,
-) -> Variant:
-    work, warm_up = partial(prepare_shape, shape), partial(prepare_shape, TINY)
-    return Variant(name=name, prepare=work, warm_up=warm_up, note=note, skip=skip)
 
 
 def prepare(
@@ -182,12 +166,13 @@ def prepare(
 
 
 def prepare_compiled(chunk_bytes: int | None, shape: Shape) -> Callable[[], float]:
+    """As `fused`, in a graph of torch.compile."""
     loss = partial(package_loss, "auto", chunk_bytes)
     return prepare(torch.compile(loss, dynamic=True, fullgraph=True), shape)
 
 
 def package_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tensor:
-    """This package's."""
+    """This package's loss; for one component that of one softmax."""
     context, log_weight, weight, bias, target = inputs
     if context.shape[1] == 1 and backend == "fused" and chunk_bytes is None:
         return linear_cross_entropy(context.squeeze(1), weight, target, linear_bias=bias)
@@ -197,20 +182,32 @@ def package_loss(backend: str, chunk_bytes: int | None, inputs: Inputs) -> Tenso
 
 
 def original_loss(inputs: Inputs) -> Tensor:
-    """That of the paper's official code: tables of probabilities, and an epsilon."""
-    context, log_weight, weight, bias, target = inputs
-    prob = F.linear(context, weight, bias).softmax(-1)  # (N, K, V)
-    prob = (prob * log_weight.exp()[..., None]).sum(1)  # (N, V)
-    return F.nll_loss(prob.add_(EPSILON).log(), target)
+    return F.nll_loss(original_log_prob(*inputs[:4]), inputs.target)
+
+
+def original_log_prob(
+    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """As the paper's official code: every probability (..., K, V), and an epsilon."""
+    prob = F.linear(context, weight, bias).softmax(-1)  # (..., K, V)
+    prob = (prob * log_weight.exp()[..., None]).sum(-2)  # (..., V)
+    return prob.add_(EPSILON).log()
 
 
 def log_space_loss(inputs: Inputs) -> Tensor:
-    """Tables of log-probabilities: exact, and the whole distribution. Of one: torch's two calls."""
-    context, log_weight, weight, bias, target = inputs
+    """Tables of log-probabilities; for one component torch's two calls."""
+    context, _, weight, bias, target = inputs
     if context.shape[1] == 1:
         return F.cross_entropy(F.linear(context.squeeze(1), weight, bias), target)
-    log_p = F.linear(context, weight, bias).log_softmax(-1)  # (N, K, V)
-    return F.nll_loss((log_weight[..., None] + log_p).logsumexp(1), target)
+    return F.nll_loss(dense_log_prob(*inputs[:4]), target)
+
+
+def dense_log_prob(
+    context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """As mixtures are usually written: exact, every log-probability (..., K, V) at once."""
+    log_p = F.linear(context, weight, bias).log_softmax(-1)  # (..., K, V)
+    return (log_weight[..., None] + log_p).logsumexp(-2)  # (..., V)
 
 
 def composition_loss(rows: int, inputs: Inputs) -> Tensor:

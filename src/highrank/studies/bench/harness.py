@@ -2,30 +2,29 @@
 
 Machines drift: they warm up, and others use them. So variants alternate round after round, the
 best round counts, and what is reported are ratios of numbers from the same run.
-
-As a program (`python -m …bench.harness`) it is the process in which memory is measured: it reads
-pickled arguments from standard input and writes one line of JSON.
 """
 
+import contextlib
 import ctypes
 import gc
-import json
-import pickle
+import itertools
+import multiprocessing
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from highrank.environment import Environment
-
-CHILD = [sys.executable, "-m", "highrank.studies.bench.harness"]
+from highrank.environment import Environment, environment
 
 Prepare = Callable[[], Callable[[], Any]]
 OnProgress = Callable[[float, str], None]
@@ -47,9 +46,26 @@ class Variant:
     warm_up: Prepare | None = None
     """The same for a tiny case; it is run before memory is measured."""
     note: str = ""
-    """What a reader should know of it in this run."""
+    """A remark on this run."""
     skip: str | None = None
     """Why it cannot take part here."""
+
+
+def make_variants(
+    prepare: Callable[..., Callable[[], Any]],
+    names: Iterable[str],
+    size: tuple[Any, ...],
+    tiny_size: tuple[Any, ...],
+) -> list[Variant]:
+    """Variants whose work is `prepare(name, *size)`."""
+    return [
+        Variant(
+            name=name,
+            prepare=partial(prepare, name, *size),
+            warm_up=partial(prepare, name, *tiny_size),
+        )
+        for name in names
+    ]
 
 
 @dataclass(frozen=True)
@@ -57,7 +73,7 @@ class Peak:
     num_bytes: int | None
     """Peak memory of the process during the work, above what it was before; None if unknown."""
     failure: str | None = None
-    """What ended the process early."""
+    """The reason why the process ended early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +83,7 @@ class Measurement:
     name: str
     note: str
     value: float | None
-    """What the work returned: the same from all variants that compute the same thing."""
+    """The result of the work: the same for all variants that compute the same thing."""
     times: tuple[float, ...]
     """Seconds, one for each round."""
     best: float | None
@@ -82,35 +98,76 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchResult:
-    """What the results of all benchmarks have."""
+class Group:
+    """Variants that do the same work."""
 
+    name: str
+    measurements: tuple[Measurement, ...]
+    numbers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """Further numbers by variant, under the title of their column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    title: str
+    method: str
+    """The work, in sentences."""
+    baselines: tuple[str, ...]
+    """Ratios of time are to these variants, ratios of memory to the last."""
     rounds: int
+    groups: tuple[Group, ...]
     elapsed: float
     """Seconds."""
-    environment: Environment
+    environment: Environment = field(default_factory=environment)
 
 
-def compare(
-    variants: Sequence[Variant],
+def measure(
+    groups: Mapping[str, Sequence[Variant]],
     *,
-    rounds: int,
+    title: str,
+    method: str,
     baselines: Sequence[str],
-    check: Callable[[dict[str, Any]], Mapping[str, str]] = lambda values: {},
+    rounds: int,
+    check: Callable[[str, dict[str, Any]], Mapping[str, str]] = lambda group, values: {},
     on_progress: OnProgress = silent,
-) -> tuple[Measurement, ...]:
-    """Measure all variants: first the memory of each, then their times, in turns.
+) -> BenchResult:
+    """Measure all variants of each group: first the memory of each, then their times, in turns.
 
     What ended the process of its memory measurement is not tried again in this one.
 
     Args:
         baselines: names of the variants to whose time and memory ratios are taken.
-        check: called before times are taken, with what each variant's work returned. It raises
-            if they do not agree, and returns notes on some of them.
+        check: called before times are taken, with the name of a group and what each variant's
+            work returned. It raises if they do not agree, and returns notes on some of them.
     """
     check_rounds(rounds)
+    start = time.monotonic()
+    begin = counter(on_progress, (2 + rounds) * sum(map(len, groups.values())))
+    found = tuple(
+        Group(
+            name=name,
+            measurements=_compare(variants, baselines, rounds, partial(check, name), begin),
+        )
+        for name, variants in groups.items()
+    )
+    return BenchResult(
+        title=title,
+        method=method,
+        baselines=tuple(baselines),
+        rounds=rounds,
+        groups=found,
+        elapsed=time.monotonic() - start,
+    )
+
+
+def _compare(
+    variants: Sequence[Variant],
+    baselines: Sequence[str],
+    rounds: int,
+    check: Callable[[dict[str, Any]], Mapping[str, str]],
+    begin: Callable[[str], None],
+) -> tuple[Measurement, ...]:
     able = [variant for variant in variants if variant.skip is None]
-    begin = counter(on_progress, (2 + rounds) * len(able))
     peaks = {}
     for variant in able:
         begin(f"memory of {variant.name}")
@@ -150,7 +207,7 @@ def take_times(
 
 
 def turn(names: list[str], index: int) -> list[str]:
-    """Rotated by one each round, and backwards every second: nobody keeps a place."""
+    """The names rotated by one each round, and backwards every second: none keeps its place."""
     shift = index % len(names) if names else 0
     order = names[shift:] + names[:shift]
     return order[::-1] if index % 2 else order
@@ -194,21 +251,10 @@ def joined(notes: Iterable[str | None]) -> str:
     return "; ".join(filter(None, notes))
 
 
-def part(on_progress: OnProgress, low: float, high: float, title: str = "") -> OnProgress:
-    """For a part of the work: its fractions 0 … 1 are the whole's `low` … `high`."""
-    return lambda fraction, text: on_progress(low + fraction * (high - low), title + text)
-
-
-def counter(on_progress: OnProgress, total: float) -> Callable[..., None]:
-    """A function to call with a text, and a cost unless it is 1, when a piece of work begins."""
-    done = 0.0
-
-    def begin(text: str, cost: float = 1.0) -> None:
-        nonlocal done
-        on_progress(done / total, text)
-        done += cost
-
-    return begin
+def counter(on_progress: OnProgress, total: int) -> Callable[[str], None]:
+    """A function to call with a text when one of `total` pieces of work begins."""
+    done = itertools.count()
+    return lambda text: on_progress(next(done) / total, text)
 
 
 def peak_memory(prepare: Prepare, warm_up: Prepare | None = None) -> Peak:
@@ -217,45 +263,57 @@ def peak_memory(prepare: Prepare, warm_up: Prepare | None = None) -> Peak:
     It is measured in a fresh process: what ran before leaves no trace. See `Variant` for the
     arguments.
     """
-    arguments = pickle.dumps((prepare, warm_up, torch.get_num_threads()))
-    pipe = subprocess.PIPE
-    # In a session of its own, Ctrl-C does not reach the child: it is ended below, silently.
-    with subprocess.Popen(
-        CHILD, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-    ) as child:
-        try:
-            out, errors = child.communicate(arguments)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-    if child.returncode != 0:
-        return Peak(None, _failure(child.returncode, errors.decode(errors="replace")))
-    return Peak(json.loads(out.splitlines()[-1]))
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    arguments = (theirs, prepare, warm_up, torch.get_num_threads())
+    child = spawn.Process(target=_send_peak, args=arguments)
+    # Ctrl-C is for this process, which ends its child.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child.start()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    theirs.close()
+    try:
+        peak: Peak = ours.recv()
+        return peak
+    except EOFError:
+        child.join()
+        code = child.exitcode or 0
+        end = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        end += ": out of memory?" if end == "by SIGKILL" else ""
+        return Peak(None, f"the process ended {end}")
+    finally:
+        child.kill()
+        child.join()
 
 
-def _failure(code: int, errors: str) -> str:
-    if code == -9:
-        return "the process was killed: out of memory?"
-    if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
-    lines = errors.strip().splitlines()
-    return lines[-1] if lines else f"the process ended with code {code}"
+def _send_peak(
+    pipe: Connection, prepare: Prepare, warm_up: Prepare | None, num_threads: int
+) -> None:
+    """Measure in this process; what libraries print here is not for the user."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
+    try:
+        pipe.send(Peak(_extra_peak(prepare, warm_up, num_threads)))
+    except Exception as error:
+        pipe.send(Peak(None, traceback.format_exception_only(error)[-1].strip()))
 
 
 def _extra_peak(prepare: Prepare, warm_up: Prepare | None, num_threads: int) -> int | None:
-    """Bytes by which doing the work raises this process's memory; None where that is unknown."""
+    """Bytes by which doing the work raises this process's memory; None without Linux's /proc."""
     torch.set_num_threads(num_threads)
     if warm_up is not None:
         # Libraries that are loaded at the first use of a kernel do not count.
         warm_up()()
     work = prepare()
-    if sys.platform == "linux":
-        _start_from_here()
+    if sys.platform != "linux":
+        return None
+    _start_from_here()
     before = _memory("VmRSS")
     work()
-    after = _memory("VmHWM")
-    return None if before is None or after is None else max(0, after - before)
+    return max(0, _memory("VmHWM") - before)
 
 
 def _start_from_here() -> None:
@@ -263,31 +321,11 @@ def _start_from_here() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
 
 
-def _memory(field: str) -> int | None:
+def _memory(field: str) -> int:
     """VmRSS: bytes of this process in memory; VmHWM: the most there have been."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return _peak_so_far()
+    status = Path("/proc/self/status").read_text()
     return int(re.findall(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE)[0]) * 1024
-
-
-def _peak_so_far() -> int | None:
-    """Without /proc the peak has to stand for the present, too: what is below it is not seen."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # macOS counts in bytes, the others in KiB.
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-if __name__ == "__main__":
-    print("\n" + json.dumps(_extra_peak(*pickle.load(sys.stdin.buffer))))

@@ -4,10 +4,8 @@ Beside the time stands what is multiplied, as torch's flop counter counts it: ho
 price is the head's idea, and how much is overhead.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank import presets
 from highrank.build import build_head
 from highrank.config import HeadConfig
-from highrank.environment import environment
 from highrank.heads import HEADS, head_arguments
 from highrank.studies.bench import harness
 
@@ -26,23 +23,9 @@ NUM_COMPONENTS = 4
 # Heads that are meant to stand beside one softmax.
 SINGLE = ("constant", "pointer", "pointwise")
 SEED, LENGTH, BATCH_SIZE = 0, 70, 10
+# E and V.
 SIZES = ((64, 10_000), (256, 10_000), (64, 50_000), (256, 50_000))
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSizes:
-    embedding_size: int
-    vocab_size: int
-    flop_ratios: dict[str, float]
-    """Of each head, in multiples of the control's."""
-    measurements: tuple[harness.Measurement, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadBenchResult(harness.BenchResult):
-    num_tokens: int
-    num_components: int
-    sizes: tuple[HeadSizes, ...]
+MULTIPLIES = "multiplies"
 
 
 def run_head_bench(
@@ -51,48 +34,40 @@ def run_head_bench(
     rounds: int = 5,
     quick: bool = False,
     on_progress: harness.OnProgress = harness.silent,
-) -> HeadBenchResult:
+) -> harness.BenchResult:
     """Measure time and memory of heads of 700 tokens.
 
     Args:
         kinds: keys of `HEADS`; all of them if there are none.
         quick: the smallest sizes only, and at most two rounds.
     """
-    harness.check_rounds(rounds)
     if unknown := [kind for kind in kinds if kind not in HEADS]:
         raise ValueError(f"heads must be among {', '.join(HEADS)}, got {unknown[0]}")
-    names, start = [CONTROL, *(kinds or HEADS)], time.monotonic()
-    sizes = SIZES[:1] if quick else SIZES
-    found = []
-    for index, (embedding_size, vocab_size) in enumerate(sizes):
-        own = harness.part(on_progress, index / len(sizes), (index + 1) / len(sizes))
-        variants = [_variant(name, embedding_size, vocab_size) for name in names]
-        measurements = harness.compare(
-            variants,
-            rounds=min(rounds, 2) if quick else rounds,
-            baselines=(CONTROL,),
-            on_progress=own,
-        )
-        flops = {name: count_flops(name, embedding_size, vocab_size) for name in names}
-        found.append(
-            HeadSizes(
-                embedding_size=embedding_size,
-                vocab_size=vocab_size,
-                flop_ratios={name: number / flops[CONTROL] for name, number in flops.items()},
-                measurements=measurements,
-            )
-        )
-    return HeadBenchResult(
-        rounds=rounds,
-        elapsed=time.monotonic() - start,
-        environment=environment(),
-        num_tokens=LENGTH * BATCH_SIZE,
-        num_components=NUM_COMPONENTS,
-        sizes=tuple(found),
+    names = [CONTROL, *(kinds or HEADS)]
+    sizes = {f"E = {E}, V = {V:,}": (E, V) for E, V in (SIZES[:1] if quick else SIZES)}
+    result = harness.measure(
+        {
+            text: harness.make_variants(prepare_pass, names, size, (8, 500))
+            for text, size in sizes.items()
+        },
+        title=f"Heads, {LENGTH * BATCH_SIZE} tokens, as ratios to {CONTROL}",
+        method=(
+            f"Forward and backward, float32; mixtures have K = {NUM_COMPONENTS}. Multiplies as "
+            "torch's flop counter counts them, latent layers included, as a ratio, too."
+        ),
+        baselines=(CONTROL,),
+        rounds=min(rounds, 2) if quick else rounds,
+        on_progress=on_progress,
     )
+    groups = []
+    for group in result.groups:
+        flops = {name: count_flops(name, *sizes[group.name]) for name in names}
+        ratios = {name: number / flops[CONTROL] for name, number in flops.items()}
+        groups.append(replace(group, numbers={MULTIPLIES: ratios}))
+    return replace(result, groups=tuple(groups))
 
 
-def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], float]:
+def prepare_pass(name: str, embedding_size: int, vocab_size: int) -> Callable[[], float]:
     """A function that does a forward and a backward pass, and returns the loss."""
     config = presets.get("ptb-small-mos")
     kind = "mos" if name == CONTROL else name
@@ -129,15 +104,7 @@ def pass_of(name: str, embedding_size: int, vocab_size: int) -> Callable[[], flo
 
 
 def count_flops(name: str, embedding_size: int, vocab_size: int) -> int:
-    work = pass_of(name, embedding_size, vocab_size)
+    work = prepare_pass(name, embedding_size, vocab_size)
     with FlopCounterMode(display=False) as counter:
         work()
     return int(counter.get_total_flops())
-
-
-def _variant(name: str, embedding_size: int, vocab_size: int) -> harness.Variant:
-    return harness.Variant(
-        name=name,
-        prepare=partial(pass_of, name, embedding_size, vocab_size),
-        warm_up=partial(pass_of, name, 8, 500),
-    )

@@ -8,63 +8,41 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from highrank.environment import environment
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import (
     EPSILON,
     GROWTH,
-    SEED,
     SHAPES,
     Shape,
-    composition_variant,
+    composition_loss,
     missing_composition,
     mixture_inputs,
-    package_variant,
+    prepare,
     variants,
 )
 
-# Of the same loss; the other variants are a lower bound and a smaller model.
+# All of the same loss; the other variants are a lower bound and a smaller model.
 IMPLEMENTATIONS = ("fused", "chunked", "compiled", "composition", "original", "log-space")
-BASELINES = ("matmul", "fused")
 TOLERANCE = 1e-4
-# Rows of a chunk of the composition to begin the search with.
-ROWS = (128, 512, 2048)
-# What is allowed to grow with the vocabulary, besides the weight's gradient.
+# Rows of a chunk of the composition that are tried.
+ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
+# Bytes that may grow with the vocabulary, besides the weight's gradient.
 GROWTH_ALLOWANCE = 32 * 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShapeResult:
-    shape: Shape
-    measurements: tuple[harness.Measurement, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryGrowth:
-    """How the peak memory of `fused` grows with the vocabulary, the weight's gradient included."""
-
-    shapes: tuple[Shape, Shape]
-    peak_bytes: tuple[int | None, int | None]
-    growth: int | None
-    """Bytes from the first to the second; None if a peak is missing."""
-    gradient_growth: int
-    """Bytes by which the gradient of the weight grows."""
-    allowed: int
-    """`gradient_growth` and 32 MiB."""
-    failure: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossBenchResult(harness.BenchResult):
     quick: bool
     chunk_bytes: int | None
-    seed: int
-    shapes: tuple[ShapeResult, ...]
-    memory_growth: MemoryGrowth
+    shapes: dict[str, Shape]
+    """By the name of a group."""
+    growth: tuple[harness.Peak, harness.Peak]
+    """Peak memory of `fused` at the vocabularies of `GROWTH`."""
 
 
 def run_loss_bench(
@@ -86,29 +64,35 @@ def run_loss_bench(
     harness.check_rounds(rounds)
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be at least 1, got {chunk_bytes}")
-    shapes = chosen_shapes(names, quick)
-    rounds = min(rounds, 2) if quick else rounds
-    start, results, done = time.monotonic(), [], 0.0
-    costs = [shape.table_bytes * (shape.embedding_size + 50) for shape in shapes]
-    total = sum(costs) / 0.95
-    for shape, cost in zip(shapes, costs, strict=True):
-        own = harness.part(on_progress, done, done + cost / total, f"{shape.name}: ")
-        results.append(measure_shape(shape, rounds, chunk_bytes, own))
-        done += cost / total
-    growth = measure_growth(GROWTH, chunk_bytes, harness.part(on_progress, done, 1.0))
+    shapes, start = {shape.name: shape for shape in select_shapes(names, quick)}, time.monotonic()
+    groups = {}
+    for name, shape in shapes.items():
+        on_progress(0.0, f"chunks of the composition at {name}")
+        groups[name] = variants(shape, chunk_bytes, best_rows(shape))
+    result = harness.measure(
+        groups,
+        title="Time and memory of the mixture's loss",
+        method=(
+            "One forward and backward pass, float32. matmul: the matmul lower bound, three matrix "
+            "multiplies alone. softmax: one softmax with as many parameters."
+        ),
+        baselines=("matmul", "fused"),
+        rounds=min(rounds, 2) if quick else rounds,
+        check=lambda name, losses: check_losses(shapes[name], losses),
+        on_progress=on_progress,
+    )
+    mixture_inputs.cache_clear()
+    on_progress(1.0, "memory of two vocabularies")
     return LossBenchResult(
+        **vars(replace(result, elapsed=time.monotonic() - start)),
         quick=quick,
-        rounds=rounds,
         chunk_bytes=chunk_bytes,
-        seed=SEED,
-        elapsed=time.monotonic() - start,
-        environment=environment(),
-        shapes=tuple(results),
-        memory_growth=growth,
+        shapes=shapes,
+        growth=measure_growth(GROWTH, chunk_bytes),
     )
 
 
-def chosen_shapes(names: Sequence[str], quick: bool) -> list[Shape]:
+def select_shapes(names: Sequence[str], quick: bool) -> list[Shape]:
     """The shapes of these names, with a tenth of their tokens if `quick`."""
     for name in names:
         if name not in SHAPES:
@@ -118,38 +102,17 @@ def chosen_shapes(names: Sequence[str], quick: bool) -> list[Shape]:
     return [replace(s, num_tokens=-(-s.num_tokens // 10)) for s in shapes] if quick else shapes
 
 
-def measure_shape(
-    shape: Shape, rounds: int, chunk_bytes: int | None, on_progress: harness.OnProgress
-) -> ShapeResult:
-    rows = best_rows(shape, harness.part(on_progress, 0.0, 0.15))
-    measurements = harness.compare(
-        variants(shape, chunk_bytes, rows),
-        rounds=rounds,
-        baselines=BASELINES,
-        check=lambda losses: check_losses(shape, losses),
-        on_progress=harness.part(on_progress, 0.15, 1.0),
-    )
-    mixture_inputs.cache_clear()
-    return ShapeResult(shape=shape, measurements=measurements)
-
-
-def best_rows(shape: Shape, on_progress: harness.OnProgress = harness.silent) -> int:
-    """The rows of a chunk with which the composition is fastest here: coarsely, then around it."""
+def best_rows(shape: Shape) -> int:
+    """The rows of a chunk with which the composition is fastest here."""
     if missing_composition() is not None:
         return ROWS[0]
-    begin = harness.counter(on_progress, 2 * len(ROWS))
     num_rows = shape.num_tokens * shape.num_components
-    composition_variant(shape, min(ROWS[-1], num_rows)).prepare()()
-    best, candidates = 0, ROWS
-    for _ in range(2):
-        counts = dict.fromkeys(min(count, num_rows) for count in candidates)
-        works = {str(count): composition_variant(shape, count).prepare() for count in counts}
-        times = harness.take_times(
-            works, 1, lambda name: begin(f"composition, chunks of {name} rows")
-        )
-        best = int(min(times, key=times.__getitem__))
-        candidates = (max(1, best // 2), best, best * 2)
-    return best
+    counts = sorted({min(rows, num_rows) for rows in ROWS})
+    works = {str(rows): prepare(partial(composition_loss, rows), shape) for rows in counts}
+    # A warm-up.
+    works[str(counts[-1])]()
+    times = harness.take_times(works, 1)
+    return int(min(times, key=times.__getitem__))
 
 
 def check_losses(shape: Shape, losses: Mapping[str, float | None]) -> dict[str, str]:
@@ -172,24 +135,17 @@ def check_losses(shape: Shape, losses: Mapping[str, float | None]) -> dict[str, 
 
 
 def measure_growth(
-    shapes: tuple[Shape, Shape],
-    chunk_bytes: int | None,
-    on_progress: harness.OnProgress = harness.silent,
-) -> MemoryGrowth:
-    """The peak memory of `fused` at two sizes of the vocabulary."""
-    begin, peaks = harness.counter(on_progress, len(shapes)), []
-    for shape in shapes:
-        begin(f"memory at V = {shape.vocab_size:,}")
-        fused = package_variant("fused", shape, chunk_bytes)
-        peaks.append(harness.peak_memory(fused.prepare, fused.warm_up))
-    begin("done")
-    small, large = (peak.num_bytes for peak in peaks)
-    gradient = 4 * (shapes[1].vocab_size - shapes[0].vocab_size) * shapes[1].embedding_size
-    return MemoryGrowth(
-        shapes=shapes,
-        peak_bytes=(small, large),
-        growth=None if small is None or large is None else large - small,
-        gradient_growth=gradient,
-        allowed=gradient + GROWTH_ALLOWANCE,
-        failure=next((peak.failure for peak in peaks if peak.failure), None),
+    shapes: tuple[Shape, Shape], chunk_bytes: int | None
+) -> tuple[harness.Peak, harness.Peak]:
+    """Peak memory of `fused` at two sizes of the vocabulary."""
+    small, large = (variants(shape, chunk_bytes, ROWS[0])[1] for shape in shapes)
+    return (
+        harness.peak_memory(small.prepare, small.warm_up),
+        harness.peak_memory(large.prepare, large.warm_up),
     )
+
+
+def allowed_growth(shapes: tuple[Shape, Shape]) -> int:
+    """Bytes by which the gradient of the weight grows, and 32 MiB."""
+    small, large = shapes
+    return 4 * (large.vocab_size - small.vocab_size) * large.embedding_size + GROWTH_ALLOWANCE

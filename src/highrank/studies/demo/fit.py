@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from highrank.data import Language
 from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 
-# Of the free vectors; a head with a larger context gets larger ones.
+# Size of the free vectors; a head with a larger context gets larger ones.
 HIDDEN_SIZE = 64
 
 

@@ -48,9 +48,9 @@ class Fit:
     rank: int
     """Numerical rank of the log-probability matrix (float64, Press threshold)."""
     rank_bound: int | None
-    """What the architecture allows; None where no bound is known."""
+    """The highest rank that the architecture allows; None where no bound is known."""
     singular_values: tuple[float, ...]
-    """Of the log-probability matrix, descending."""
+    """Singular values of the log-probability matrix, descending."""
     example: tuple[float, ...]
     """Probabilities of `LanguageResult.example_tokens` in the example context."""
 
@@ -68,7 +68,7 @@ class LanguageResult:
     entropy: float
     """Exact entropy rate, in nats per token: no model's cross-entropy is lower."""
     singular_values: tuple[float, ...]
-    """Of the true log-probability matrix, descending."""
+    """Singular values of the true log-probability matrix, descending."""
     example_context: int
     """Where the softmax of size `CLOSE_UP` diverges most from the truth."""
     example_tokens: tuple[int, ...]

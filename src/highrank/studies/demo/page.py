@@ -1,6 +1,5 @@
-"""The page, the charts and the terminal tables of the demo and of the learned language."""
+"""The page, the charts and the terminal table of the demo."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from highrank.report.figure import (
 from highrank.report.formats import duration, listed, make_table, nats
 from highrank.report.page import Column, Figure, Table, render
 from highrank.report.theme import HEAD_NAMES, HEAD_STYLES, TRUTH
-from highrank.studies.demo.learned import LearnedLanguageResult
 from highrank.studies.demo.measure import CLOSE_UP, DemoResult, Fit, LanguageResult
 
 # 10⁻⁵ nats are a perplexity 0.001 % higher. Singular values of log-probabilities are in the
@@ -230,7 +228,7 @@ def _summary(result: DemoResult) -> Table:
 
 
 def _language(language: LanguageResult) -> dict[str, Any]:
-    """What the template shows of one language."""
+    """Values of one language for the template."""
     by_size, matched = comparisons(language).values()
     fits = by_size[CLOSE_UP]
     return {
@@ -266,36 +264,3 @@ def _fit_cells(fit: Fit) -> tuple[str, ...]:
         str(fit.rank),
         "–" if fit.rank_bound is None else str(fit.rank_bound),
     )
-
-
-def learned_language_table(result: LearnedLanguageResult) -> RichTable:
-    """One row per variant."""
-    budget = f"{result.epochs} epochs"
-    if result.budget is not None:
-        budget = f"{result.budget:.0f} seconds for each head"
-    table = make_table(
-        ("head",),
-        ("K", "test\nppl", "excess", "optimum", "MI,\nnats", "para-\nmeters", "tokens", "s"),
-        title="AWD-LSTMs trained on text of an exact language",
-        caption=(
-            f"The language: V = {result.vocab_size}, {result.num_contexts} contexts, log P* of "
-            f"rank {result.rank}, perplexity (ppl) {result.floor:.3f} on test. E = "
-            f"{result.context_size}; {result.num_tokens:,} training tokens, {budget}. Excess: "
-            "perplexity above the language's. Optimum: the same head with a free vector for every "
-            "context, fitted to the language itself. MI: mutual information I(component; token) at "
-            "the start of valid."
-        ),
-    )
-    for head in result.heads:
-        table.add_row(
-            head.head,
-            str(head.num_components),
-            f"{head.perplexity:.3f}",
-            f"{math.expm1(head.excess):+.2%}",
-            f"{math.expm1(head.optimum):+.2%}",
-            "–" if head.specialisation is None else f"{head.specialisation:.2f}",
-            f"{head.num_parameters:,}",
-            f"{head.num_tokens / 1e6:.2f}M",
-            f"{head.seconds:.0f}",
-        )
-    return table

@@ -1,0 +1,129 @@
+"""The scripts in `benchmarks/` at their smallest sizes; memory is not measured."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+
+from highrank.studies.bench import harness, loss
+from highrank.studies.bench.baselines import TINY
+from highrank.studies.bench.harness import Peak
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """Import a script as a module that other processes find, too."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(harness, "peak_memory", lambda *_: Peak(2**20))
+    monkeypatch.setattr(harness.gc, "collect", lambda: 0)
+    yield import_module
+    for name in SCRIPTS:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def call(script, capsys):
+    """Run a script as its command line does, and return its numbers."""
+
+    def run(name, *options):
+        tyro.cli(getattr(script(name), name), args=[*options, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def measured(result):
+    return {m["name"]: m for group in result["groups"] for m in group["measurements"]}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_short_and_explains_itself(name, script, capsys):
+    path = FOLDER / f"{name}.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+    with pytest.raises(SystemExit):
+        tyro.cli(getattr(script(name), name), args=["--help"])
+    printed = capsys.readouterr().out
+    assert "--json" in printed and "--threads" in printed
+    assert f"python benchmarks/{name}.py" in script(name).__doc__
+
+
+def test_plain_passes_have_the_loss_of_static_evaluation_and_the_others_do_not(call, script):
+    result = call("evaluation", "--rounds", "1", "--tokens", "25", "--vocab-size", "50")
+    dynamic, cache = result["groups"]
+    assert dynamic["numbers"] == {"limit": {"dynamic": 1.3}}
+    assert cache["numbers"] == {"limit": {"cache of 2,000": 1.5}}
+    values = {name: m["value"] for name, m in measured(result).items()}
+    plain, evaluation = values["plain"], script("evaluation")
+    assert plain == pytest.approx(evaluation.static(50, 25)(), rel=1e-5)
+    assert values["static"] == pytest.approx(evaluation.plain_passes(50, 200)(), rel=1e-5)
+    for name in ("dynamic", "dynamic, sgd"):
+        assert values[name] != pytest.approx(plain, rel=1e-5)
+    assert values["cache of 2,000"] != pytest.approx(values["static"], rel=1e-5)
+
+
+def test_singular_values_are_those_of_the_svd(call, script, monkeypatch):
+    audit = script("audit")
+    monkeypatch.setattr(audit, "LINEAR_CHECK", audit.TINY)
+    result = call("audit", "--contexts", "90", "--vocab-size", "40")
+    values = {name: m["value"] for name, m in measured(result).items()}
+    assert list(values) == ["svd", "stable", "fast", "linear"]
+    assert values["svd"] == pytest.approx(values["stable"]) == pytest.approx(values["fast"])
+    absolute, relative, floor = result["groups"][0]["numbers"].values()
+    assert absolute["svd"] == 0 and max(absolute["stable"], absolute["linear"]) <= 1e-12
+    assert 1e-12 < floor["fast"] < 1e-6 and absolute["fast"] <= floor["fast"]
+
+
+def test_an_error_is_the_largest_and_missing_values_are_zeros(script):
+    audit = script("audit")
+    work = audit.prepare("svd", audit.TINY)
+    exact, (head, hidden) = work(), work.args
+    log_prob = head.double().log_prob(hidden.double()).detach().numpy()
+    want = np.linalg.svd(log_prob, compute_uv=False)
+    np.testing.assert_allclose(exact.values, want, atol=1e-12 * want[0])
+    values = exact.values[:-1].clone()
+    values[3] *= 1.25
+    absolute, relative, _ = audit.spectrum_errors(replace(exact, values=values), exact).values()
+    assert relative == pytest.approx(1.0)
+    assert absolute == pytest.approx(max(0.25 * want[3], want[-1]) / want[0])
+
+
+def test_two_processes_have_the_loss_of_one(call, monkeypatch):
+    monkeypatch.setattr(loss, "SHAPES", {"ptb": replace(TINY, name="ptb")})
+    result = call("sharded", "--rounds", "1")
+    one, all_threads, two = (m["value"] for m in measured(result).values())
+    assert one == all_threads == pytest.approx(two, rel=1e-5)
+    assert all(m["best"] > 0 for m in measured(result).values())
+
+
+def test_networks_are_trained_compared_with_their_optimum_and_resumed(
+    call, script, tmp_path, monkeypatch
+):
+    language = script("language")
+    monkeypatch.setattr(language, "fit_head", partial(language.fit_head, num_steps=50))
+    options = ("--tokens", "8000", "--components", "2", "--runs", str(tmp_path))
+    result = call("language", *options, "--epochs", "1")
+    softmax, mos = result["heads"].values()
+    assert (softmax["num_components"], mos["num_components"]) == (1, 2)
+    assert softmax["specialisation"] == 0 <= mos["specialisation"] < 0.01
+    assert mos["optimum"] < softmax["optimum"] < softmax["excess"]
+    assert softmax["perplexity"] == pytest.approx(result["floor"] * math.exp(softmax["excess"]))
+    # Trained anew, it would not take the same time.
+    assert call("language", *options, "--epochs", "1") == result
+    assert language.table(result).row_count == 2
+    # Runs of another length lie beside them.
+    timed = call("language", *options, "--budget", "1s")["heads"]
+    assert all(head["num_tokens"] > 0 for head in timed.values())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}-100-{length}-seed0" for name in ("softmax", "mos") for length in ("1e", "1s")
+    }
