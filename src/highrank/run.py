@@ -89,6 +89,15 @@ def prepare_folder(
     write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
+def is_run(folder: Path) -> bool:
+    """Whether the folder is a run, of any version: other folders may have a config.json, too."""
+    try:
+        content = read_json(folder / CONFIG_FILE)
+    except ValueError:
+        return False
+    return isinstance(content, Mapping) and content.get("format") == FORMAT
+
+
 def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():

@@ -232,7 +232,7 @@ def test_a_folder_that_is_neither_says_what_both_have(highrank, tmp_path, config
         (tmp_path / "config.json").write_text(config)
     code, _, errors = highrank("audit", tmp_path, "--text", "tale.txt")
     assert code == 2 and f"made, got {tmp_path}, which is no Hugging Face model either" in errors
-    assert "a run has config.json with a corpus" in errors and "a model has" in errors
+    assert "a run has config.json with the format of one" in errors and "a model has" in errors
 
 
 def test_a_configuration_that_is_no_json_is_named(highrank, tmp_path):

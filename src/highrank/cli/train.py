@@ -93,6 +93,7 @@ def run_train(arguments: list[str]) -> None:
 def _check_text(path: str) -> None:
     """Raise unless there is something at the path that can be a text."""
     from highrank.data.catalog import CATALOG, prepared_folder
+    from highrank.run import is_run
 
     if not Path(path).exists():
         is_corpus = path in CATALOG or prepared_folder(path) is not None
@@ -102,7 +103,7 @@ def _check_text(path: str) -> None:
             "the first argument must be the path of a text or a preset of `highrank presets`, got "
             f"{path!r}{guess}"
         )
-    if (Path(path) / "config.json").is_file():
+    if is_run(Path(path)):
         raise ValueError(f"{path} is a run: resume it with `highrank train --resume {path}`")
 
 

@@ -34,7 +34,7 @@ from highrank.generation import Sampling, prompt_tokens, stream
 from highrank.integrations.export.tokenizer import RunTokenizer
 from highrank.integrations.upgrade import load_huggingface
 from highrank.models.language_model import LanguageModel
-from highrank.run import VOCABULARY_FILE, load_run
+from highrank.run import is_run, load_run
 
 logger = logging.getLogger(__name__)
 # Tokens that are read at a time; the state goes on, so that no number depends on it.
@@ -77,7 +77,7 @@ def harness_model(name: str, device: str = "cpu", **options: Any) -> LM:
         name: a folder, or a name on the hub.
         options: of the harness' `HFLM`, as batch_size; a run takes none.
     """
-    if (Path(name) / VOCABULARY_FILE).is_file():
+    if is_run(Path(name)):
         run = load_run(Path(name), device)
         return RunLM(run.model, run.vocabulary, run.corpus.header.recipe, **options)
     from lm_eval.models.huggingface import HFLM

@@ -9,7 +9,6 @@ M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size
 
 import copy
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +26,12 @@ from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
-from highrank.files import file_sha256
+from highrank.files import file_sha256, read_json
 from highrank.heads import Head
 from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
 from highrank.integrations.huggingface import LoadedModel as HuggingFaceReader
 from highrank.models.language_model import LanguageModel
-from highrank.run import LoadedRun, load_run
+from highrank.run import LoadedRun, is_run, load_run
 from highrank.studies.audit.layer import (
     Layer,
     OnProgress,
@@ -288,22 +287,18 @@ def read_contexts(
 
 def _is_run(folder: Path) -> bool:
     """Whether it is a run or else a Hugging Face model; raise if it is neither."""
+    if is_run(folder):
+        return True
     file = folder / "config.json"
-    config: Any = {}
-    if file.is_file():
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            raise ValueError(f"{file} must be JSON, got something else") from None
-    known = {"corpus", "model_type"} & set(config if isinstance(config, dict) else ())
-    if not known:
+    config = read_json(file) if file.is_file() else None
+    if not isinstance(config, dict) or "model_type" not in config:
         raise ValueError(
             f"a run must be a folder that `highrank train` made, got {folder}, which is no "
-            "Hugging Face model either: a run has config.json with a corpus, vocabulary.json and "
-            "model.safetensors; a model has config.json with a model_type, a tokenizer and "
-            "*.safetensors"
+            "Hugging Face model either: a run has config.json with the format of one, "
+            "vocabulary.json and model.safetensors; a model has config.json with a model_type, a "
+            "tokenizer and *.safetensors"
         )
-    return "corpus" in known
+    return False
 
 
 def _hint(name: str, error: HubError) -> str:
