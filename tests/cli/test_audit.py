@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from highrank.files import write_atomically
-from highrank.integrations import huggingface, library
-from highrank.integrations.huggingface import HubError
+from highrank.integrations.huggingface import library, reader
+from highrank.integrations.huggingface.reader import HubError
 from highrank.studies.audit import model as audit_model
 
 with warnings.catch_warnings():
@@ -191,7 +191,7 @@ def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
 def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
     highrank, monkeypatch, name
 ):
-    monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
+    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
     code, _, errors = highrank("audit", "tiny", name, "--text", "tale.txt")
     assert code == 2 and "MODEL must be a run's folder, a Hugging Face model's folder" in errors
     assert f"got the file {name}" in errors if name == "tale.txt" else f"got {name}" in errors
@@ -205,7 +205,7 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypat
         asked.append(name)
         raise HubError(reason)
 
-    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    monkeypatch.setattr(reader, "hub_answers", answer)
     code, _, errors = highrank("audit", "small-1", "--text", "tale.txt")
     assert code == 2 and len(errors.splitlines()) == 1 and asked == ["small-1"]
     assert (
@@ -218,7 +218,7 @@ def test_the_name_of_a_run_without_its_folder_says_which_it_is(highrank, monkeyp
     def answer(name):
         raise HubError("no answer")
 
-    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    monkeypatch.setattr(reader, "hub_answers", answer)
     (tmp_path / "runs" / "small-1").mkdir(parents=True)
     (tmp_path / "text.txt").write_text("a cat")
     monkeypatch.chdir(tmp_path)

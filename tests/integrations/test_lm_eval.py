@@ -130,7 +130,7 @@ def test_unknown_tokens_are_counted_and_logged(model, caplog):
 
 
 def test_an_exported_run_scores_as_the_run(run, model, tmp_path):
-    from highrank.integrations.export.folder import export_run
+    from highrank.integrations.huggingface.export import export_run
 
     exported = harness_model(str(export_run(run, tmp_path / "export").folder))
     assert (exported.vocabulary, exported.recipe.tokenizer) == (run.vocabulary, "words")

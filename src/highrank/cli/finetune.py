@@ -79,7 +79,7 @@ def finetune(
         options: How to train.
     """
     from highrank.environment import set_threads
-    from highrank.integrations.library import check_installed
+    from highrank.integrations.huggingface.library import check_installed
     from highrank.run import new_run
     from highrank.training.signals import Stopped
 

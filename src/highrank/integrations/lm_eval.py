@@ -31,8 +31,8 @@ from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, prompt_tokens, stream
-from highrank.integrations.export.tokenizer import RunTokenizer
-from highrank.integrations.upgrade import load_huggingface
+from highrank.integrations.huggingface.library import load_huggingface
+from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.language_model import LanguageModel
 from highrank.run import is_run, load_run
 

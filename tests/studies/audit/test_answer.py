@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
-from highrank.integrations.output_layer import OutputLayer
+from highrank.integrations.huggingface.output_layer import OutputLayer
 from highrank.studies.audit.answer import answer_of, continued, joint_answer
 from highrank.studies.audit.layer import head_layer, hugging_face_layer
 from highrank.studies.audit.measure import run_audit

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.integrations.output_layer import OutputLayer
+from highrank.integrations.huggingface.output_layer import OutputLayer
 from highrank.studies.audit.control import random_control
 from highrank.studies.audit.layer import head_layer, hugging_face_layer, plan_spectrum
 

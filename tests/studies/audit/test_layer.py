@@ -8,7 +8,7 @@ import torch
 from highrank.analysis.unargmaxable import Verdict, decide_tokens
 from highrank.analysis.unargmaxable.problem import Box, Everywhere
 from highrank.heads import Mixture, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.integrations.output_layer import OutputLayer
+from highrank.integrations.huggingface.output_layer import OutputLayer
 from highrank.studies.audit import layer as module
 from highrank.studies.audit.layer import head_layer, hugging_face_layer, plan_spectrum
 from highrank.studies.audit.measure import audit_unargmaxable

@@ -13,7 +13,7 @@ from scipy.spatial import ConvexHull
 
 from highrank.analysis.unargmaxable import decide_tokens
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.integrations.output_layer import OutputLayer
+from highrank.integrations.huggingface.output_layer import OutputLayer
 from highrank.studies.audit import layer as layer_module
 from highrank.studies.audit import measure as module
 from highrank.studies.audit.layer import head_layer, hugging_face_layer

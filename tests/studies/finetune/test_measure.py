@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-from highrank.integrations.huggingface import HuggingFaceModel
+from highrank.integrations.huggingface.reader import HuggingFaceModel
 from highrank.studies.finetune import training
 from highrank.studies.finetune.measure import make_task, prepare_folder, run_finetune
 from highrank.studies.finetune.settings import Settings

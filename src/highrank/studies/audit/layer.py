@@ -29,8 +29,7 @@ from highrank.analysis.svd import (
 )
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
-from highrank.integrations.output_layer import OutputLayer
-from highrank.integrations.pretrained.output import HeadOutputLayer
+from highrank.integrations.huggingface.output_layer import HeadOutputLayer, OutputLayer
 from highrank.ops.logit_map import Softcap
 from highrank.studies.audit.result import HeadFacts, RankAt, RankFacts
 

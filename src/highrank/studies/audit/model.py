@@ -28,8 +28,8 @@ from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256, read_json
 from highrank.heads import Head
-from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
-from highrank.integrations.huggingface import LoadedModel as HuggingFaceReader
+from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
+from highrank.integrations.huggingface.reader import LoadedModel as HuggingFaceReader
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun, is_run, load_run
 from highrank.studies.audit.layer import (

@@ -18,8 +18,8 @@ from highrank.environment import environment
 from highrank.heads.base import MeasuredOutput
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mixture import Mixture
-from highrank.integrations.library import quiet_transformers
-from highrank.integrations.upgrade import upgrade
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.upgrade import upgrade
 from highrank.studies.bench import harness
 
 BODY, PLAIN, OURS = "body alone", "softmax, transformers", "MoS, our loss"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from highrank.analysis.components import COLLAPSED, ComponentReport, component_report
 from highrank.heads import MixtureHead
-from highrank.integrations.output_layer import run
+from highrank.integrations.huggingface.output_layer import run
 from highrank.studies.finetune.result import Components
 from highrank.studies.finetune.text import Blocks
 

@@ -10,9 +10,9 @@ import torch
 
 from highrank.environment import environment
 from highrank.files import checked, from_json, new_folder, read_json, write_atomically
-from highrank.integrations.huggingface import HuggingFaceModel
-from highrank.integrations.library import quiet_transformers
-from highrank.integrations.pretrained.restore import to_softmax
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.reader import HuggingFaceModel
+from highrank.integrations.huggingface.upgrade import to_softmax
 from highrank.studies.finetune.result import Arm, FinetuneResult, compare_time, compare_tokens
 from highrank.studies.finetune.settings import SOFTMAX, Settings
 from highrank.studies.finetune.text import Blocks, OnProgress, Split, read_splits

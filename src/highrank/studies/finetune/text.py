@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.data.text import Span, read_text, split_text
-from highrank.integrations.huggingface import HuggingFaceModel
+from highrank.integrations.huggingface.reader import HuggingFaceModel
 
 OnProgress = Callable[[float, str], None]
 

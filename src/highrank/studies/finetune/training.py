@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank.files import from_json
-from highrank.integrations.pretrained.freezing import train_head, train_head_and_last_block
+from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
 from highrank.models.weights import replaced
 from highrank.studies.finetune.components import component_state
 from highrank.studies.finetune.result import Arm, Point

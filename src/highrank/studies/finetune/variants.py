@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from highrank.integrations.upgrade import upgrade
+from highrank.integrations.huggingface.upgrade import upgrade
 from highrank.studies.finetune.settings import LINEAR, SOFTMAX
 from highrank.studies.finetune.text import OnProgress
 from highrank.studies.finetune.training import ArmTraining, Task

@@ -11,41 +11,19 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationMixin,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils.generic import ModelOutput
 
 from highrank.build import build_model
-from highrank.integrations.export.tokenizer import RunTokenizer
+from highrank.integrations.huggingface.config import AWDLSTMConfig
+from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
 from highrank.run import config_from_json
-
-
-class AWDLSTMConfig(PreTrainedConfig):
-    """What builds the model: a run's whole configuration, and what its corpus decided."""
-
-    model_type = "highrank-awd-lstm"
-
-    run: dict[str, Any] | None = None
-    """`config.json` of the run."""
-    vocab_size: int = 2
-    token_counts: list[int] | None = None
-    """How often the training split has each token, for heads that are built with it."""
-    hidden_size: int = 1
-    """Of the last layer."""
-    num_hidden_layers: int = 1
-    bos_token_id: int | None = None
-    pad_token_id: int | None = None
-    eos_token_id: int | None = None
-    """None: a line's end does not end a text."""
-    use_cache: bool = True
-    tie_word_embeddings: bool = True
 
 
 class RecurrentCache:
@@ -285,7 +263,6 @@ def _mean_loss(found: list[PartOutput], num_items: Tensor | int | None) -> Tenso
 
 
 def register() -> None:
-    """Let transformers' Auto classes know these."""
-    AutoConfig.register(AWDLSTMConfig.model_type, AWDLSTMConfig, exist_ok=True)
+    """Let transformers find model and tokenizer of an `AWDLSTMConfig`."""
     AutoModelForCausalLM.register(AWDLSTMConfig, AWDLSTMForCausalLM, exist_ok=True)
     AutoTokenizer.register(AWDLSTMConfig, tokenizer_class=RunTokenizer, exist_ok=True)

@@ -10,55 +10,28 @@ from functools import cache, wraps
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModelForCausalLM
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from highrank.heads import Head, MixtureHead
-from highrank.integrations.pretrained.output import (
+from highrank.integrations.huggingface.config import HighRankConfig
+from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     head_from,
     share,
     shifted_loss,
     weight_owner,
 )
-from highrank.integrations.pretrained.transplant import output_path
 
 CONFIGS: Any = configuration_auto
 MODELS: Any = modeling_auto
-MODEL_TYPE, PREFIX = "highrank", "HighRank"
-# The field names the file of weights, and a class that does not know better prints it in its error.
-GUARD = "transformers_weights"
-REFUSAL = (
-    "this model has a mixture of softmaxes; call highrank.register() and load it with "
-    "AutoModelForCausalLM.from_pretrained"
-)
-
+PREFIX = "HighRank"
+# What the configurations of upgraded models have of their own.
+OF_UPGRADED = ("model_type", "base_model_type", "output_head")
 # What a trainer gives to the loss, if anything.
 LOSS_OPTIONS = ("shift_labels", "num_items_in_batch", "ignore_index")
-
-
-class HighRankConfig(PreTrainedConfig):
-    """What all configurations of upgraded models have besides the fields of their architecture."""
-
-    model_type = MODEL_TYPE
-    base_model_type: str = ""
-    """Of the architecture, such as "llama"."""
-    output_head: dict[str, Any] | None = None
-    """"kind", "options", "softcap" and "scale"."""
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        kwargs.pop(GUARD, None)
-        super().__post_init__(**kwargs)
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        if cls is HighRankConfig:
-            return config_class(config_dict["base_model_type"]).from_dict(config_dict, **kwargs)
-        return super().from_dict(config_dict, **kwargs)
-
-    def to_diff_dict(self) -> dict[str, Any]:
-        return {**super().to_diff_dict(), GUARD: REFUSAL}
 
 
 class HighRankForCausalLM:
@@ -207,7 +180,7 @@ def _forward_of(base: type[Any]) -> Any:
 
 def config_class(model_type: str) -> type[Any]:
     """The configuration of upgraded models of an architecture, such as "llama"."""
-    if model_type not in CONFIGS.CONFIG_MAPPING or model_type == MODEL_TYPE:
+    if model_type not in CONFIGS.CONFIG_MAPPING or model_type == HighRankConfig.model_type:
         raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
     return _classes(CONFIGS.CONFIG_MAPPING[model_type])[0]
 
@@ -248,9 +221,41 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
     return config, model
 
 
-def register() -> None:
-    """Let `AutoConfig` and `AutoModelForCausalLM` load upgraded models."""
-    AutoConfig.register(MODEL_TYPE, HighRankConfig, exist_ok=True)
+def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
+    """A model of a class with the body and the state of `model`, and with this output layer.
+
+    No weight is copied.
+
+    Args:
+        fields: of the configuration that differ from those of `model`.
+    """
+    known = model.config.to_dict()
+    shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
+    config = new_class.config_class.from_dict({**shared, **fields})
+    config._attn_implementation = model.config._attn_implementation
+    config.name_or_path = model.config.name_or_path
+    with torch.device("meta"):
+        new = new_class(config)
+    path = output_path(new)
+    for parts in ("_modules", "_parameters", "_buffers"):
+        getattr(new, parts).update(getattr(model, parts))
+    new.set_submodule(path, output)
+    for module in new.modules():
+        if vars(module).get("config") is model.config:
+            module.config = config
+        # Attributes that a module has read from its configuration.
+        for name in vars(module).keys() & fields.keys():
+            setattr(module, name, fields[name])
+    if model.can_generate():
+        new.generation_config = model.generation_config
+    return new.train(model.training)
+
+
+def output_path(model: Any) -> str:
+    """The name of the module that is the output layer."""
+    output = model.get_output_embeddings()
+    found: str = next(name for name, module in model.named_modules() if module is output)
+    return found
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 
-from highrank.integrations import huggingface, library, output_layer
-from highrank.integrations.huggingface import HuggingFaceModel, LoadedModel
+from highrank.integrations.huggingface import library, output_layer, reader
+from highrank.integrations.huggingface.reader import HuggingFaceModel, LoadedModel
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
@@ -278,14 +278,14 @@ def test_downloads_are_loaded_without_a_connection(saved, monkeypatch, tmp_path)
     saved.rename(place / "snapshots" / ("0" * 40))
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0" * 40)
-    monkeypatch.setattr(huggingface, "hub_answers", lambda name: False)
+    monkeypatch.setattr(reader, "hub_answers", lambda name: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     found = HuggingFaceModel("someone/it")
     assert found.encode("w0") == [2] and found.load().architecture == "GPT2LMHeadModel"
 
 
 def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
-    monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
+    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
     assert HuggingFaceModel(str(saved)).load().architecture == "GPT2LMHeadModel"
 
 

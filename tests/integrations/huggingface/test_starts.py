@@ -13,8 +13,8 @@ from highrank.heads import (
     Pointwise,
     Softmax,
 )
-from highrank.integrations.pretrained.restore import to_softmax
-from highrank.integrations.pretrained.starts import NEAR_ZERO, NOISE
+from highrank.integrations.huggingface.starts import NEAR_ZERO, NOISE
+from highrank.integrations.huggingface.upgrade import to_softmax
 
 
 @torch.no_grad()

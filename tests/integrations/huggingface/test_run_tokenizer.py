@@ -10,7 +10,7 @@ from highrank.data.vocabulary import Vocabulary
 from highrank.generation import prompt_tokens
 
 pytest.importorskip("transformers")
-from highrank.integrations.export.tokenizer import RunTokenizer, make_tokenizer
+from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
 
 # Letters, marks, digits and spaces on which Python and Oniguruma disagree; what looks special.
 SIGNS = [*"abAB12 .,-'’\n\n <>$\t\r_éß", "<eos>", "<unk>", "ä́", "²", "Ⅷ", "‿", "\x1c", "\x85"]

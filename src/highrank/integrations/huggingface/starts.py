@@ -26,8 +26,7 @@ from highrank.heads import HEADS, Head, head_arguments
 from highrank.heads.constant import ConstantComponents
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.integrations.output_layer import OutputLayer
-from highrank.integrations.pretrained.output import head_from
+from highrank.integrations.huggingface.output_layer import OutputLayer, head_from
 
 # The kinds of heads that start as a trained layer; the first start of each is the default.
 STARTS = {

@@ -1,9 +1,10 @@
-"""Give a pretrained causal language model a mixture, without changing a prediction.
+"""Give a pretrained causal language model a mixture, without changing a prediction, and back.
 
     model = AutoModelForCausalLM.from_pretrained("gpt2")
     model = highrank.upgrade(model, num_components=4)
 
 The result is a model of transformers: it trains, generates, saves and loads as before.
+K components, D hidden size, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -13,44 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank.integrations.library import check_installed, quiet_transformers
-from highrank.integrations.output_layer import (
+from highrank.heads import Head, LowRankMixture, MixtureOfSoftmaxes, Softmax
+from highrank.integrations.huggingface.library import check_installed, quiet_transformers, register
+from highrank.integrations.huggingface.output_layer import (
+    HeadOutputLayer,
     OutputLayer,
     check_output_layer,
     probe,
     read_output_layer,
     run,
+    share,
     without_map,
 )
-from highrank.integrations.pretrained.output import HeadOutputLayer, share
-from highrank.integrations.pretrained.starts import NOISE, Started, start_head
-from highrank.integrations.pretrained.transplant import transplanted
+from highrank.integrations.huggingface.starts import NOISE, Started, start_head
 
 PURPOSE = "upgrade a Hugging Face model"
 # How much a log-probability may change, besides rounding.
 TOLERANCE = 1e-5
-
-
-def register() -> None:
-    """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
-
-    It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
-    `highrank.upgrade` and `highrank.load_huggingface` do it by themselves.
-    """
-    check_installed("load a Hugging Face model")
-    from highrank.integrations.export.model import register as register_runs
-    from highrank.integrations.pretrained.classes import register as register_classes
-
-    register_classes()
-    register_runs()
-
-
-def load_huggingface(name: str, **options: Any) -> Any:
-    """`AutoModelForCausalLM.from_pretrained(name, **options)`, for upgraded models, too."""
-    register()
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(name, **options)
 
 
 def upgrade(
@@ -74,13 +54,13 @@ def upgrade(
             "random" any key of `highrank.heads.HEADS` that needs the last hidden state only.
         num_components: K.
         start: "residual" (the default of mos), "identity", "new" or "random"; see
-            `highrank.integrations.pretrained.starts`.
+            `highrank.integrations.huggingface.starts`.
         noise: what breaks the symmetry of the components, at most; 0 for none.
         seed: of the noise. The generator of the caller is not touched.
         options: of the head's constructor, as rank=32 of residuals, or dropout.
     """
     check_installed(PURPOSE)
-    from highrank.integrations.pretrained.classes import model_class
+    from highrank.integrations.huggingface.model import model_class, transplanted
 
     register()
     name = type(model).__name__
@@ -117,7 +97,7 @@ def _check_model(model: Any, name: str) -> None:
     """Refuse what `AutoModelForCausalLM` would not make, and what hides its weights."""
     from transformers import PreTrainedModel
 
-    from highrank.integrations.pretrained.classes import HighRankForCausalLM, plain_class
+    from highrank.integrations.huggingface.model import HighRankForCausalLM, plain_class
 
     if isinstance(model, HighRankForCausalLM):
         raise ValueError("model must have a linear output layer, got an upgraded one")
@@ -213,3 +193,94 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@torch.no_grad()
+def to_softmax(model: Any) -> Any:
+    """The plain model of an upgraded one whose mixture is exactly one softmax.
+
+        Σ_k π_k softmax(W h_k + b) = softmax(W h + b)   if all h_k are the same h = L hidden + c
+
+    It has the weight W L and the bias W c + b. So it is with one component, and with several that
+    do not differ: made without noise, and not trained. Others are an error. The body is that of
+    `model`, which should no longer be used.
+    """
+    from highrank.integrations.huggingface.model import base_class, transplanted
+
+    output = model.get_output_embeddings()
+    if not isinstance(output, HeadOutputLayer):
+        raise ValueError(f"model must be an upgraded one, got {type(model).__name__}")
+    weight, bias = _linear(output)
+    plain = base_class(model)
+    with torch.device("meta"):
+        layer = nn.Linear(weight.shape[1], len(weight), bias=bias is not None)
+    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
+    is_tied = weight is model.get_input_embeddings().weight
+    fields = {**model.config.output_head["replaced"], "tie_word_embeddings": is_tied}
+    return transplanted(model, plain, fields, layer)
+
+
+def _linear(output: HeadOutputLayer) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """The weight and the bias of the linear layer that the head is, before the scale of logits."""
+    matrix, shift = _map_of(output.head)
+    weight, bias = output.weight, output.bias
+    total = None if bias is None else bias.double()  # (V,)
+    if shift is not None and shift.any():
+        if total is None:
+            raise ValueError("contexts must have no bias where the layer had none, got one")
+        total = total + output.weight.double() @ shift.double()
+    if matrix is not None and not torch.equal(matrix, torch.eye(len(matrix)).to(matrix)):
+        weight = nn.Parameter((weight.double() @ matrix.double()).to(weight.dtype))
+    if total is not None and bias is not None:
+        bias = nn.Parameter((total / output.scale).to(weight.dtype))
+    return weight, bias
+
+
+def _map_of(head: Head) -> tuple[Tensor | None, Tensor | None]:
+    """L (D, D) and c (D,) of the only context; None for the identity and for zero."""
+    is_state = isinstance(head, Softmax | LowRankMixture) and head.latent is None
+    if is_state and not (isinstance(head, LowRankMixture) and head.up.any()):
+        return None, None
+    if isinstance(head, MixtureOfSoftmaxes) and head.activation == "identity":
+        assert head.latent is not None
+        matrices = head.latent.weight.unflatten(0, (head.num_components, -1))  # (K, D, D)
+        shifts = head.latent.bias.unflatten(0, (head.num_components, -1))  # (K, D)
+        if (matrices == matrices[0]).all() and (shifts == shifts[0]).all():
+            return matrices[0], shifts[0]
+    raise ValueError(
+        "a head must be exactly one softmax of a linear context to be restored, got "
+        f"{type(head).__name__} with {head.num_components} components that differ"
+    )
+
+
+def train_head(model: Any) -> None:
+    """Train what an upgrade has added, and nothing else.
+
+    The output embedding and its bias stay as they are: they are the old layer's, and often the
+    input embedding, too.
+    """
+    output = model.get_output_embeddings()
+    model.requires_grad_(False)
+    output.requires_grad_(True)
+    for parameter in (output.weight, output.bias):
+        if parameter is not None:
+            parameter.requires_grad_(False)
+
+
+def train_head_and_last_block(model: Any) -> None:
+    """Train the head, as `train_head` does, and the last block of the body."""
+    train_head(model)
+    _blocks(model)[-1].requires_grad_(True)
+
+
+def train_all(model: Any) -> None:
+    """Train all weights again."""
+    model.requires_grad_(True)
+
+
+def _blocks(model: Any) -> nn.ModuleList:
+    count = model.config.num_hidden_layers
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ValueError(f"the body must have a list of {count} blocks, got {type(model).__name__}")

@@ -1,5 +1,6 @@
-"""Small Hugging Face models with random weights, of eight architectures, to be upgraded."""
+"""Small models of many architectures, to be upgraded, and a tiny run, to be exported."""
 
+import random
 import warnings
 from types import SimpleNamespace
 
@@ -7,6 +8,10 @@ import pytest
 import torch
 
 import highrank
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.data.prepare import prepare_text
+from highrank.run import load_run
+from highrank.training.loop import Run
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
@@ -15,6 +20,7 @@ with warnings.catch_warnings():
     from transformers import AutoModelForCausalLM
 
 V = 60
+WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 SMALL = {
     "vocab_size": V,
     "hidden_size": 16,
@@ -92,3 +98,51 @@ def silent():
     """Without bars; warnings of transformers go to its log."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def registered():
+    highrank.register()
+
+
+@pytest.fixture(scope="session")
+def tale(tmp_path_factory):
+    """A prepared corpus of words."""
+    place = tmp_path_factory.mktemp("export")
+    rng = random.Random(0)
+    lines = (" ".join(rng.choices(WORDS, k=9)) + "." for _ in range(120))
+    (place / "tale.txt").write_text("\n".join(lines))
+    return prepare_text(place / "tale.txt", cache=place / "cache").corpus
+
+
+@pytest.fixture(scope="session")
+def run_of(tale, tmp_path_factory):
+    """A function that trains a run with a head and loads it."""
+
+    def train(kind, **options):
+        config = RunConfig(
+            corpus=str(tale.path),
+            model=ModelConfig(embedding_size=8, hidden_sizes=(10, 8)),
+            head=HeadConfig(kind=kind, num_components=2, options=options),
+            batch=BatchConfig(batch_size=8, bptt=20),
+            train=StageConfig(optimizer="adamw", lr=1e-2, epochs=1, clip=1.0),
+            valid_batch_size=2,
+        )
+        folder = tmp_path_factory.mktemp("runs") / kind
+        Run(config, tale, folder).go()
+        return load_run(folder)
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def loaded(run_of):
+    return run_of("mos")
+
+
+@pytest.fixture(scope="session")
+def exported(loaded, tmp_path_factory):
+    """The folder of the export of `loaded`."""
+    from highrank.integrations.huggingface.export import export_run
+
+    return export_run(loaded, tmp_path_factory.mktemp("exports") / "mos").folder

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from highrank.integrations import float32
-from highrank.integrations.float32 import compute_in_float32, convert_by_layer
+from highrank.integrations.huggingface import float32
+from highrank.integrations.huggingface.float32 import compute_in_float32, convert_by_layer
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.

@@ -1,5 +1,8 @@
 """The exported model predicts, trains and generates as the run that it was made from."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -10,8 +13,8 @@ from highrank.models.weights import without_dropout
 pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from highrank.integrations.export.folder import export_run
-from highrank.integrations.export.model import AWDLSTMForCausalLM
+from highrank.integrations.huggingface.export import export_run
+from highrank.integrations.huggingface.run_model import AWDLSTMForCausalLM
 
 TEXTS = ["the cat", "a dog saw the old cat. it slept", "it"]
 OPTIONS = {
@@ -49,6 +52,18 @@ def test_every_head_generates_the_same_text(kind, run_of, tmp_path):
     for row, text in zip(model(**batch).logits, TEXTS, strict=True):
         alone = model(**tokenizer(text, return_tensors="pt")).logits[0]
         torch.testing.assert_close(row[-len(alone) :], alone)
+
+
+def test_a_new_process_finds_model_and_tokenizer_when_they_are_needed(exported):
+    program = f"""
+import sys, transformers, highrank
+assert "highrank.integrations.huggingface.run_model" not in sys.modules
+tokenizer = transformers.AutoTokenizer.from_pretrained({str(exported)!r})
+assert type(tokenizer).__name__ == "RunTokenizer"
+model = transformers.AutoModelForCausalLM.from_pretrained({str(exported)!r})
+assert type(model).__name__ == "AWDLSTMForCausalLM"
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
 
 
 def test_log_probabilities_are_those_of_the_run(model, loaded):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 import transformers
 
 import highrank
-from highrank.integrations.pretrained.freezing import (
+from highrank.integrations.huggingface.upgrade import (
     train_all,
     train_head,
     train_head_and_last_block,

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from highrank.integrations.huggingface import HubError, hub_answers, is_hub_name
+from highrank.integrations.huggingface.reader import HubError, hub_answers, is_hub_name
 
 with warnings.catch_warnings():
     # What it warns of while it is imported is not ours.

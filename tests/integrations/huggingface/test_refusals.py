@@ -11,8 +11,8 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import highrank
-from highrank.integrations import library, output_layer
-from highrank.integrations.pretrained import classes
+from highrank.integrations.huggingface import library, output_layer
+from highrank.integrations.huggingface import model as classes
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_without_transformers_the_error_is_the_command(monkeypatch):
     with pytest.raises(ValueError, match=r"to load .* pip install '\.\[hf\]'"):
         highrank.load_huggingface("gpt2")
     monkeypatch.undo()
-    monkeypatch.setattr(library, "version", lambda name: "4.57.0")
-    with pytest.raises(ValueError, match="must be 5 or newer .* got 4.57.0"):
+    monkeypatch.setattr(library, "version", lambda name: "5.21.3")
+    with pytest.raises(ValueError, match="must be 5.22 or newer .* got 5.21.3"):
         highrank.register()
 
 

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 pytest.importorskip("transformers")
-from highrank.integrations.export import folder as folder_module
-from highrank.integrations.export.card import metrics_of, model_card
-from highrank.integrations.export.folder import export_run
+from highrank.integrations.huggingface import export
+from highrank.integrations.huggingface.export import export_run, metrics_of, model_card
 
 
 def test_the_folder_has_what_transformers_loads(exported):
@@ -31,7 +30,7 @@ def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
 def test_a_failed_export_leaves_the_earlier_one(loaded, tmp_path, monkeypatch):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.json").write_text('{"model_type": "highrank-awd-lstm"}')
-    monkeypatch.setattr(folder_module, "model_card", lambda loaded: 1 / 0)
+    monkeypatch.setattr(export, "model_card", lambda loaded: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_run(loaded, tmp_path / "x", replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

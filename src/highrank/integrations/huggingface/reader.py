@@ -13,17 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank.integrations.float32 import compute_in_float32
-from highrank.integrations.library import quiet_transformers
-from highrank.integrations.output_layer import (
+from highrank.integrations.huggingface.float32 import compute_in_float32
+from highrank.integrations.huggingface.library import quiet_transformers, register
+from highrank.integrations.huggingface.output_layer import (
+    HeadOutputLayer,
     check_output_layer,
     probe,
     read_output_layer,
     run,
     tolerance,
 )
-from highrank.integrations.pretrained.output import HeadOutputLayer
-from highrank.integrations.upgrade import register
 
 # A name, or that of a user or an organisation, a slash, and a name.
 NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", re.ASCII)

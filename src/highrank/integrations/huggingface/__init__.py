@@ -1,0 +1,1 @@
+"""Hugging Face: its models read and upgraded, our runs exported."""
