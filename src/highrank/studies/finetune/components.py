@@ -41,7 +41,7 @@ def component_state(model: Any, blocks: Blocks) -> Components | None:
         num_dead=report.num_dead,
         specialisation=report.specialisation,
         gate_information=report.gate_information,
-        state=report.state,
+        state=str(report.state),
     )
 
 
