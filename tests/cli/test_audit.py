@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+from highrank import upgrade
 from highrank.files import write_atomically
 from highrank.integrations.huggingface import library, reader
 from highrank.integrations.huggingface.reader import HubError
@@ -57,6 +58,8 @@ def hugging_face(trained):
                 parameter.normal_(0, 0.5)
         model.save_pretrained(trained / name)
         tokenizer.save_pretrained(trained / name)
+    upgrade(model, num_components=3, rank=2).save_pretrained(trained / "upgraded")
+    tokenizer.save_pretrained(trained / "upgraded")
     return trained
 
 
@@ -87,6 +90,7 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
         "audit",
         "tiny",
         "gpt2",
+        "upgraded",
         "--text",
         "tale.txt",
         "--quick",
@@ -97,13 +101,17 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
     assert code == 0, errors
     result = json.loads(printed)
     assert result == json.loads((tmp_path / "a.json").read_text())
-    run, model = result["models"]
+    run, model, upgraded = result["models"]
     assert (run["source"], model["source"]) == ("run", "huggingface")
     assert run["text"]["name"] == model["text"]["name"] == "tale.txt"
     assert run["text"]["sha256"] == model["text"]["sha256"]
     assert result["quick"] and run["text"]["num_contexts"] == 500
     assert run["head"]["kind"] == "mos" and run["unargmaxable"] is None
     assert len(run["mixture"]["components"]) == 3
+    # Of Gemma 2, whose softcap it keeps.
+    head, rank = upgraded["head"], upgraded["rank"]
+    assert (head["kind"], head["softcap"], head["is_tied"]) == ("low-rank-mos", 4.0, True)
+    assert rank["bound"] is None and len(upgraded["mixture"]["components"]) == 3
 
 
 def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):

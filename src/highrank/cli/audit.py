@@ -16,7 +16,7 @@ from highrank.cli.console import progress, unless_given
 from highrank.files import check_writable, is_disk_full, write_atomically
 
 if TYPE_CHECKING:
-    from highrank.studies.audit.result import AuditResult
+    from highrank.studies.audit.measure import AuditResult
 
 
 def audit(

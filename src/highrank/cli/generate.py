@@ -62,7 +62,8 @@ def generate(
         options: How to generate.
     """
     from highrank.data.text import check_known
-    from highrank.generation import Sampling, prompt_tokens, stream
+    from highrank.generation import Sampling, stream
+    from highrank.predictor import prompt_tokens
     from highrank.run import load_run
 
     sampling = Sampling(

@@ -30,10 +30,11 @@ from tqdm import tqdm
 from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
-from highrank.generation import Sampling, prompt_tokens, stream
+from highrank.generation import Sampling, stream
 from highrank.integrations.huggingface.library import load_huggingface
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.language_model import LanguageModel
+from highrank.predictor import prompt_tokens
 from highrank.run import is_run, load_run
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Small Hugging Face models with random weights: the same log-probabilities as their own logits."""
+"""Hugging Face models as predictors: the same log-probabilities as their own logits."""
 
 import copy
 import json
@@ -9,43 +9,13 @@ import pytest
 import torch
 
 from highrank.integrations.huggingface import library, output_layer, reader
-from highrank.integrations.huggingface.reader import HuggingFaceModel, LoadedModel
+from highrank.integrations.huggingface.reader import HuggingFaceModel, HuggingFacePredictor
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
     warnings.simplefilter("ignore")
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-SMALL = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-}
-WIDE = {**SMALL, "intermediate_size": 24}
-CONFIGS = {
-    "gpt2": lambda: transformers.GPT2Config(**SMALL),
-    "llama": lambda: transformers.LlamaConfig(**WIDE),
-    "gemma2": lambda: transformers.Gemma2Config(
-        **WIDE, head_dim=8, num_key_value_heads=1, final_logit_softcapping=5.0
-    ),
-    "phi": lambda: transformers.PhiConfig(**WIDE),
-    "cohere": lambda: transformers.CohereConfig(**WIDE, logit_scale=0.5),
-    "granite": lambda: transformers.GraniteConfig(**WIDE, logits_scaling=8.0),
-}
-
-
-def make(name):
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.3)
-    return model
 
 
 def save_tokenizer(folder, with_start=False):
@@ -61,135 +31,145 @@ def save_tokenizer(folder, with_start=False):
 
 
 @pytest.fixture
-def saved(tmp_path):
-    make("gpt2").save_pretrained(tmp_path / "model")
+def saved(make, tmp_path):
+    make.plain("gpt2").save_pretrained(tmp_path / "model")
     save_tokenizer(tmp_path / "model")
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_layer_makes_the_models_own_log_probabilities_of_the_states(name):
-    model, tokens = make(name), torch.randint(2, 32, (3, 7))
-    loaded = LoadedModel(model, name, prefix=[])
-    with torch.no_grad():
-        want = model(input_ids=tokens).logits.log_softmax(-1)
-    got = loaded.layer.logits(loaded.states(tokens)).log_softmax(-1)
+@pytest.mark.parametrize("kind", ["plain", "trained"])
+@torch.no_grad()
+def test_the_head_makes_the_models_own_log_probabilities_of_the_states(make, tokens, name, kind):
+    """Of plain models, and of upgraded ones; also of a text that is read in parts."""
+    model = getattr(make, kind)(name)
+    want = model(input_ids=tokens).logits.log_softmax(-1)
+    predictor = HuggingFacePredictor(model, name)
+    hidden = predictor.hidden_states(tokens)
+    got = predictor.head.log_prob(hidden)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    _, _, state = predictor.read(tokens.T[:5], predictor.initial_state(3))
+    rest, past, _ = predictor.read(tokens.T[5:], state)
+    assert past == {}
+    torch.testing.assert_close(rest, hidden[:, 5:].transpose(0, 1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "name, scale, softcap, has_bias",
+    "name, scale, softcap, has_bias, is_tied",
     [
-        ("gpt2", 1.0, None, False),
-        ("gemma2", 1.0, 5.0, False),
-        ("phi", 1.0, None, True),
-        ("cohere", 0.5, None, False),
-        ("granite", 0.125, None, False),
+        ("gpt2", 1.0, None, False, True),
+        ("gemma2", 1.0, 5.0, False, True),
+        ("phi", 1.0, None, True, False),
+        ("cohere", 0.5, None, False, True),
+        ("granite", 0.125, None, False, False),
     ],
 )
-def test_scale_softcap_and_bias_are_found(name, scale, softcap, has_bias):
-    layer = LoadedModel(make(name), name, prefix=[]).layer
-    assert (layer.scale, layer.softcap, layer.bias is not None) == (scale, softcap, has_bias)
+def test_scale_softcap_bias_and_tied_weights_are_found(
+    make, name, scale, softcap, has_bias, is_tied
+):
+    found = HuggingFacePredictor(make.plain(name), name)
+    head = found.head
+    assert (head.scale, head.softcap, head.bias is not None) == (scale, softcap, has_bias)
+    assert (found.scale, found.is_tied) == (scale, is_tied)
+    upgraded = HuggingFacePredictor(make.upgraded(name), name)
+    assert (upgraded.scale, upgraded.is_tied) == (scale, is_tied)
 
 
-def test_tied_weights_are_seen():
-    assert LoadedModel(make("gpt2"), "gpt2", prefix=[]).layer.is_tied
-    assert not LoadedModel(make("llama"), "llama", prefix=[]).layer.is_tied
-
-
-def test_chunks_of_the_vocabulary_change_no_logit(monkeypatch):
-    layer, hidden = LoadedModel(make("phi"), "phi", prefix=[]).layer, torch.randn(5, 16)
-    want = layer.logits(hidden)
+def test_chunks_of_the_vocabulary_and_copies_change_no_logit(make, monkeypatch):
+    head, hidden = HuggingFacePredictor(make.plain("phi"), "phi").head, torch.randn(5, 16)
+    want = head.logits(hidden)
     monkeypatch.setattr(output_layer, "CHUNK_TOKENS", 7)
-    torch.testing.assert_close(layer.logits(hidden), want)
+    torch.testing.assert_close(head.logits(hidden), want)
+    twin = copy.deepcopy(head).double().cpu()
+    assert twin.weight.data_ptr() == head.weight.data_ptr()
+    torch.testing.assert_close(twin.logits(hidden), want)
+
+
+def test_a_scale_must_be_positive():
+    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+        output_layer.LinearHead(torch.randn(3, 2), scale=0.0)
 
 
 @pytest.mark.parametrize("name, field", [("gemma2", "SOFTCAPS"), ("cohere", "FACTORS")])
-def test_a_head_that_does_something_unknown_is_refused(monkeypatch, name, field):
+def test_a_head_that_does_something_unknown_is_refused(make, monkeypatch, name, field):
+    """Even where logits are small, and a softcap does not bend them."""
     monkeypatch.setattr(output_layer, field, ())
-    with pytest.raises(ValueError, match="the output layer of it must be a linear map"):
-        LoadedModel(make(name), "it", prefix=[])
-
-
-def test_an_unknown_softcap_is_refused_even_where_logits_are_small(monkeypatch):
-    monkeypatch.setattr(output_layer, "SOFTCAPS", ())
-    model = make("gemma2")
+    model = make.plain(name)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1e-4)
-    with pytest.raises(ValueError, match="must be a linear map"):
-        LoadedModel(model, "it", prefix=[])
+    with pytest.raises(ValueError, match="the output layer of it must be a linear map"):
+        HuggingFacePredictor(model, "it")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bit_weights_are_kept_and_compute_in_float32(dtype):
-    model = make("llama").to(dtype)
-    want = LoadedModel(copy.deepcopy(model).float(), "llama", prefix=[])
-    loaded = LoadedModel(model, "llama", prefix=[])
-    assert loaded.layer.weight.dtype == dtype
-    tokens = torch.arange(6)[None]
-    assert torch.equal(loaded.states(tokens), want.states(tokens))
-    assert torch.equal(loaded.layer.weight.float(), want.layer.weight)
+def test_16_bit_weights_are_kept_and_compute_in_float32(make, tokens, dtype):
+    model = make.plain("llama").to(dtype)
+    want = HuggingFacePredictor(copy.deepcopy(model).float(), "llama")
+    found = HuggingFacePredictor(model, "llama")
+    assert found.head.weight.dtype == found.dtype == dtype
+    assert torch.equal(found.hidden_states(tokens), want.hidden_states(tokens))
+    assert torch.equal(found.head.weight.float(), want.head.weight)
 
 
-def test_large_logits_in_half_precision_are_no_unknown_head():
+def test_large_logits_in_half_precision_are_no_unknown_head(make):
     """A trained model's logits reach 30, and bfloat16 rounds those by a tenth."""
-    model = make("llama").to(torch.bfloat16)
+    model = make.plain("llama").to(torch.bfloat16)
     with torch.no_grad():
         logits = model(torch.arange(6)[None]).logits
         model.lm_head.weight.mul_(30 / logits.abs().max())
-    assert LoadedModel(model, "llama", prefix=[]).layer.weight.dtype == torch.bfloat16
+    assert HuggingFacePredictor(model, "llama").head.weight.dtype == torch.bfloat16
 
 
-def test_no_logits_are_computed_for_hidden_states(watch):
-    loaded = LoadedModel(make("llama"), "llama", prefix=[])
+def test_no_logits_are_computed_for_hidden_states(make, watch):
+    predictor = HuggingFacePredictor(make.plain("llama"), "llama")
     with watch() as seen:
-        loaded.states(torch.arange(32)[None])
-    assert max(seen.sizes) < 32 * 40
+        predictor.hidden_states(torch.arange(32)[None])
+    assert max(seen.sizes) < 32 * 60
 
 
-def test_a_saved_model_is_loaded_with_its_tokenizer(saved):
+def test_a_saved_model_is_loaded_with_its_tokenizer(make, saved):
     found = HuggingFaceModel(str(saved))
-    assert found.max_window == 32 and found.prefix == []
+    assert found.max_window == 96 and found.prefix == []
     assert found.encode("w0 w3 nonsense") == [2, 5, 0]
-    assert found.token(5) == "w3" and found.token(39) == "<39>"
+    assert found.token(5) == "w3" and found.token(59) == "<59>"
     loaded = found.load()
     assert loaded.architecture == "GPT2LMHeadModel"
-    assert loaded.num_parameters == make("gpt2").num_parameters()
+    assert loaded.num_parameters == make.plain("gpt2").num_parameters()
 
 
-def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(tmp_path):
-    model = make("llama")
+def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(make, tmp_path):
+    model = make.plain("llama")
     model.save_pretrained(tmp_path)
     save_tokenizer(tmp_path, with_start=True)
     found = HuggingFaceModel(str(tmp_path))
-    assert found.prefix == [1] and found.max_window == 31
+    assert found.prefix == [1] and found.max_window == 95
     assert found.encode("w0") == [2]
     tokens = torch.tensor([[4, 5, 6]])
     with torch.no_grad():
         want = model.model(torch.tensor([[1, 4, 5, 6]])).last_hidden_state[:, 1:]
-    torch.testing.assert_close(found.load().states(tokens), want)
+    torch.testing.assert_close(found.load().hidden_states(tokens), want)
 
 
-def test_weights_that_could_execute_code_are_refused(saved):
+def test_weights_that_could_execute_code_are_refused(make, saved):
     (saved / "model.safetensors").unlink()
-    torch.save(make("gpt2").state_dict(), saved / "pytorch_model.bin")
+    torch.save(make.plain("gpt2").state_dict(), saved / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"cannot be loaded.*[^.]\. A model.*\*\.safetensors"):
         HuggingFaceModel(str(saved)).load()
 
 
-def test_weights_that_are_missing_are_not_made_up(tmp_path):
-    transformers.LlamaModel(CONFIGS["llama"]()).save_pretrained(tmp_path)
+def test_weights_that_are_missing_are_not_made_up(make, tmp_path):
+    make.plain("llama").model.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
     with pytest.raises(ValueError, match="cannot be loaded: no file has lm_head.weight"):
         HuggingFaceModel(str(tmp_path)).load()
 
 
 def test_a_model_that_sees_later_tokens_is_refused():
-    config = transformers.BertConfig(**WIDE)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.BertConfig(vocab_size=40, num_hidden_layers=1, **sizes)
     with pytest.raises(ValueError, match="must be a causal language model, got BertLMHeadModel"):
-        LoadedModel(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+        HuggingFacePredictor(transformers.BertLMHeadModel(config).eval(), "bert")
     config.is_decoder = True
-    LoadedModel(transformers.BertLMHeadModel(config).eval(), "bert", prefix=[])
+    HuggingFacePredictor(transformers.BertLMHeadModel(config).eval(), "bert")
 
 
 def refusal(folder):
@@ -199,7 +179,7 @@ def refusal(folder):
     return str(found.value)
 
 
-@pytest.mark.parametrize("change", [{"vocab_size": 41}, {"n_head": "two"}, {"model_type": "new"}])
+@pytest.mark.parametrize("change", [{"vocab_size": 61}, {"n_embd": "wide"}, {"model_type": "new"}])
 def test_configurations_that_do_not_fit_end_with_one_line(change, saved):
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(config | change))
@@ -228,8 +208,8 @@ def test_a_tokenizer_of_another_shape_says_what_is_missing(saved):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_model_without_a_tokenizer_is_refused(name, saved):
-    make(name).save_pretrained(saved)
+def test_a_model_without_a_tokenizer_is_refused(make, name, saved):
+    make.plain(name).save_pretrained(saved)
     for file in saved.glob("tokenizer*"):
         file.unlink()
     assert refusal(saved).startswith(f"{saved} has no tokenizer: a model's folder has config.json")
@@ -242,15 +222,8 @@ def test_a_made_up_tokenizer_is_none(saved):
     assert "tokenizer" in refusal(saved)
 
 
-def test_a_value_of_another_type_is_named(saved):
-    config = json.loads((saved / "config.json").read_text())
-    (saved / "config.json").write_text(json.dumps(config | {"n_embd": "wide"}))
-    message = refusal(saved)
-    assert "n_embd" in message and "str" in message and "\n" not in message
-
-
-def test_weights_that_are_no_numbers_are_named(saved):
-    model = make("gpt2")
+def test_weights_that_are_no_numbers_are_named(make, saved):
+    model = make.plain("gpt2")
     with torch.no_grad():
         model.transformer.h[1].ln_1.weight[3] = torch.nan
     model.save_pretrained(saved)

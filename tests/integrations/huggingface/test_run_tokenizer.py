@@ -7,7 +7,7 @@ import pytest
 from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import TOKENIZERS, readable
 from highrank.data.vocabulary import Vocabulary
-from highrank.generation import prompt_tokens
+from highrank.predictor import prompt_tokens
 
 pytest.importorskip("transformers")
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer

@@ -1,21 +1,11 @@
-"""Contexts of a text: in order, each once, each with a history; and the bound of states."""
+"""Contexts of a text: in order, each once, each with a history."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from highrank.analysis.unargmaxable.problem import Box, Everywhere
-from highrank.heads import Head, MixtureOfSoftmaxes, Softmax
-from highrank.models.awd_lstm import AWDLSTM
-from highrank.models.language_model import LanguageModel
-from highrank.studies.audit.model import (
-    choose_windows,
-    loaded_language_model,
-    read_contexts,
-)
+from highrank.studies.audit.model import choose_windows, read_contexts
 
 
 @given(st.integers(3, 400), st.integers(2, 300), st.integers(2, 50))
@@ -32,6 +22,12 @@ def test_windows_give_contexts_in_order_each_once_with_a_history(num_tokens, wan
 def test_windows_are_spread_over_the_text():
     firsts = [w.first for w in choose_windows(100_001, 1_000, 20)]
     assert len(firsts) == 100 and set(np.diff(firsts)) == {1_000}
+
+
+def test_a_longer_history_has_the_same_contexts():
+    short, long = (choose_windows(3_000, 500, 128, history) for history in (None, 512))
+    assert [w[1:] for w in short] == [w[1:] for w in long]
+    assert all(w.first - w.start == min(w.first, 512) for w in long)
 
 
 @given(st.integers(3, 300), st.integers(2, 200))
@@ -53,46 +49,3 @@ def test_states_belong_to_their_positions(num_tokens, wanted):
 def test_impossible_windows_are_refused(num_tokens, wanted, window, message):
     with pytest.raises(ValueError, match=message):
         choose_windows(num_tokens, wanted, window)
-
-
-class Unbounded(AWDLSTM):
-    """A backbone that states no bound of its hidden states."""
-
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
-        self.hidden_bound = None
-
-
-@pytest.mark.parametrize("backbone, states", [(AWDLSTM, Box(1.0)), (Unbounded, Everywhere())])
-def test_the_states_of_a_softmax_without_a_latent_layer_are_the_backbones(backbone, states):
-    model = LanguageModel(backbone(9, 4, (6,)), Softmax(6, 9), tied=False).eval()
-    loaded = loaded_language_model(model)
-    assert loaded.layer.vectors.states == states
-    assert loaded.hidden_states(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, 6)
-
-
-def test_a_tied_mixture_is_said_to_be_tied():
-    head = MixtureOfSoftmaxes(6, 9, 3, 4)
-    loaded = loaded_language_model(LanguageModel(AWDLSTM(9, 4, (6,)), head).eval())
-    assert loaded.layer.facts.is_tied and loaded.layer.vectors is None
-
-
-class Sigsoftmax(Head):
-    """No mixture: softmax(z + log σ(z))."""
-
-    def __init__(self):
-        super().__init__(7, 13)
-        self.weight = nn.Parameter(torch.randn(13, 7))
-
-    def log_prob_from(self, features):
-        z = features @ self.weight.T
-        return (z + nn.functional.logsigmoid(z)).log_softmax(-1)
-
-
-def test_a_head_that_is_no_mixture_is_audited_by_its_log_probabilities():
-    model = LanguageModel(AWDLSTM(13, 6, (7,)), Sigsoftmax(), tied=False).eval()
-    layer = loaded_language_model(model).layer
-    hidden = torch.randn(20, 7)
-    assert (layer.facts.kind, layer.bound.value, layer.mixture) == ("Sigsoftmax", None, None)
-    (block,) = layer.log_probs(hidden, torch.float64).make_blocks()
-    torch.testing.assert_close(block, model.head.double().log_prob(hidden.double()))

@@ -6,7 +6,6 @@ of it. B texts, L tokens, D hidden size, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,18 +27,50 @@ NUM_CHECKED, CHECKED_LOGIT = 8, 100.0
 CHUNK_TOKENS = 8192
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputLayer:
-    """logits = scale · (W hidden + b), then softcap · tanh(logits / softcap) if there is one."""
+class LinearHead(Head):
+    """A linear output layer as a head: p = softmax(φ(scale · (W hidden + b))).
 
-    weight: Tensor
-    """(V, D), in the precision in which it is stored."""
+    φ is a softcap, or nothing. Weights stay in the precision in which they are stored, in copies of
+    the head, too: each use converts a chunk of them at a time.
+
+    Args:
+        weight: (V, D).
+        bias: (V,).
+        scale: of the logits, positive.
+        softcap: c of φ(z) = c · tanh(z / c).
+    """
+
+    weight: Tensor  # type: ignore[assignment]
     bias: Tensor | None
-    """(V,)."""
-    scale: float
-    softcap: float | None
-    is_tied: bool
-    """Whether the weight is that of the input embedding."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__(weight.shape[1], len(weight))
+        if not scale > 0:
+            raise ValueError(f"scale must be positive, got {scale}")
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.scale, self.softcap = scale, softcap
+        self.logit_map = None if softcap is None else Softcap(softcap)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LinearHead":
+        return LinearHead(self.weight, self.bias, scale=self.scale, softcap=self.softcap)
+
+    def cpu(self) -> "LinearHead":
+        """A head with the weights on the CPU."""
+        bias = None if self.bias is None else self.bias.cpu()
+        return LinearHead(self.weight.cpu(), bias, scale=self.scale, softcap=self.softcap)
+
+    @property
+    def rank_bound(self) -> int | None:
+        if self.logit_map is not None:
+            return None
+        return self.hidden_size + (1 if self.bias is None else 2)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., V), in the precision of `hidden` (..., D)."""
@@ -47,15 +78,18 @@ class OutputLayer:
         starts = range(0, len(self.weight), CHUNK_TOKENS)
         return torch.cat([self._logits(hidden, slice(i, i + CHUNK_TOKENS)) for i in starts], -1)
 
+    def log_prob_from(self, features: Tensor) -> Tensor:
+        return self.logits(features).log_softmax(-1)
+
     def _logits(self, hidden: Tensor, tokens: slice) -> Tensor:
         weight = self.weight[tokens].to(hidden.dtype)
         bias = None if self.bias is None else self.bias[tokens].to(hidden.dtype)
         logits = F.linear(hidden, weight, bias) * self.scale
-        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+        return logits if self.logit_map is None else self.logit_map(logits)
 
 
-def read_output_layer(model: Any, name: str) -> OutputLayer:
-    """As the modules and the configuration say it; `check_output_layer` says whether it is so.
+def read_output_layer(model: Any, name: str) -> LinearHead:
+    """The layer by the modules and the configuration; `check_output_layer` tests that it is so.
 
     Args:
         name: of the model, for errors.
@@ -65,14 +99,18 @@ def read_output_layer(model: Any, name: str) -> OutputLayer:
         found = "none" if layer is None else type(layer).__name__
         raise ValueError(f"the output layer of {name} must be nn.Linear, got {found}")
     config = model.config.get_text_config()
-    embedding = model.get_input_embeddings()
-    return OutputLayer(
-        weight=layer.weight.detach(),
-        bias=None if layer.bias is None else layer.bias.detach(),
+    return LinearHead(
+        layer.weight,
+        layer.bias,
         scale=(_first_of(config, FACTORS) or 1.0) / (_first_of(config, DIVISORS) or 1.0),
         softcap=_first_of(config, SOFTCAPS),
-        is_tied=embedding is not None and embedding.weight is layer.weight,
     )
+
+
+def has_tied_output(model: Any) -> bool:
+    """Whether the output embedding is the input embedding."""
+    embedding = model.get_input_embeddings()
+    return embedding is not None and embedding.weight is model.get_output_embeddings().weight
 
 
 def without_map(config: Any) -> dict[str, float | None]:
@@ -115,19 +153,19 @@ def probe(model: Any) -> Tensor:
 
 
 @torch.no_grad()
-def check_output_layer(model: Any, layer: OutputLayer, name: str) -> None:
+def check_output_layer(model: Any, layer: LinearHead, name: str) -> None:
     """Refuse a model that does more with its hidden states than the layer does."""
     for largest in (None, CHECKED_LOGIT):
         _check(model, layer, name, largest)
 
 
-def _check(model: Any, layer: OutputLayer, name: str, largest: float | None) -> None:
+def _check(model: Any, layer: LinearHead, name: str, largest: float | None) -> None:
     """As it is, or with hidden states that are scaled to the `largest` logit."""
     used: list[Tensor] = []
 
     def scale(hidden: Tensor) -> Tensor:
         if largest is not None:
-            plain = replace(layer, scale=1.0, softcap=None).logits(hidden.float())
+            plain = LinearHead(layer.weight, layer.bias).logits(hidden.float())
             hidden = hidden * (largest / plain.abs().max().clamp_min(1e-9).item())
         used.append(hidden)
         return hidden

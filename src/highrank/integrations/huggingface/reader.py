@@ -1,11 +1,11 @@
-"""Causal language models of Hugging Face: hidden states, and what makes logits of them.
+"""Causal language models of Hugging Face as predictors: hidden states, and the head after them.
 
 Names are looked up on the hub once, so that a hub that does not answer costs one time-out.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from highrank.integrations.huggingface.library import quiet_transformers, regist
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     check_output_layer,
+    has_tied_output,
     probe,
     read_output_layer,
     run,
     tolerance,
 )
+from highrank.predictor import Predictor
 
 # A name, or that of a user or an organisation, a slash, and a name.
 NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", re.ASCII)
@@ -116,7 +118,7 @@ class HuggingFaceModel:
         found = self.tokenizer.convert_ids_to_tokens(index) if index < len(self.tokenizer) else None
         return f"<{index}>" if found is None else str(found)
 
-    def load(self, device: str = "cpu") -> "LoadedModel":
+    def load(self, device: str = "cpu") -> "HuggingFacePredictor":
         """The weights, which compute in float32 on a CPU; checks the output layer."""
         with (
             quiet_transformers(_purpose(self.name)) as transformers,
@@ -137,38 +139,51 @@ class HuggingFaceModel:
         for tensor_name, tensor in model.named_parameters():
             if tensor.isnan().any():
                 raise ValueError(f"The weights of {self.name} have NaN in {tensor_name}.")
-        return LoadedModel(model.to(device).eval(), self.name, self.prefix)
+        return HuggingFacePredictor(model.to(device).eval(), self.name, self.prefix)
 
 
-class LoadedModel:
-    """The hidden states of a causal language model, and its output layer.
+class HuggingFacePredictor(Predictor):
+    """The hidden states of a causal language model, and its output layer as a head.
 
-    An upgraded model has an `output` with a head of ours, and all others a linear `layer`.
+    The head is that of an upgraded model, whose hidden states are scaled already, or else a
+    `LinearHead`. A state is the tokens that were read before.
+
+    Args:
+        model: what `AutoModelForCausalLM` makes, in evaluation mode. On a CPU it is changed so
+            that it computes in float32; a layer that is not understood is refused.
+        name: for errors.
+        prefix: tokens that come before every text.
     """
 
-    def __init__(self, model: Any, name: str, prefix: list[int]) -> None:
-        self.model, self.name, self.prefix = model, name, prefix
+    def __init__(self, model: Any, name: str, prefix: Sequence[int] = ()) -> None:
+        self.model, self.name, self.prefix = model, name, list(prefix)
         self.architecture = type(model).__name__
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         output = model.get_output_embeddings()
-        self.output = output if isinstance(output, HeadOutputLayer) else None
+        self.is_upgraded = isinstance(output, HeadOutputLayer)
         # The output embedding stays as it is stored: it is converted piece by piece where needed.
-        self.layer = read_output_layer(model, name) if self.output is None else None
-        self.is_tied = model.get_input_embeddings().weight is output.weight
-        self.stored = self.precision = output.weight.dtype
+        layer = None if self.is_upgraded else read_output_layer(model, name)
+        self.head = output.head if layer is None else layer
+        self.scale = output.scale if layer is None else layer.scale
+        self.is_tied = has_tied_output(model)
+        self.dtype = self.precision = output.weight.dtype
         if model.device.type == "cpu":
             compute_in_float32(model)
             self.precision = torch.float32
-        if self.layer is not None:
-            check_output_layer(model, self.layer, name)
+        if layer is not None:
+            check_output_layer(model, layer, name)
         self._check_causal()
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        return torch.empty(0, batch_size, dtype=torch.long)
+
+    def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, dict[str, Any], Tensor]:
+        seen = torch.cat([state, tokens.cpu()])  # (n + T, B)
+        return self.states(seen.T)[:, len(state) :].transpose(0, 1), {}, seen
 
     @torch.no_grad()
     def states(self, tokens: Tensor) -> Tensor:
-        """What meets the output layer after each of the tokens (B, L): (B, L, D), float32.
-
-        These are the hidden states, or, of an upgraded model, what its head is given.
-        """
+        """What the head is given after each of the tokens (B, L): (B, L, D), float32."""
         kept: list[Tensor] = []
 
         def keep(hidden: Tensor) -> Tensor:
@@ -180,13 +195,13 @@ class LoadedModel:
         read = torch.cat([prefix, tokens.cpu()], 1)  # (B, prefix + L)
         run(self.model, read, keep, self.name)
         hidden = kept[0][:, len(self.prefix) :].float()
-        return hidden if self.output is None else hidden * self.output.scale
+        return hidden * self.scale if self.is_upgraded else hidden
 
     def _check_causal(self) -> None:
         """Refuse a model whose hidden states depend on later tokens."""
         tokens = probe(self.model)
         other = tokens.clone()
-        other[0, -1] = (tokens[0, -1] + 1) % len(self.model.get_output_embeddings().weight)
+        other[0, -1] = (tokens[0, -1] + 1) % self.head.vocab_size
         states = self.states(tokens)[:, :-1]  # (1, n, D)
         worst = (states - self.states(other)[:, :-1]).abs().max().item()
         if not worst <= tolerance(states.abs().max().item(), self.precision):

@@ -14,7 +14,6 @@ n states, K components, D hidden size, V vocabulary, r rank.
 """
 
 import math
-from dataclasses import replace
 from inspect import Parameter
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from highrank.heads import HEADS, Head, head_arguments
 from highrank.heads.constant import ConstantComponents
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.integrations.huggingface.output_layer import OutputLayer, head_from
+from highrank.integrations.huggingface.output_layer import LinearHead, head_from
 
 # The kinds of heads that start as a trained layer; the first start of each is the default.
 STARTS = {
@@ -53,7 +52,7 @@ class Started(NamedTuple):
 
 
 def start_head(
-    layer: OutputLayer,
+    layer: LinearHead,
     hidden: Tensor,
     *,
     kind: str,
@@ -92,7 +91,7 @@ def start_head(
     return Started(spec, head, added)
 
 
-def _options(key: str, start: str, num_components: int, layer: OutputLayer) -> dict[str, Any]:
+def _options(key: str, start: str, num_components: int, layer: LinearHead) -> dict[str, Any]:
     """All of the head's constructor: a folder is not to depend on tomorrow's defaults."""
     arguments = head_arguments(key)
     given = {n: a.default for n, a in arguments.items() if a.default is not Parameter.empty}
@@ -134,7 +133,7 @@ def _checked(kind: str, start: str | None, noise: float) -> tuple[str, str]:
 
 
 @torch.no_grad()
-def _start_residual(head: LowRankMixture, layer: OutputLayer, hidden: Tensor, noise: float) -> None:
+def _start_residual(head: LowRankMixture, layer: LinearHead, hidden: Tensor, noise: float) -> None:
     head.prior.weight.zero_()
     low = _low(head, layer, hidden)  # (n, K, r)
     head.up.normal_()
@@ -142,7 +141,7 @@ def _start_residual(head: LowRankMixture, layer: OutputLayer, hidden: Tensor, no
 
 
 @torch.no_grad()
-def _start_new(head: LowRankMixture, layer: OutputLayer, hidden: Tensor) -> float:
+def _start_new(head: LowRankMixture, layer: LinearHead, hidden: Tensor) -> float:
     """The weight of all components but the first."""
     K = head.num_components
     if K < 2:
@@ -155,7 +154,7 @@ def _start_new(head: LowRankMixture, layer: OutputLayer, hidden: Tensor) -> floa
     return NEAR_ZERO
 
 
-def _low(head: LowRankMixture, layer: OutputLayer, hidden: Tensor) -> Tensor:
+def _low(head: LowRankMixture, layer: LinearHead, hidden: Tensor) -> Tensor:
     """tanh(B_k h), (n, K, r), with B_k scaled to what these states need to bend it a little."""
     scaled = hidden * layer.scale
     head.down.weight.div_(scaled.square().mean().sqrt().clamp_min(1e-6))
@@ -170,7 +169,7 @@ def _residual(low: Tensor, up: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _start_identity(
-    head: MixtureOfSoftmaxes, layer: OutputLayer, hidden: Tensor, noise: float
+    head: MixtureOfSoftmaxes, layer: LinearHead, hidden: Tensor, noise: float
 ) -> None:
     assert head.latent is not None
     weight = head.latent.weight
@@ -184,7 +183,7 @@ def _start_identity(
     head.prior.weight.zero_()
 
 
-def _largest_noise(layer: OutputLayer, hidden: Tensor, shift: Tensor, noise: float) -> float:
+def _largest_noise(layer: LinearHead, hidden: Tensor, shift: Tensor, noise: float) -> float:
     """The noise, or as much of it as changes no log-probability by more than `TOLERANCE`.
 
     Args:
@@ -192,7 +191,7 @@ def _largest_noise(layer: OutputLayer, hidden: Tensor, shift: Tensor, noise: flo
     """
     prob = layer.logits(hidden).softmax(-1).unsqueeze(1)  # (n, 1, V)
     # A softcap makes it smaller.
-    shift = replace(layer, bias=None, scale=1.0, softcap=None).logits(shift)  # (n, K, V)
+    shift = LinearHead(layer.weight).logits(shift)  # (n, K, V)
     for _ in range(NUM_TRIALS):
         # Of differences, so that nothing is rounded away.
         moved = noise * shift

