@@ -6,16 +6,18 @@ of Hugging Face. Both have a tokenizer, and `load` a `Predictor`:
     hidden, past, state = predictor.read(tokens, predictor.initial_state(batch_size))
     log_p = predictor.head.log_prob(hidden, **past)
 
-T time, B sequences, L tokens of a window, D hidden size, V vocabulary.
+T time or contexts, B sequences or windows, L tokens of a window, M of a text, D hidden size.
 """
 
 import copy
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
+from itertools import chain, groupby
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -26,8 +28,16 @@ from highrank.models.backbone import State
 from highrank.models.language_model import LanguageModel
 from highrank.run import LoadedRun
 
+# Tokens that are read at once; the second half of them end contexts.
+WINDOW = 128
+WINDOWS_AT_ONCE = 8
+# What a head that looks back reads before a context.
+LONG_HISTORY = 512
 # Above it float32 does not have all integers, such as token ids.
 LARGEST_INTEGER = 1 << 24
+
+Tokens = Sequence[int] | NDArray[np.integer[Any]]
+OnProgress = Callable[[float, str], None]
 
 
 class Predictor:
@@ -186,6 +196,85 @@ class VectorHead(Head):
             for part, shape, is_integer in zip(parts, self.shapes, self.are_integers, strict=True)
         ]
         return self.head.log_prob_from(self.unflatten(leaves))
+
+
+class Window(NamedTuple):
+    start: int
+    """Where reading begins."""
+    first: int
+    """The first token that ends a context."""
+    end: int
+    """Behind the last one."""
+
+
+class Contexts(NamedTuple):
+    positions: NDArray[np.int64]
+    """(T,), ascending: a context ends with the token at its position."""
+    hidden: Tensor
+    """(T, D), float32."""
+
+
+def choose_windows(
+    num_tokens: int, num_contexts: int, window: int = WINDOW, history: int | None = None
+) -> list[Window]:
+    """Windows with at least `num_contexts` contexts, or all that a short text has.
+
+    They are spread evenly over the text. Each is read after the half window before it, so that
+    every context but the text's first ones has a history; a longer one changes no context. The last
+    token ends no context: nothing follows it.
+    """
+    if num_tokens < 3:
+        raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
+    if num_contexts < 2:
+        raise ValueError(f"contexts must be at least 2, got {num_contexts}")
+    if window < 2:
+        raise ValueError(f"window must be at least 2, got {window}")
+    step, last = window // 2, num_tokens - 1
+    num_whole, wanted = last // step, -(-num_contexts // step)
+    if wanted <= num_whole:
+        steps = [j * num_whole // wanted for j in range(wanted)]
+    else:
+        steps = list(range(-(-last // step)))
+    history = step if history is None else history
+    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in steps]
+
+
+@torch.no_grad()
+def read_contexts(
+    hidden_states: Callable[[Tensor], Tensor],
+    tokens: Tokens,
+    num_contexts: int,
+    *,
+    window: int = WINDOW,
+    history: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Contexts:
+    """At most `num_contexts` contexts, evenly spread, in the order of the text.
+
+    Args:
+        hidden_states: (B, L, D) of windows (B, L), each read from the initial state.
+        tokens: (M,).
+        window: L.
+        history: tokens before a window's contexts; half of the window if None.
+    """
+    windows = choose_windows(len(tokens), num_contexts, window, history)
+    positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
+    kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
+    rows: list[Tensor] = []
+    done = 0
+    # Windows of one length go together; only the first ones and the last may be shorter.
+    for _, group in groupby(windows, key=lambda w: w.end - w.start):
+        alike = list(group)
+        for start in range(0, len(alike), WINDOWS_AT_ONCE):
+            batch = alike[start : start + WINDOWS_AT_ONCE]
+            read = np.stack([np.asarray(tokens[w.start : w.end], dtype=np.int64) for w in batch])
+            hidden = hidden_states(torch.from_numpy(read)).float().cpu()  # (B, L, D)
+            rows += [h[w.first - w.start :] for h, w in zip(hidden, batch, strict=True)]
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done / len(windows), f"{done} of {len(windows)} windows")
+    index = kept.astype(np.int64)
+    return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
 
 
 def prompt_tokens(prompt: str, recipe: Recipe) -> list[str]:

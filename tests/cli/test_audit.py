@@ -288,13 +288,12 @@ def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, 
     def write(path, write):
         write_atomically(path, full if path.name == name else write)
 
-    for module in ("cli.audit", "report.page", "report.figure"):
+    for module in ("cli.audit", "cli.console", "report.figure"):
         monkeypatch.setattr(f"highrank.{module}.write_atomically", write)
     outputs = ("--out", tmp_path / "a.html", "--picture", tmp_path / "a.png")
     code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs)
     assert code == 2 and "numerical rank, float32" in printed
-    message = f"The disk is full: {tmp_path / name} was not written. The numbers are printed above"
-    assert message in errors
+    assert f"The disk is full: {tmp_path / name} was not written." in errors
     code, printed, _ = highrank("audit", "tiny", "--contexts", "50", "--json", *outputs)
     assert code == 2 and json.loads(printed)["answer"]
 

@@ -14,7 +14,7 @@ from highrank.analysis.unargmaxable import decide_tokens
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.integrations.huggingface.output_layer import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
-from highrank.predictor import LanguageModelPredictor
+from highrank.predictor import LanguageModelPredictor, read_contexts
 from highrank.studies.audit import measure as module
 from highrank.studies.audit import rank as rank_module
 from highrank.studies.audit.layer import Vectors, layer_of
@@ -24,7 +24,6 @@ from highrank.studies.audit.measure import (
     memory_budget,
     run_audit,
 )
-from highrank.studies.audit.model import read_contexts
 from highrank.studies.audit.rank import Method
 
 V, D, GIB = 30, 6, 2**30
@@ -67,7 +66,7 @@ def nothing(fraction, text):
 def test_an_audit_agrees_with_the_whole_matrix(model, name):
     model = model(name)
     (found,) = run_audit([model], num_contexts=100).models
-    predictor = model.load()
+    predictor = model.model.load()
     contexts = read_contexts(predictor.hidden_states, model.tokens, 100, window=16)
     hidden, positions = contexts.hidden, contexts.positions
     assert torch.equal(hidden, predictor.table[model.tokens[positions]])
@@ -189,7 +188,7 @@ def test_the_memory_budget_is_half_of_what_is_free(monkeypatch, free, budget):
 
 def test_weights_are_freed_before_the_matrix_is_measured(model):
     audited, kept = model("linear"), []
-    loaded = audited.load()
+    loaded = audited.model.load()
 
     def load(device):
         twin = type(loaded)(loaded.head, loaded.table)

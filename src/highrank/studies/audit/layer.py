@@ -7,18 +7,19 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from highrank.analysis.log_probs import LogProbs, head_log_probs
 from highrank.analysis.rank import RankBound, Spectrum, rank_bound
-from highrank.analysis.svd import OnProgress, head_singular_values, linear_singular_values
+from highrank.analysis.svd import head_singular_values, linear_singular_values
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
 from highrank.integrations.huggingface.output_layer import LinearHead
 from highrank.ops.logit_map import Softcap
-from highrank.predictor import Predictor
+from highrank.predictor import OnProgress, Predictor
 
 KINDS = {path.split(":")[1]: kind for kind, path in HEADS.items()} | {"LinearHead": "softmax"}
 # Rows of a block at least: stored weights should not be converted for a handful of contexts.
@@ -48,8 +49,7 @@ class HeadFacts:
     """Whether the output embedding is the input embedding."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vectors:
+class Vectors(NamedTuple):
     """A layer whose most likely token is that of the greatest logit W h + b."""
 
     weight: Tensor
@@ -114,11 +114,9 @@ class Layer:
         if self.num_softmaxes != 1 or not isinstance(head, LinearHead | MixtureHead):
             return None
         bound = head.context_bound(self.hidden_bound) if isinstance(head, MixtureHead) else None
-        return Vectors(
-            weight=head.weight.detach(),
-            bias=None if head.bias is None else head.bias.detach(),
-            states=Everywhere() if bound is None else Box(bound),
-        )
+        bias = None if head.bias is None else head.bias.detach()
+        states = Everywhere() if bound is None else Box(bound)
+        return Vectors(head.weight.detach(), bias, states)
 
     @property
     def mixture(self) -> MixtureHead | None:

@@ -14,23 +14,21 @@ from torch import Tensor
 
 from highrank.analysis.components import ComponentReport, component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
-from highrank.analysis.svd import OnProgress
 from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
 from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
 from highrank.environment import Environment, environment, free_memory, install_hint
-from highrank.predictor import Predictor
-from highrank.studies.audit.answer import Answer, answer_of, joint_answer
-from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
-from highrank.studies.audit.model import (
+from highrank.predictor import (
     LONG_HISTORY,
-    AuditedModel,
     Contexts,
-    Source,
-    TextFacts,
+    OnProgress,
+    Predictor,
     choose_windows,
     read_contexts,
 )
+from highrank.studies.audit.answer import Answer, answer_of, joint_answer
+from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
+from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import (
     Baseline,
     RankFacts,
@@ -179,7 +177,7 @@ def audit_model(
 ) -> ModelAudit:
     start, parts = time.monotonic(), _parts(on_progress)
     on_progress(0.0, "loading")
-    predictor = model.load()
+    predictor = model.model.load(model.device)
     architecture, num_parameters = predictor.architecture, predictor.num_parameters
     layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
     # Only the output layer is needed from here on.

@@ -1,47 +1,32 @@
-"""Models that can be audited: trained runs and Hugging Face models, and the contexts they read.
+"""Models that can be audited: trained runs and Hugging Face models, each with the text it reads.
 
-Contexts are taken from windows that are spread evenly over a text. Each window is read after the
-half window before it, so that every context but the text's first ones has a history. A head that
-looks back has a longer one, and the same contexts.
-
-M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size.
+M tokens of the text, T contexts.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from highrank.analysis.svd import OnProgress
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256, read_json
 from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
-from highrank.predictor import Predictor, RunModel, TextModel
+from highrank.predictor import WINDOW, RunModel, TextModel, Tokens
 from highrank.run import LoadedRun, is_run, load_run
 
 CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
 RUNS = Path("runs")
 # Characters that are taken of a long file for a Hugging Face model: about a million tokens.
 MAX_CHARACTERS = 4_000_000
-# Tokens that are read at once; the second half of them end contexts.
-WINDOW = 128
-WINDOWS_AT_ONCE = 8
-# What a head that looks back reads before a context.
-LONG_HISTORY = 512
-
-Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class Source(StrEnum):
@@ -98,17 +83,11 @@ class AuditedModel:
         """Tokens that it reads at once, the history of a context among them."""
         return min(WINDOW, self.model.max_window or WINDOW)
 
-    def load(self) -> Predictor:
-        """Load the weights; they are freed when nobody holds what this returns."""
-        return self.model.load(self.device)
-
     def context(self, position: int, length: int) -> tuple[str, str]:
         """The last tokens of the context that ends here, and the token that follows."""
         first = max(0, position + 1 - length)
-        *context, following = (
-            self.model.token(int(token)) for token in self.tokens[first : position + 2]
-        )
-        return " ".join(context), following
+        tokens = [self.model.token(int(token)) for token in self.tokens[first : position + 2]]
+        return " ".join(tokens[:-1]), tokens[-1]
 
     def facts(self, num_contexts: int, nats: float, shuffled: float) -> TextFacts:
         """The text, and the mean losses of `num_contexts` contexts, in order and shuffled."""
@@ -130,22 +109,6 @@ class AuditedModel:
         )
 
 
-class Window(NamedTuple):
-    start: int
-    """Where reading begins."""
-    first: int
-    """The first token that ends a context."""
-    end: int
-    """Behind the last one."""
-
-
-class Contexts(NamedTuple):
-    positions: NDArray[np.int64]
-    """(T,), ascending: a context ends with the token at its position."""
-    hidden: Tensor
-    """(T, D), float32."""
-
-
 def check_name(name: str) -> None:
     """Raise if it can be neither a folder's name nor one on the hub; the hub is not asked yet."""
     folder = Path(name)
@@ -162,8 +125,6 @@ def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
     folder = Path(name)
     if is_run(folder):
         return audited_run(load_run(folder, device), text, device)
-    if folder.is_dir():
-        _check_folder(folder)
     try:
         return audited_hugging_face(name, text, device)
     except HubError as error:
@@ -209,67 +170,6 @@ def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedMo
         text_sha256=sha256,
         device=device,
     )
-
-
-def choose_windows(
-    num_tokens: int, num_contexts: int, window: int = WINDOW, history: int | None = None
-) -> list[Window]:
-    """Windows with at least `num_contexts` contexts, or all that a short text has.
-
-    The last token ends no context: nothing follows it. The history changes no context.
-    """
-    if num_tokens < 3:
-        raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
-    if num_contexts < 2:
-        raise ValueError(f"contexts must be at least 2, got {num_contexts}")
-    if window < 2:
-        raise ValueError(f"window must be at least 2, got {window}")
-    step, last = window // 2, num_tokens - 1
-    num_whole, wanted = last // step, -(-num_contexts // step)
-    if wanted <= num_whole:
-        steps = [j * num_whole // wanted for j in range(wanted)]
-    else:
-        steps = list(range(-(-last // step)))
-    history = step if history is None else history
-    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in steps]
-
-
-@torch.no_grad()
-def read_contexts(
-    hidden_states: Callable[[Tensor], Tensor],
-    tokens: Tokens,
-    num_contexts: int,
-    *,
-    window: int = WINDOW,
-    history: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Contexts:
-    """At most `num_contexts` contexts, evenly spread, in the order of the text.
-
-    Args:
-        hidden_states: (B, L, D) of windows (B, L), each read from the initial state.
-        tokens: (M,).
-        window: L.
-        history: tokens before a window's contexts; half of the window if None.
-    """
-    windows = choose_windows(len(tokens), num_contexts, window, history)
-    positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
-    kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
-    rows: list[Tensor] = []
-    done = 0
-    # Windows of one length go together; only the first ones and the last may be shorter.
-    for _, group in groupby(windows, key=lambda w: w.end - w.start):
-        alike = list(group)
-        for start in range(0, len(alike), WINDOWS_AT_ONCE):
-            batch = alike[start : start + WINDOWS_AT_ONCE]
-            read = np.stack([np.asarray(tokens[w.start : w.end], dtype=np.int64) for w in batch])
-            hidden = hidden_states(torch.from_numpy(read)).float().cpu()  # (B, L, D)
-            rows += [h[w.first - w.start :] for h, w in zip(hidden, batch, strict=True)]
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done / len(windows), f"{done} of {len(windows)} windows")
-    index = kept.astype(np.int64)
-    return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
 
 
 def _check_folder(folder: Path) -> None:

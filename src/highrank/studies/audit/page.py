@@ -73,12 +73,11 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     """
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
+    title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
     spectra, shown = charts.spectra(names, models), [r for r in rows_of(models) if not r.is_brief]
     return render(
         "studies/audit/page.html.j2",
-        title=f"{len(names)} output layers"
-        if len(names) > 1
-        else f"The output layer of {names[0]}",
+        title=title,
         answer=joint_answer(names, [model.answer for model in models]),
         question=question(len(names)),
         verdicts=by_verdict(names, [model.answer for model in models]),
@@ -177,16 +176,11 @@ def _mixture(mixture: ComponentReport, source: str) -> Block:
 def _components(mixture: ComponentReport) -> Block:
     rows = []
     for k, component in enumerate(mixture.components):
-        pairs = mixture.pair_divergence[k]
-        nearest = min((j for j in range(len(pairs)) if j != k), key=pairs.__getitem__)
-        rows.append(
-            (
-                f"{k + 1}, dead" if component.is_dead else f"{k + 1}",
-                f"{component.mean_weight:.3f}",
-                f"{component.largest_fraction:.1%}",
-                f"{nearest + 1} ({nats(pairs[nearest])})",
-            )
-        )
+        others = [(value, j + 1) for j, value in enumerate(mixture.pair_divergence[k]) if j != k]
+        value, nearest = min(others)
+        name = f"{k + 1}, dead" if component.is_dead else f"{k + 1}"
+        numbers = f"{component.mean_weight:.3f}", f"{component.largest_fraction:.1%}"
+        rows.append((name, *numbers, f"{nearest} ({nats(value)})"))
     return _side_by_side(("Weight", "Largest in", "Nearest"), rows, "k")
 
 
@@ -202,17 +196,11 @@ def _preferred(mixture: ComponentReport, source: str) -> Block:
 
 
 def _pairs(mixture: ComponentReport) -> Block:
-    names = [str(k) for k in range(1, len(mixture.components) + 1)]
-    rows = (
-        (
-            names[k],
-            *(
-                "" if j == k else (f"{value:.2f}" if value >= 0.005 else nats(value))
-                for j, value in enumerate(row)
-            ),
-        )
-        for k, row in enumerate(mixture.pair_divergence)
-    )
+    names, rows = [str(k) for k in range(1, len(mixture.components) + 1)], []
+    for k, row in enumerate(mixture.pair_divergence):
+        cells = [f"{value:.2f}" if value >= 0.005 else nats(value) for value in row]
+        cells[k] = ""
+        rows.append((names[k], *cells))
     return _side_by_side(names, rows)
 
 
@@ -238,11 +226,8 @@ def _figure(chart: Lines | Bars | None, figure: Any = None) -> Block | None:
 
 def _embedding(model: ModelAudit) -> str:
     head = model.head
-    parts = [
-        head.dtype,
-        "tied" if head.is_tied else "not tied",
-        "with bias" if head.has_bias else "no bias",
-    ]
+    parts = [head.dtype, "tied" if head.is_tied else "not tied"]
+    parts.append("with bias" if head.has_bias else "no bias")
     if head.scale != 1:
         parts.append(f"logits × {head.scale:g}")
     if head.softcap is not None:

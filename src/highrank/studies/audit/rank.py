@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,8 @@ from highrank.analysis.components import component_report
 from highrank.analysis.divergence import expected_divergence
 from highrank.analysis.log_probs import sampled
 from highrank.analysis.rank import Spectrum, measure_ranks, noise_floor, unknown_reason
-from highrank.analysis.svd import OnProgress, peak_bytes, singular_values
+from highrank.analysis.svd import peak_bytes, singular_values
+from highrank.predictor import OnProgress
 from highrank.studies.audit.layer import Layer
 
 # Copies of the output embedding, in float64, that the linear method makes.
@@ -107,8 +109,7 @@ class Baseline:
     """I(component; token), in nats; None for heads with one component."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """How a spectrum is computed."""
 
     method: Method
@@ -122,7 +123,7 @@ def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> 
     linear_bytes = 8 * LINEAR_COPIES * (V + num_contexts) * (d + 2)
     if layer.is_linear and linear_bytes <= budget:
         reason = "the head is linear, so that its factors have all singular values"
-        return Plan(method=Method.LINEAR, num_tokens=V, reason=reason)
+        return Plan(Method.LINEAR, V, reason)
     tokens, reasons = V, []
     if quick and tokens > QUICK_TOKENS:
         tokens = QUICK_TOKENS
@@ -135,7 +136,7 @@ def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> 
         method = Method.FAST
         reasons.append("the stable method would take very long")
     reasons = reasons or ["the whole matrix can be folded with full precision"]
-    return Plan(method=method, num_tokens=tokens, reason="; ".join(reasons))
+    return Plan(method, tokens, "; ".join(reasons))
 
 
 def _tokens_that_fit(num_contexts: int, most: int, budget: int) -> int:

@@ -50,11 +50,6 @@ def millions(number: int) -> str:
     return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
-def divergence(model: ModelAudit) -> str:
-    """Nats, with the standard error where there is one."""
-    return with_error(model.divergence.nats, model.divergence.standard_error)
-
-
 def _measure_rows(measure: Measure) -> Iterator[Row]:
     """A measure of rank and, where the answer uses it, its baseline.
 
@@ -112,14 +107,12 @@ ROWS = (
         "baseline: each context scored with what follows another one",
     ),
     Row(
-        "bound",
-        lambda m: count(m.rank.bound),
-        "the highest rank that the form of the head allows",
+        "bound", lambda m: count(m.rank.bound), "the highest rank that the form of the head allows"
     ),
     *(row for measure in MEASURES for row in _measure_rows(measure)),
     Row(
         "divergence",
-        divergence,
+        lambda m: with_error(m.divergence.nats, m.divergence.standard_error),
         "mean KL divergence between the predictions of two contexts, nats, ± its error",
     ),
     Row(
@@ -175,43 +168,32 @@ def audit_table(result: AuditResult) -> Group:
     names, models = short_names(result.models), result.models
     rows = [(row.label, *map(row.cell, models)) for row in rows_of(models)]
     number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
-    lines = [question(len(names)), *answers(names, models)]
-    shown: list[RenderableType] = [Text(line) for line in lines]
+    labels = [f"{name}: " for name in names] if len(names) > 1 else [""]
+    answers = [f"{label}{m.answer.sentence}" for label, m in zip(labels, models, strict=True)]
+    shown: list[RenderableType] = [Text(line) for line in (question(len(names)), *answers)]
     for start in range(0, len(names), number):
         part = slice(start, start + number)
         cells = [(label, *cells[part]) for label, *cells in rows]
         shown.append(_table(names[part], cells, NAME_WIDTHS[number]))
     has_own = any("(own " in cell for row in rows for cell in row)
     shown += [Text(line, style="dim italic") for line in ([LEGEND, OWN] if has_own else [LEGEND])]
-    quick = ["Quick: rough numbers."] if result.quick else []
-    notes = (*texts(names, models), *quick, *missing(names, models))
-    return Group(*shown, *map(Text, notes))
+    return Group(*shown, *map(Text, _notes(names, result)))
 
 
-def answers(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """A sentence for each model, with its name where there are several."""
-    if len(models) == 1:
-        return [models[0].answer.sentence]
-    return [f"{name}: {m.answer.sentence}" for name, m in zip(names, models, strict=True)]
-
-
-def texts(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """Which text was read, and by which models where there are several texts."""
-    found: dict[str, list[str]] = {}
-    for name, model in zip(names, models, strict=True):
-        found.setdefault(legible_name(model.text.name), []).append(name)
-    if len(found) == 1:
-        return [f"Text: {text}." for text in found]
-    return [f"Text of {listed(of)}: {text}." for text, of in found.items()]
-
-
-def missing(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """Sentences on what was not measured, and why."""
-    notes: dict[str, list[str]] = {}
-    for name, model in zip(names, models, strict=True):
-        if model.unargmaxable_note:
-            notes.setdefault(model.unargmaxable_note, []).append(name)
-    return [f"Unargmaxable tokens of {listed(of)}: {note}." for note, of in notes.items()]
+def _notes(names: Sequence[str], result: AuditResult) -> Iterator[str]:
+    """Which text was read, and what was not measured and why; with the models they are about."""
+    texts: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
+    for name, model in zip(names, result.models, strict=True):
+        texts.setdefault(legible_name(model.text.name), []).append(name)
+        missing.setdefault(model.unargmaxable_note, []).append(name)
+    for text, owners in texts.items():
+        yield f"Text: {text}." if len(texts) == 1 else f"Text of {listed(owners)}: {text}."
+    if result.quick:
+        yield "Quick: rough numbers."
+    for note, owners in missing.items():
+        if note:
+            yield f"Unargmaxable tokens of {listed(owners)}: {note}."
 
 
 def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
