@@ -54,7 +54,7 @@ class Predictor:
     dtype: torch.dtype
     """In which the output embedding is stored."""
     scale: float = 1.0
-    """What the logits are multiplied by, after the head's or before."""
+    """Factor of the logits; a head that is given hidden states · scale does not have it again."""
     hidden_bound: float | None = None
     """No number of a hidden state is larger in magnitude; None where there is no such bound."""
 

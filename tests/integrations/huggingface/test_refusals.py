@@ -52,7 +52,7 @@ def test_only_a_plain_causal_model_is_upgraded(make):
         highrank.upgrade(make.plain("llama").model)
     model = make.plain("llama")
     model.loss_function = lambda **_: None
-    with pytest.raises(ValueError, match="its own loss, got LlamaForCausalLM with another"):
+    with pytest.raises(ValueError, match="must have its own loss, got LlamaForCausalLM"):
         highrank.upgrade(model)
     model = make.plain("llama")
     model.hf_device_map = {"model": 0, "lm_head": 1}

@@ -20,7 +20,7 @@ from highrank.analysis.components import (
 from highrank.analysis.divergence import Divergence
 from highrank.analysis.rank import MEASURES
 from highrank.environment import Environment
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.predictor import Predictor
 from highrank.studies.audit.answer import Answer, Limited, answer_of, joint_answer
 from highrank.studies.audit.layer import HeadFacts

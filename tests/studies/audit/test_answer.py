@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.studies.audit.answer import Answer, Limited, answer_of, continued, joint_answer
 from highrank.studies.audit.measure import run_audit
 

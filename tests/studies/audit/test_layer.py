@@ -17,7 +17,7 @@ from highrank.heads import (
     Pointer,
     Softmax,
 )
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor
 from highrank.studies.audit.layer import layer_of

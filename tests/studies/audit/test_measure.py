@@ -12,7 +12,7 @@ from scipy.spatial import ConvexHull
 
 from highrank.analysis.unargmaxable import decide_tokens
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor, read_contexts
 from highrank.studies.audit import measure as module

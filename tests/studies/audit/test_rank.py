@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfSoftmaxes
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.studies.audit import rank as module
 from highrank.studies.audit.layer import layer_of
 from highrank.studies.audit.rank import Method, plan_spectrum

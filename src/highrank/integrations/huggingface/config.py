@@ -17,11 +17,11 @@ REFUSAL = (
 
 
 class HighRankConfig(PreTrainedConfig):
-    """What all configurations of upgraded models have besides the fields of their architecture."""
+    """Fields of upgraded models besides those of their architecture."""
 
     model_type = "highrank"
     base_model_type: str = ""
-    """Of the architecture, such as "llama"."""
+    """The architecture's, such as "llama"."""
     output_head: dict[str, Any] | None = None
     """"kind", "options", "softcap" and "scale"."""
 
@@ -32,9 +32,10 @@ class HighRankConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         if cls is HighRankConfig:
-            from highrank.integrations.huggingface.model import config_class
+            from highrank.integrations.huggingface.model import upgraded_classes
 
-            return config_class(config_dict["base_model_type"]).from_dict(config_dict, **kwargs)
+            config, _ = upgraded_classes(config_dict["base_model_type"])
+            return config.from_dict(config_dict, **kwargs)
         return super().from_dict(config_dict, **kwargs)
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -42,17 +43,16 @@ class HighRankConfig(PreTrainedConfig):
 
 
 class AWDLSTMConfig(PreTrainedConfig):
-    """What builds the model: a run's whole configuration, and what its corpus decided."""
+    """A run's whole configuration, and what its corpus decided."""
 
     model_type = "highrank-awd-lstm"
-
     run: dict[str, Any] | None = None
     """`config.json` of the run."""
     vocab_size: int = 2
     token_counts: list[int] | None = None
     """How often the training split has each token, for heads that are built with it."""
     hidden_size: int = 1
-    """Of the last layer."""
+    """Size of the last layer."""
     num_hidden_layers: int = 1
     bos_token_id: int | None = None
     pad_token_id: int | None = None

@@ -5,9 +5,9 @@ The card has what the model is, what it was trained on, what was measured, and h
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -22,29 +22,9 @@ from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_t
 from highrank.models.weights import load_state, save_state
 from highrank.run import METRICS_FILE, LoadedRun, config_to_json, read_counts
 
-CARD_FILE = "README.md"
+CARD_FILE, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
 # Tokens on which the written folder is compared with the run.
 NUM_CHECKED = 16
-
-
-LOAD = """```python
-import highrank
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-highrank.register()  # the model type
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForCausalLM.from_pretrained("{name}")
-inputs = tokenizer("{prompt}", return_tensors="pt")
-tokens = model.generate(**inputs, max_new_tokens=50)
-print(tokenizer.decode(tokens[0], skip_special_tokens=True))
-```"""
-
-NOTES = """The model has a state instead of a window: it reads texts of any length. Its logits are
-normalised log-probabilities of the whole mixture, so temperature and cuts act on the mixture. A
-text starts after the end of a line, which the tokenizer puts before it; every newline is the end of
-one, and `generate` does not stop there. Padding is the same token, and is neither read nor
-predicted where `attention_mask` is 0; a data collator that ignores padding in the loss also ignores
-the ends of lines."""
 SIGMA = "Texts are lower-cased letter by letter: a Greek sigma that ends a word becomes σ, not ς."
 
 
@@ -57,10 +37,8 @@ class Export(NamedTuple):
 def export_run(loaded: LoadedRun, target: Path, replace: bool = False) -> Export:
     """Write the run's best model; the folder is there completely, or not at all.
 
-    It is read again and compared with the run before it takes its place.
-
-    Args:
-        replace: whether an earlier export in `target` may be replaced.
+    It is read again and compared with the run before it takes its place, which may be that of an
+    earlier export to `replace`.
     """
     check_target(target, replace)
     tokenizer = make_tokenizer(loaded.vocabulary, loaded.corpus.header.recipe)
@@ -114,7 +92,7 @@ def check_target(target: Path, replace: bool) -> None:
 
 @torch.no_grad()
 def _check(folder: Path, loaded: LoadedRun) -> None:
-    """What was written predicts as the run does, and spells as it does."""
+    """Compare predictions and tokens of the written folder with those of the run."""
     model, read = AWDLSTMForCausalLM.from_pretrained(folder), loaded.model
     ids = torch.arange(NUM_CHECKED)[:, None] % len(loaded.vocabulary)  # (T, 1)
     ids = ids.to(next(read.parameters()).device)
@@ -129,25 +107,72 @@ def _check(folder: Path, loaded: LoadedRun) -> None:
 class Metric(NamedTuple):
     split: str
     method: str
-    """With its settings."""
     value: float
     unit: str
 
 
 def model_card(loaded: LoadedRun) -> str:
-    """Markdown with a header in YAML."""
-    parts = [_header(loaded), _summary(loaded), _data(loaded), _metrics(loaded), _usage(loaded)]
-    return "\n\n".join(parts) + "\n"
+    """The text of card.md, filled in: Markdown with a header in YAML."""
+    config, head, corpus = loaded.config, loaded.model.head, loaded.corpus.header
+    made, metrics = environment(), metrics_of(loaded)
+    commit = "" if made.commit is None else f", commit {made.commit}"
+    splits = [
+        f"| {name} | {split.num_tokens:,} | {split.unknown_fraction:.2%} | `{split.sha256[:16]}…` |"
+        for name, split in corpus.splits.items()
+    ]
+    rows = [f"| {m.split} | {m.method} | {m.value:,.2f} | {m.unit} |" for m in metrics]
+    words = [token for token in loaded.vocabulary.tokens if token.isalpha()][:2] or ["…"]
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        header=_header(loaded, metrics),
+        name=loaded.folder.resolve().name,
+        layers="-".join(map(str, config.model.hidden_sizes)),
+        kind=config.head.kind,
+        num_components=head.num_components,
+        num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        seed=config.seed,
+        embeddings=f"{config.model.embedding_size}, {'tied' if config.model.tied else 'not tied'}",
+        bound="none is known" if head.rank_bound is None else f"{head.rank_bound:,}",
+        made_by=f"highrank {made.highrank}{commit}, {made.date}",
+        sha256=loaded.sha256,
+        corpus=corpus.name,
+        tokenizer=corpus.recipe.tokenizer,
+        lower=", lower-cased" if corpus.recipe.lower else "",
+        vocab_size=corpus.vocab_size,
+        split=corpus.recipe.split,
+        splits="\n".join(splits),
+        metrics="\n".join(rows) or "| – | none was measured | – | – |",
+        prompt=("" if loaded.corpus.level == "char" else " ").join(words),
+        sigma=f"\n\n{SIGMA}" if corpus.recipe.lower else "",
+    )
+
+
+def _header(loaded: LoadedRun, metrics: Sequence[Metric]) -> str:
+    results = []
+    for metric in metrics:
+        name, value = f"{metric.unit}, {metric.method}", round(metric.value, 2)
+        data = {"name": loaded.corpus.name, "type": "text", "split": metric.split}
+        found = {"type": "perplexity", "name": name, "value": value}
+        results.append({"task": {"type": "text-generation"}, "dataset": data, "metrics": [found]})
+    fields = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["highrank", "awd-lstm", loaded.config.head.kind],
+        "model-index": [{"name": loaded.folder.resolve().name, "results": results}],
+    }
+    # JSON is YAML, too, and escapes what names may have in them.
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
 
 
 def metrics_of(loaded: LoadedRun) -> list[Metric]:
-    """What the log and the results of `highrank evaluate` have about this very model."""
+    """Numbers of this very model in the log and in the results of `highrank evaluate`."""
     unit = f"perplexity per {unit_of(loaded.corpus.header.recipe.tokenizer)}"
     return [*_logged(loaded, unit), *_evaluated(loaded)]
 
 
 def _logged(loaded: LoadedRun, unit: str) -> Iterator[Metric]:
-    events = _events(loaded.folder / METRICS_FILE)
+    path = loaded.folder / METRICS_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    events = [json.loads(line) for line in lines]
     epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
     end = events[-1] if events and events[-1].get("event") == "end" else {}
     if epochs:
@@ -157,12 +182,6 @@ def _logged(loaded: LoadedRun, unit: str) -> Iterator[Metric]:
     if "test_loss" in end:
         method = f"static, batch size {end.get('test_batch_size', 1)}"
         yield Metric("test", method, math.exp(end["test_loss"]), unit)
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
@@ -175,99 +194,3 @@ def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
         yield Metric(
             found["split"], f"{found['method']}, {settings}", found["value"], found["unit"]
         )
-
-
-def _header(loaded: LoadedRun) -> str:
-    name, kind = loaded.folder.resolve().name, loaded.config.head.kind
-    results = [
-        {
-            "task": {"type": "text-generation"},
-            "dataset": {"name": loaded.corpus.name, "type": "text", "split": metric.split},
-            "metrics": [
-                {
-                    "type": "perplexity",
-                    "name": f"{metric.unit}, {metric.method}",
-                    "value": round(metric.value, 2),
-                }
-            ],
-        }
-        for metric in metrics_of(loaded)
-    ]
-    fields = {
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["highrank", "awd-lstm", kind],
-        "model-index": [{"name": name, "results": results}],
-    }
-    # JSON is YAML, too, and escapes what names may have in them.
-    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
-    return "\n".join(["---", *lines, "---"])
-
-
-def _summary(loaded: LoadedRun) -> str:
-    config, head = loaded.config, loaded.model.head
-    count = sum(parameter.numel() for parameter in loaded.model.parameters())
-    layers = "-".join(map(str, config.model.hidden_sizes))
-    bound = "none is known" if head.rank_bound is None else f"{head.rank_bound:,}"
-    made = environment()
-    commit = "" if made.commit is None else f", commit {made.commit}"
-    return f"""# {loaded.folder.resolve().name}
-
-A language model that was trained with highrank: AWD-LSTM {layers}, head `{config.head.kind}` with
-K = {head.num_components}, {count:,} parameters, seed {config.seed}.
-
-| | |
-|---|---|
-| embeddings | {config.model.embedding_size}, {"tied" if config.model.tied else "not tied"} |
-| bound on the rank of log-probabilities | {bound} |
-| exported by | highrank {made.highrank}{commit}, {made.date} UTC |
-| sha256 of the run's model.safetensors | `{loaded.sha256}` |"""
-
-
-def _data(loaded: LoadedRun) -> str:
-    header = loaded.corpus.header
-    recipe = header.recipe
-    rows = [
-        f"| {name} | {split.num_tokens:,} | {split.unknown_fraction:.2%} | `{split.sha256[:16]}…` |"
-        for name, split in header.splits.items()
-    ]
-    lower = ", lower-cased" if recipe.lower else ""
-    return "\n".join(
-        [
-            "## Data",
-            "",
-            f"Corpus {header.name}: tokenizer `{recipe.tokenizer}`{lower}, {header.vocab_size:,} "
-            f"tokens in the vocabulary. Splits: {recipe.split}.",
-            "",
-            "| split | tokens | of them `<unk>` | sha256 of the token ids |",
-            "|---|--:|--:|---|",
-            *rows,
-        ]
-    )
-
-
-def _metrics(loaded: LoadedRun) -> str:
-    rows = [
-        f"| {metric.split} | {metric.method} | {metric.value:,.2f} | {metric.unit} |"
-        for metric in metrics_of(loaded)
-    ] or ["| – | none was measured | – | – |"]
-    return "\n".join(
-        [
-            "## Metrics",
-            "",
-            "| split | method | value | unit |",
-            "|---|---|--:|---|",
-            *rows,
-            "",
-            "`<unk>` counts as a token. Perplexities of other tokenizers are not comparable.",
-        ]
-    )
-
-
-def _usage(loaded: LoadedRun) -> str:
-    tokens = [token for token in loaded.vocabulary.tokens if token.isalpha()][:2] or ["…"]
-    space = "" if loaded.corpus.level == "char" else " "
-    name = loaded.folder.resolve().name
-    code = LOAD.format(name=name, prompt=space.join(tokens))
-    notes = [NOTES] + [SIGMA] * loaded.corpus.header.recipe.lower
-    return "\n\n".join(["## Load it", code, *notes])

@@ -13,11 +13,7 @@ LEAST_VERSION = "5.22"
 
 
 def check_installed(purpose: str) -> None:
-    """Raise the command that installs it.
-
-    Args:
-        purpose: what it is needed for, after "to".
-    """
+    """Raise the command that installs it; the purpose, after "to", is what it is needed for."""
     if find_spec("transformers") is None:
         raise ValueError(f"transformers must be installed to {purpose}: run {install_hint('hf')}")
     # Transformers itself needs it.

@@ -11,17 +11,17 @@ from inspect import signature
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.models.auto import configuration_auto, modeling_auto
 
-from highrank.heads import Head, MixtureHead
+from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.config import HighRankConfig
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     head_from,
     share,
-    shifted_loss,
     weight_owner,
 )
 
@@ -30,12 +30,10 @@ MODELS: Any = modeling_auto
 PREFIX = "HighRank"
 # What the configurations of upgraded models have of their own.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
-# What a trainer gives to the loss, if anything.
-LOSS_OPTIONS = ("shift_labels", "num_items_in_batch", "ignore_index")
 
 
 class HighRankForCausalLM:
-    """What all upgraded models have in common; stands before the architecture's class."""
+    """The common part of all upgraded models; stands before the architecture's class."""
 
     _passes_hidden = False
 
@@ -47,23 +45,17 @@ class HighRankForCausalLM:
         head = head_from(config.output_head, hidden_size, vocab_size)
         # From scratch, the output embedding starts as that of the architecture does.
         share(head, layer.weight, layer.bias)
-        self.place(head)
+        path = self._output_path = output_path(self)
+        self.set_submodule(path, HeadOutputLayer(head, config.output_head["scale"]))
+        owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
+        self._tied_weights_keys = {
+            owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
+            for key, source in (type(self)._tied_weights_keys or {}).items()
+        }
         if not layer.weight.is_meta:
             for module in self.get_output_embeddings().modules():
                 module._is_hf_initialized = True
         self.post_init()
-
-    def place(self: Any, head: Head) -> None:
-        """Put the head where the output layer is."""
-        path = output_path(self)
-        self.set_submodule(path, HeadOutputLayer(head, self.config.output_head["scale"]))
-        self._output_path = path
-        owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
-        keys = type(self)._tied_weights_keys or {}
-        self._tied_weights_keys = {
-            owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
-            for key, source in keys.items()
-        }
 
     def post_init(self: Any) -> None:
         super().post_init()  # type: ignore[misc]
@@ -81,7 +73,7 @@ class HighRankForCausalLM:
         return bool(cls.is_remote_code())
 
     def _init_weights(self: Any, module: nn.Module) -> None:
-        """Of modules of which a weight was not loaded: a head must not start at random again."""
+        """Initialise a module of which a weight was not loaded; a head must not start at random."""
         output = self.get_output_embeddings()
         if not isinstance(output, HeadOutputLayer) or module not in output.modules():
             super()._init_weights(module)  # type: ignore[misc]
@@ -108,15 +100,34 @@ class HighRankForCausalLM:
             if isinstance(module, HeadOutputLayer):
                 module.passes_hidden = passes_hidden
 
-    def _loss_from_hidden(self: Any, *inputs: Any, **kwargs: Any) -> Tensor:
-        """What the architecture's `forward` calls with what it takes for logits."""
-        names = ("logits", "labels", "vocab_size")
-        given = {**dict(zip(names, inputs, strict=False)), **kwargs}
+    def _loss_from_hidden(
+        self: Any,
+        logits: Tensor,
+        labels: Tensor | None = None,
+        vocab_size: int | None = None,
+        *,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        ignore_index: int = -100,
+        **_: Any,
+    ) -> Tensor:
+        """As `ForCausalLMLoss` of transformers, whose arguments the architecture's `forward` gives.
+
+        What it takes for logits are hidden states (B, L, D). Position t predicts label t + 1, or
+        the shifted label t. The sum is divided by the number of items, or is the mean.
+        """
+        if shift_labels is None:
+            assert labels is not None
+            shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         output = self.get_output_embeddings()
         # Some architectures convert logits to float32.
-        hidden = given["logits"].to(output.weight.dtype)
-        options = {name: given[name] for name in LOSS_OPTIONS if name in given}
-        return shifted_loss(output, hidden, given["labels"], **options)
+        hidden = logits.to(output.weight.dtype)
+        target = shift_labels.to(hidden.device).reshape(hidden.shape[:-1])
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss: Tensor = output(hidden, target, reduction=reduction, ignore_index=ignore_index)
+        if isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(loss.device)
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
 
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
@@ -178,24 +189,16 @@ def _forward_of(base: type[Any]) -> Any:
     return forward
 
 
-def config_class(model_type: str) -> type[Any]:
-    """The configuration of upgraded models of an architecture, such as "llama"."""
+def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any]]:
+    """The configurations and the models of upgraded models of an architecture, such as "llama"."""
     if model_type not in CONFIGS.CONFIG_MAPPING or model_type == HighRankConfig.model_type:
         raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
-    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[0]
-
-
-def model_class(model_type: str) -> type[Any]:
-    """The class of upgraded models of an architecture."""
-    config_class(model_type)
-    return _classes(CONFIGS.CONFIG_MAPPING[model_type])[1]
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])
 
 
 def plain_class(config: type[Any]) -> type[Any] | None:
-    """What `AutoModelForCausalLM` makes from a class of configurations; None if it knows none."""
-    if config not in MODELS.MODEL_FOR_CAUSAL_LM_MAPPING:
-        return None
-    found: type[Any] = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING[config]
+    """The class that `AutoModelForCausalLM` makes of configurations; None if it knows none."""
+    found: type[Any] | None = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING.get(config, None)
     return found
 
 
@@ -208,7 +211,7 @@ def base_class(model: Any) -> type[Any]:
 
 @cache
 def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
-    """Of configurations and of models, both registered."""
+    """Classes of configurations and of models, both registered."""
     base = plain_class(base_config)
     if base is None or "labels" not in signature(base.forward).parameters:
         raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
@@ -260,12 +263,9 @@ def output_path(model: Any) -> str:
 
 def __getattr__(name: str) -> Any:
     """The classes by name, which is how they are pickled."""
-    plain = name.removeprefix(PREFIX)
-    if plain != name:
-        for names, find in (
-            (CONFIGS.CONFIG_MAPPING_NAMES, config_class),
-            (MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_class),
-        ):
-            if found := [kind for kind, known in names.items() if known == plain]:
-                return find(found[0])
+    lists = (CONFIGS.CONFIG_MAPPING_NAMES, MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    for place, names in enumerate(lists):
+        found = [kind for kind, known in names.items() if PREFIX + known == name]
+        if found:
+            return upgraded_classes(found[0])[place]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

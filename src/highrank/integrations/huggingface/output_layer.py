@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads import Head, MixtureHead, head_arguments, head_class
 from highrank.heads.extra import ExtendedMixture
+from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.ops.logit_map import Softcap
 
@@ -24,68 +24,6 @@ FACTORS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
 # Tokens with which a model is checked, and a logit far in the bent part of any softcap.
 NUM_CHECKED, CHECKED_LOGIT = 8, 100.0
-CHUNK_TOKENS = 8192
-
-
-class LinearHead(Head):
-    """A linear output layer as a head: p = softmax(φ(scale · (W hidden + b))).
-
-    φ is a softcap, or nothing. Weights stay in the precision in which they are stored, in copies of
-    the head, too: each use converts a chunk of them at a time.
-
-    Args:
-        weight: (V, D).
-        bias: (V,).
-        scale: of the logits, positive.
-        softcap: c of φ(z) = c · tanh(z / c).
-    """
-
-    weight: Tensor  # type: ignore[assignment]
-    bias: Tensor | None
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *,
-        scale: float = 1.0,
-        softcap: float | None = None,
-    ) -> None:
-        super().__init__(weight.shape[1], len(weight))
-        if not scale > 0:
-            raise ValueError(f"scale must be positive, got {scale}")
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.scale, self.softcap = scale, softcap
-        self.logit_map = None if softcap is None else Softcap(softcap)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "LinearHead":
-        return LinearHead(self.weight, self.bias, scale=self.scale, softcap=self.softcap)
-
-    def cpu(self) -> "LinearHead":
-        """A head with the weights on the CPU."""
-        bias = None if self.bias is None else self.bias.cpu()
-        return LinearHead(self.weight.cpu(), bias, scale=self.scale, softcap=self.softcap)
-
-    @property
-    def rank_bound(self) -> int | None:
-        if self.logit_map is not None:
-            return None
-        return self.hidden_size + (1 if self.bias is None else 2)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V), in the precision of `hidden` (..., D)."""
-        # A copy of all weights in another precision can be larger than the model.
-        starts = range(0, len(self.weight), CHUNK_TOKENS)
-        return torch.cat([self._logits(hidden, slice(i, i + CHUNK_TOKENS)) for i in starts], -1)
-
-    def log_prob_from(self, features: Tensor) -> Tensor:
-        return self.logits(features).log_softmax(-1)
-
-    def _logits(self, hidden: Tensor, tokens: slice) -> Tensor:
-        weight = self.weight[tokens].to(hidden.dtype)
-        bias = None if self.bias is None else self.bias[tokens].to(hidden.dtype)
-        logits = F.linear(hidden, weight, bias) * self.scale
-        return logits if self.logit_map is None else self.logit_map(logits)
 
 
 def read_output_layer(model: Any, name: str) -> LinearHead:
@@ -121,13 +59,20 @@ def without_map(config: Any) -> dict[str, float | None]:
     return fields | {name: 1.0 for name in (*FACTORS, *DIVISORS) if hasattr(config, name)}
 
 
-def run(model: Any, tokens: Tensor, change: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """The model's logits (B, L, V), with `change` applied to its hidden states (B, L, D)."""
-    calls = []
+def run(
+    model: Any, tokens: Tensor, name: str, change: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The hidden states (B, L, D) of tokens (B, L), and the logits (B, L, V) made of them.
+
+    Args:
+        name: of the model, for errors.
+        change: applied to the hidden states before the output layer.
+    """
+    calls: list[Tensor] = []
 
     def before(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        calls.append(inputs[0].shape)
-        return (change(inputs[0]), *inputs[1:])
+        calls.append(inputs[0])
+        return inputs if change is None else (change(inputs[0]), *inputs[1:])
 
     tokens = tokens.to(model.device)
     layer = model.get_output_embeddings()
@@ -138,13 +83,13 @@ def run(model: Any, tokens: Tensor, change: Callable[[Tensor], Tensor], name: st
             logits: Tensor = model(input_ids=tokens, use_cache=False).logits
     finally:
         hook.remove()
-    want = (*tokens.shape, layer.weight.shape[1])
-    if calls != [want]:
+    want, shapes = (*tokens.shape, layer.weight.shape[1]), [tuple(hidden.shape) for hidden in calls]
+    if shapes != [want]:
         raise ValueError(
-            f"the output layer of {name} must be called once with states {want}, got "
-            f"{[tuple(shape) for shape in calls]} from {type(model).__name__}"
+            f"the output layer of {name} must be called once with states {want}, got {shapes} from "
+            f"{type(model).__name__}"
         )
-    return logits
+    return calls[0], logits
 
 
 def probe(model: Any) -> Tensor:
@@ -154,38 +99,35 @@ def probe(model: Any) -> Tensor:
 
 @torch.no_grad()
 def check_output_layer(model: Any, layer: LinearHead, name: str) -> None:
-    """Refuse a model that does more with its hidden states than the layer does."""
-    for largest in (None, CHECKED_LOGIT):
-        _check(model, layer, name, largest)
+    """Refuse a model that does more with its hidden states than the layer does.
 
+    It is run as it is, and with hidden states that are scaled to a large logit.
+    """
+    plain = LinearHead(layer.weight, layer.bias)
 
-def _check(model: Any, layer: LinearHead, name: str, largest: float | None) -> None:
-    """As it is, or with hidden states that are scaled to the `largest` logit."""
-    used: list[Tensor] = []
+    def enlarged(hidden: Tensor) -> Tensor:
+        largest = plain.logits(hidden.float()).abs().max().clamp_min(1e-9).item()
+        return hidden * (CHECKED_LOGIT / largest)
 
-    def scale(hidden: Tensor) -> Tensor:
-        if largest is not None:
-            plain = LinearHead(layer.weight, layer.bias).logits(hidden.float())
-            hidden = hidden * (largest / plain.abs().max().clamp_min(1e-9).item())
-        used.append(hidden)
-        return hidden
-
-    theirs = run(model, probe(model), scale, name).float()
-    logits = layer.logits(used[0].float())
-    worst = float("nan")
-    if theirs.shape == logits.shape:
-        worst = (theirs.log_softmax(-1) - logits.log_softmax(-1)).abs().max().item()
-    # Written so that nan is refused, too.
-    if not worst <= tolerance(largest or logits.abs().max().item(), used[0].dtype):
-        raise ValueError(
-            f"the output layer of {name} must be a linear map with at most a scale "
-            f"and a softcap that its configuration names, got {type(model).__name__} with "
-            f"log-probabilities that differ from those by {worst:.3g}"
-        )
+    for change in (None, enlarged):
+        hidden, logits = run(model, probe(model), name, change)
+        hidden = hidden if change is None else change(hidden)
+        ours, theirs = layer.logits(hidden.float()), logits.float()
+        worst = float("nan")
+        if ours.shape == theirs.shape:
+            worst = (theirs.log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
+        largest = ours.abs().max().item() if change is None else CHECKED_LOGIT
+        # Written so that nan is refused, too.
+        if not worst <= tolerance(largest, hidden.dtype):
+            raise ValueError(
+                f"the output layer of {name} must be a linear map with at most a scale "
+                f"and a softcap that its configuration names, got {type(model).__name__} with "
+                f"log-probabilities that differ from those by {worst:.3g}"
+            )
 
 
 def tolerance(largest: float, dtype: torch.dtype) -> float:
-    """Of values up to `largest`, which are rounded in this precision."""
+    """Error that is allowed in values up to `largest`, which are rounded in this precision."""
     return max(1.0, largest) * (1e-4 + 4 * torch.finfo(dtype).eps)
 
 
@@ -214,13 +156,11 @@ class HeadOutputLayer(nn.Module):
     @property
     def weight(self) -> nn.Parameter:
         """(V, D), the output embedding."""
-        found: nn.Parameter = weight_owner(self.head)[1].weight
-        return found
+        return weight_owner(self.head)[1].weight  # type: ignore[no-any-return]
 
     @property
     def bias(self) -> nn.Parameter | None:
-        found: nn.Parameter | None = weight_owner(self.head)[1].bias
-        return found
+        return weight_owner(self.head)[1].bias  # type: ignore[no-any-return]
 
     def forward(self, hidden: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
         """Log-probabilities; with targets (...) the loss, with options as those of the head."""
@@ -232,9 +172,6 @@ class HeadOutputLayer(nn.Module):
             return self.head(hidden)
         loss: Tensor = self.head(hidden, target, **options).loss
         return loss
-
-    def extra_repr(self) -> str:
-        return "" if self.scale == 1 else f"scale={self.scale}"
 
 
 def weight_owner(head: Head) -> tuple[str, Any]:
@@ -260,60 +197,21 @@ def head_from(spec: Mapping[str, Any], hidden_size: int, vocab_size: int) -> Hea
     Args:
         spec: "kind", a key of `HEADS`; "options" of its constructor; "softcap" of its logits.
     """
-    kind, options = spec["kind"], dict(spec["options"])
-    check_options(kind, options)
-    head = head_class(kind)(hidden_size, vocab_size, **options)
-    set_softcap(head, spec["softcap"])
-    return head
-
-
-def set_softcap(head: Head, softcap: float | None) -> None:
-    if softcap is None:
-        return
-    if not isinstance(head, MixtureHead) or head.logit_map is not None:
-        raise ValueError(
-            f"a model with a softcap of {softcap} must get a mixture of softmaxes of plain logits, "
-            f"got {type(head).__name__}"
-        )
-    head.logit_map = Softcap(softcap)
-
-
-def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse names that are no arguments of the head, and heads that need more than one state."""
+    kind, softcap = spec["kind"], spec["softcap"]
     found = head_class(kind)
     if found.is_stateful or found.layers != (-1,):
         needs = "earlier tokens" if found.is_stateful else "several layers"
         raise ValueError(f"head must need the last hidden state only, got {kind}, with {needs}")
     known = [name for name in head_arguments(kind) if name not in ("hidden_size", "vocab_size")]
-    for name in options:
-        if name not in known:
-            raise ValueError(f"an option of {kind} must be one of {', '.join(known)}, got {name!r}")
-
-
-def shifted_loss(
-    output: nn.Module,
-    hidden: Tensor,
-    labels: Tensor | None,
-    *,
-    shift_labels: Tensor | None = None,
-    num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = -100,
-) -> Tensor:
-    """As `ForCausalLMLoss` of transformers, from hidden states (B, L, D) instead of logits.
-
-    Args:
-        labels: (B, L), the tokens themselves: position t predicts label t + 1.
-        shift_labels: (B, L), labels that are shifted already.
-        num_items_in_batch: what the sum is divided by; None takes the mean over the labels.
-    """
-    if shift_labels is None:
-        assert labels is not None
-        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    target = shift_labels.to(hidden.device).reshape(hidden.shape[:-1])
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss: Tensor = output(hidden, target, reduction=reduction, ignore_index=ignore_index)
-    if num_items_in_batch is None:
-        return loss
-    if isinstance(num_items_in_batch, Tensor):
-        num_items_in_batch = num_items_in_batch.to(loss.device)
-    return loss / num_items_in_batch
+    if unknown := [name for name in spec["options"] if name not in known]:
+        names = ", ".join(known)
+        raise ValueError(f"an option of {kind} must be one of {names}, got {unknown[0]!r}")
+    head = found(hidden_size, vocab_size, **spec["options"])
+    if softcap is not None:
+        if not isinstance(head, MixtureHead) or head.logit_map is not None:
+            raise ValueError(
+                f"a model with a softcap of {softcap} must get a mixture of softmaxes of plain "
+                f"logits, got {type(head).__name__}"
+            )
+        head.logit_map = Softcap(softcap)
+    return head

@@ -47,7 +47,6 @@ def hub_answers(name: str) -> bool:
     False if there is no answer but the model was downloaded before. A `HubError` if there is no
     answer and no download, or if the hub has no such model.
     """
-    import huggingface_hub
     import huggingface_hub.errors
 
     hub: Any = huggingface_hub
@@ -67,11 +66,9 @@ def hub_answers(name: str) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Of the error's message, which may be a page; with the second if that is what follows."""
-    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        repr(error)
-    ]
-    return f"{first} {rest[0]}" if first.endswith(":") and rest else first
+    """The first line of a message, which may be a page; with the second if that is what follows."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 class HuggingFaceModel:
@@ -91,8 +88,6 @@ class HuggingFaceModel:
                     f"a model must predict the next token of one text, got {name}, whose type "
                     f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
                 )
-            if _has_no_tokenizer(Path(name)):
-                raise ValueError(f"{name} has no tokenizer: a model's folder has {FILES}")
             with _explained(name, "tokenizer"):
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
         # transformers makes one up for some types of models.
@@ -183,18 +178,12 @@ class HuggingFacePredictor(Predictor):
 
     @torch.no_grad()
     def states(self, tokens: Tensor) -> Tensor:
-        """What the head is given after each of the tokens (B, L): (B, L, D), float32."""
-        kept: list[Tensor] = []
-
-        def keep(hidden: Tensor) -> Tensor:
-            kept.append(hidden)
-            # No position reaches the output layer: all logits would need the most memory by far.
-            return hidden[:, :0]
-
+        """The head's input (B, L, D), float32, after each of the tokens (B, L)."""
         prefix = torch.tensor(self.prefix, dtype=tokens.dtype).expand(len(tokens), -1)
         read = torch.cat([prefix, tokens.cpu()], 1)  # (B, prefix + L)
-        run(self.model, read, keep, self.name)
-        hidden = kept[0][:, len(self.prefix) :].float()
+        # No position reaches the output layer: all logits would need the most memory by far.
+        hidden, _ = run(self.model, read, self.name, lambda hidden: hidden[:, :0])
+        hidden = hidden[:, len(self.prefix) :].float()
         return hidden * self.scale if self.is_upgraded else hidden
 
     def _check_causal(self) -> None:
@@ -228,15 +217,9 @@ def _explained(name: str, part: str) -> Iterator[None]:
         reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         found = _damaged_file(Path(name)) or reason
         raise ValueError(
-            f"The {part} of {name} cannot be loaded: {found.rstrip('.')}. A "
+            f"The {part} of {name} cannot be loaded: {found.rstrip('.,:')}. A "
             f"model's folder has {FILES}"
         ) from error
-
-
-def _has_no_tokenizer(folder: Path) -> bool:
-    """Whether it is a folder in which no file can be one."""
-    patterns = ("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken")
-    return folder.is_dir() and not any(next(folder.glob(name), None) for name in patterns)
 
 
 def _damaged_file(folder: Path) -> str:

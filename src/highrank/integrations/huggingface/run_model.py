@@ -4,6 +4,7 @@ It is recurrent: the state after the last token is its whole cache, as in Mamba.
 normalised log-probabilities. B sequences, T time, L tokens that are no padding, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,8 +63,8 @@ class Part(NamedTuple):
     columns: Tensor
     """(b, L), where their tokens are."""
 
-    def of(self, values: Tensor) -> Tensor:
-        """(L, b) of values (B, T)."""
+    def pick(self, values: Tensor) -> Tensor:
+        """The tokens' own (L, b) of values (B, T)."""
         return values[self.rows].gather(1, self.columns).T
 
     def last_read(self, length: int) -> Tensor:
@@ -85,11 +86,8 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         if config.run is None:
             raise ValueError("config.run must be the configuration of a run, got None")
-        self.language_model = build_model(
-            config_from_json(config.run),
-            config.vocab_size,
-            config.token_counts,
-        )
+        run = config_from_json(config.run)
+        self.language_model = build_model(run, config.vocab_size, config.token_counts)
         self._tied_weights_keys = {
             f"language_model.{name}": f"language_model.{first}"
             for name, first in tied_names(self.language_model).items()
@@ -101,7 +99,7 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, *names: Any, output_loading_info: bool = False, **options: Any) -> Any:
-        """As of every model, but weights that no file has are an error."""
+        """Load a folder; weights that no file has are an error."""
         found: Any = super().from_pretrained(*names, output_loading_info=True, **options)
         model, info = found
         if missing := sorted(info["missing_keys"]):
@@ -131,7 +129,7 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **options: Any,
     ) -> Any:
-        """As of every causal LM of transformers; the cache is called as Mamba's.
+        """Log-probabilities, or the loss of labels; the cache is called as Mamba's.
 
         Padding, left or right, is neither read nor predicted. In training the head's penalty, if it
         has one, is added to the loss, and no logits are made if there are labels.
@@ -148,15 +146,20 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         batch, length = input_ids.shape
         state = cache_params and cache_params.state
         state = self.language_model.initial_state(batch) if state is None else state
-        target = _targets(labels, options.get("shift_labels"))
+        target = options.get("shift_labels")
+        if target is None and labels is not None:
+            target = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # (B, T)
         keep = _kept(length, logits_to_keep).to(input_ids.device)
         parts = _parts(attention_mask, batch, length, input_ids.device)
         with_layers = bool(options.get("output_hidden_states"))
-        found = [
-            self._forward_part(part, input_ids, target, state, keep, with_layers) for part in parts
-        ]
-        tree = _in_order([part.rows for part in parts], [one.batched for one in found])
-        loss = _mean_loss(found, options.get("num_items_in_batch"))
+        totals, counts, trees = zip(
+            *(self._forward_part(p, input_ids, target, state, keep, with_layers) for p in parts),
+            strict=True,
+        )
+        tree = _in_order([part.rows for part in parts], trees)
+        loss, num_items = None, options.get("num_items_in_batch")
+        if target is not None:
+            loss = torch.stack(totals).sum() / (sum(counts) if num_items is None else num_items)
         if self.config.use_cache if use_cache is None else use_cache:
             cache_params = cache_params or RecurrentCache(None)
             cache_params.state = map_state(Tensor.detach, tree["state"])
@@ -177,13 +180,14 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         state: State,
         keep: Tensor,
         with_layers: bool,
-    ) -> "PartOutput":
-        model, total, logits = self.language_model, None, None
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Summed loss and number of targets, and trees whose dimension 1 is the batch."""
+        model, total, logits = self.language_model, torch.zeros(()), None
         state = map_state(lambda x: x.index_select(1, part.rows), state)
-        read = model.read(part.of(input_ids), state)
+        read = model.read(part.pick(input_ids), state)
         count, last = 0, part.last_read(input_ids.shape[1])  # (T, b)
         if target is not None:
-            target = part.of(target)  # (L, b)
+            target = part.pick(target)  # (L, b)
             count = int((target != -100).sum())
             total = model.head(read.hidden, target, reduction="sum", **read.past).loss
             if self.training:
@@ -192,16 +196,7 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
             features = model.head.features(read.hidden, **read.past)
             logits = model.head.log_prob_from(_at(features, last[keep]))  # (C, b, V)
         layers = _at(read.backbone.layers, last) if with_layers else ()
-        batched = {"state": read.state, "logits": logits, "layers": layers}
-        return PartOutput(total, count, batched)
-
-
-class PartOutput(NamedTuple):
-    total: Tensor | None
-    """Summed loss; None without labels."""
-    num_targets: int
-    batched: dict[str, Any]
-    """Trees of tensors whose dimension 1 is the batch, as a state has it."""
+        return total, count, {"state": read.state, "logits": logits, "layers": layers}
 
 
 def _parts(mask: Tensor | None, batch: int, length: int, device: torch.device) -> list[Part]:
@@ -222,7 +217,7 @@ def _parts(mask: Tensor | None, batch: int, length: int, device: torch.device) -
     return parts
 
 
-def _in_order(rows: list[Tensor], trees: list[Any]) -> Any:
+def _in_order(rows: list[Tensor], trees: Sequence[Any]) -> Any:
     """The trees of parts as one, whose rows are the batch's."""
     if len(rows) == 1:
         return trees[0]
@@ -236,13 +231,6 @@ def _at(tree: Any, index: Tensor) -> Any:
     return tree_map(lambda x: x[index.clamp_min(0), batch], tree)
 
 
-def _targets(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:
-    """(B, T): the token after each position; -100 where there is none."""
-    if shifted is not None or labels is None:
-        return shifted
-    return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-
-
 def _kept(length: int, logits_to_keep: int | Tensor) -> Tensor:
     """The positions (C,) of which logits are made."""
     if isinstance(logits_to_keep, int):
@@ -252,14 +240,6 @@ def _kept(length: int, logits_to_keep: int | Tensor) -> Tensor:
             f"logits_to_keep must be a number or a 1-D index, got {tuple(logits_to_keep.shape)}"
         )
     return logits_to_keep
-
-
-def _mean_loss(found: list[PartOutput], num_items: Tensor | int | None) -> Tensor | None:
-    totals = [one.total for one in found if one.total is not None]
-    if not totals:
-        return None
-    count = sum(one.num_targets for one in found) if num_items is None else num_items
-    return torch.stack(totals).sum() / count
 
 
 def register() -> None:

@@ -44,7 +44,7 @@ class RunTokenizer(PreTrainedTokenizerFast):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """As it was in training."""
+        """The run's own."""
         tokens = self.convert_ids_to_tokens(list(range(len(self))))
         return Vocabulary(tuple(EOS if token == NEWLINE else token for token in tokens))
 
@@ -71,10 +71,9 @@ def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
     end = NEWLINE if recipe.tokenizer == "characters" else EOS
     ids = {end if token == EOS else token: i for i, token in enumerate(vocabulary.tokens)}
     backend = Tokenizer(WordLevel(ids, unk_token=UNK))
-    backend.normalizer = Normalizers(
-        [*([Lowercase()] if recipe.lower else []), *RULES[recipe.tokenizer]()]
-    )
-    backend.pre_tokenizer = Split(Regex(PATTERNS[recipe.tokenizer]()), "removed", invert=True)
+    rules, pattern = RULES[recipe.tokenizer]
+    backend.normalizer = Normalizers([*([Lowercase()] if recipe.lower else []), *rules()])
+    backend.pre_tokenizer = Split(Regex(pattern()), "removed", invert=True)
     backend.post_processor = TemplateProcessing(
         single=[end, "$A"], pair=[end, "$A", "$B"], special_tokens=[(end, vocabulary.eos)]
     )
@@ -92,7 +91,7 @@ def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
 
 
 def _word_rules() -> list[Normalizer]:
-    space = "[" + _of(r"\s") + "]"
+    space = "[" + _characters(r"\s") + "]"
     return [
         # What is no end of a line: three tokens.
         Replace(EOS, f"{EOS[0]} {EOS[1:-1]} {EOS[-1]}"),
@@ -105,9 +104,9 @@ def _word_rules() -> list[Normalizer]:
 
 def _word_pattern() -> str:
     """As `_pattern` in `data/tokenizer.py`."""
-    word, digit, space = (_of(kind) for kind in (r"\w", r"\d", r"\s"))
+    word, digit, space = (_characters(kind) for kind in (r"\w", r"\d", r"\s"))
     marks = (c for c in _all_characters() if unicodedata.category(c).startswith("M"))
-    letter, digit = f"[{word}{_of('[' + ''.join(marks) + ']')}]", f"[{digit}]"
+    letter, digit = f"[{word}{_characters('[' + ''.join(marks) + ']')}]", f"[{digit}]"
     return (
         rf"{EOS}|{UNK}|{digit}+(?:[.,]{digit}+)+|{letter}+(?:['’\-]{letter}+)*|\.\.+|--+"
         rf"|[^{word}{space}]"
@@ -115,8 +114,8 @@ def _word_pattern() -> str:
 
 
 @cache
-def _of(kind: str) -> str:
-    """What Python's regular expressions mean by it, such as \\w: the inside of a class."""
+def _characters(kind: str) -> str:
+    """The inside of a class of what Python's regular expressions mean by it, such as \\w."""
     runs = (match.span() for match in re.finditer(f"{kind}+", _all_characters()))
     return "".join(rf"\x{{{a:x}}}-\x{{{b - 1:x}}}" for a, b in runs)
 
@@ -127,13 +126,12 @@ def _all_characters() -> str:
     return "".join("!" if 0xD800 <= point < 0xE000 else chr(point) for point in range(0x110000))
 
 
-RULES: dict[str, Callable[[], list[Normalizer]]] = {
-    "words": _word_rules,
-    "whitespace": lambda: [Replace(NEWLINE, f" {EOS} ")],
-    "characters": list,
-}
-PATTERNS: dict[str, Callable[[], str]] = {
-    "words": _word_pattern,
-    "whitespace": lambda: "[^" + _of(r"\s") + "]+",
-    "characters": lambda: r"(?m:.)",
+# What makes the normalizers and the pattern of a token.
+RULES: dict[str, tuple[Callable[[], list[Normalizer]], Callable[[], str]]] = {
+    "words": (_word_rules, _word_pattern),
+    "whitespace": (
+        lambda: [Replace(NEWLINE, f" {EOS} ")],
+        lambda: "[^" + _characters(r"\s") + "]+",
+    ),
+    "characters": (list, lambda: r"(?m:.)"),
 }

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from highrank.heads import HEADS, Head, head_arguments
 from highrank.heads.constant import ConstantComponents
+from highrank.heads.linear import LinearHead
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.integrations.huggingface.output_layer import LinearHead, head_from
+from highrank.integrations.huggingface.output_layer import head_from
 
 # The kinds of heads that start as a trained layer; the first start of each is the default.
 STARTS = {
@@ -45,16 +46,14 @@ NEAR_ZERO = 1e-4
 
 class Started(NamedTuple):
     spec: dict[str, Any]
-    """What the model's configuration says of the head."""
     head: Head
     added_weight: float | None
-    """Of components that were added beside the old layer; None if the old layer is forgotten."""
+    """All that components beside the old layer have; None if the old layer is forgotten."""
 
 
 def start_head(
     layer: LinearHead,
     hidden: Tensor,
-    *,
     kind: str,
     num_components: int,
     start: str | None,
@@ -67,14 +66,16 @@ def start_head(
         hidden: (n, D), states that the layer meets.
         kind, num_components, start, noise, options: as of `upgrade`.
     """
-    key, start = _checked(kind, start, noise)
-    _check_free(options, start)
+    key, start = _check_start(kind, start, noise)
+    taken = FIXED if start == "random" else FIXED + OF_START
+    if found := [name for name in options if name in taken]:
+        raise ValueError(f"{found[0]} must be left out, got one: the model or the start decides it")
     vocab_size, hidden_size = layer.weight.shape
-    chosen = _options(key, start, num_components, layer) | options
+    values = _options(key, start, num_components, layer) | options
     # Counts of tokens are stored as weights are: a configuration is no place for so many numbers.
-    counts = {name: chosen.pop(name) for name in ("token_counts",) if name in chosen}
-    spec = {"kind": key, "options": chosen, "softcap": layer.softcap, "scale": layer.scale}
-    head = head_from({**spec, "options": chosen | counts}, hidden_size, vocab_size)
+    stored = {name: value for name, value in values.items() if name != "token_counts"}
+    spec = {"kind": key, "options": stored, "softcap": layer.softcap, "scale": layer.scale}
+    head = head_from({**spec, "options": values}, hidden_size, vocab_size)
     head.to(layer.weight)
     if start == "random":
         return Started(spec, head, None)
@@ -92,7 +93,7 @@ def start_head(
 
 
 def _options(key: str, start: str, num_components: int, layer: LinearHead) -> dict[str, Any]:
-    """All of the head's constructor: a folder is not to depend on tomorrow's defaults."""
+    """All options of the head's constructor: a folder is not to depend on tomorrow's defaults."""
     arguments = head_arguments(key)
     given = {n: a.default for n, a in arguments.items() if a.default is not Parameter.empty}
     values = {
@@ -104,18 +105,11 @@ def _options(key: str, start: str, num_components: int, layer: LinearHead) -> di
         "constant_weight": NEAR_ZERO,
         "prior_bias": start == "new",
     }
-    chosen = given | {name: value for name, value in values.items() if name in arguments}
-    return {name: value for name, value in chosen.items() if name not in NOT_STORED}
+    values = given | {name: value for name, value in values.items() if name in arguments}
+    return {name: value for name, value in values.items() if name not in NOT_STORED}
 
 
-def _check_free(options: dict[str, Any], start: str) -> None:
-    """Refuse options that the model decides, or the start."""
-    taken = FIXED if start == "random" else FIXED + OF_START
-    if found := [name for name in options if name in taken]:
-        raise ValueError(f"{found[0]} must be left out, got one: the model or the start decides it")
-
-
-def _checked(kind: str, start: str | None, noise: float) -> tuple[str, str]:
+def _check_start(kind: str, start: str | None, noise: float) -> tuple[str, str]:
     """The key of `HEADS`, and the start."""
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be finite and at least 0, got {noise}")
@@ -137,7 +131,8 @@ def _start_residual(head: LowRankMixture, layer: LinearHead, hidden: Tensor, noi
     head.prior.weight.zero_()
     low = _low(head, layer, hidden)  # (n, K, r)
     head.up.normal_()
-    head.up.mul_(_largest_noise(layer, hidden, _residual(low, head.up), noise))
+    shift = torch.einsum("nkr,kre->nke", low, head.up.float())
+    head.up.mul_(_largest_noise(layer, hidden, shift, noise))
 
 
 @torch.no_grad()
@@ -161,10 +156,6 @@ def _low(head: LowRankMixture, layer: LinearHead, hidden: Tensor) -> Tensor:
     low = torch.tanh(F.linear(scaled, head.down.weight.float()))
     found: Tensor = low.unflatten(-1, (head.num_components, head.rank))
     return found
-
-
-def _residual(low: Tensor, up: Tensor) -> Tensor:
-    return torch.einsum("nkr,kre->nke", low, up.float())
 
 
 @torch.no_grad()

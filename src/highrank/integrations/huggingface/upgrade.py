@@ -7,8 +7,6 @@ The result is a model of transformers: it trains, generates, saves and loads as 
 K components, D hidden size, V vocabulary.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +16,6 @@ from highrank.heads import Head, LowRankMixture, MixtureOfSoftmaxes, Softmax
 from highrank.integrations.huggingface.library import check_installed, quiet_transformers, register
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
-    LinearHead,
     check_output_layer,
     has_tied_output,
     probe,
@@ -61,36 +58,32 @@ def upgrade(
         options: of the head's constructor, as rank=32 of residuals, or dropout.
     """
     check_installed(PURPOSE)
-    from highrank.integrations.huggingface.model import model_class, transplanted
+    from highrank.integrations.huggingface.model import transplanted, upgraded_classes
 
     register()
     name = type(model).__name__
     _check_model(model, name)
     layer, was_training = read_output_layer(model, name), model.training
-    with _evaluating(model):
+    model.eval()
+    try:
         check_output_layer(model, layer, name)
         _check_loss(model, name)
         hidden, before = _probed(model, name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            found = start_head(
-                layer,
-                hidden[0].float(),
-                kind=head,
-                num_components=num_components,
-                start=start,
-                noise=noise,
-                options=options,
-            )
-        share(found.head, *_parameters(model, layer.scale))
+            states = hidden[0].float()
+            found = start_head(layer, states, head, num_components, start, noise, options)
+        _share_parameters(found.head, model.get_output_embeddings(), layer.scale)
         new = transplanted(
             model,
-            model_class(model.config.model_type),
-            _fields(model, layer, found),
+            upgraded_classes(model.config.model_type)[1],
+            _fields(model, found),
             HeadOutputLayer(found.head, layer.scale),
         )
         if found.added_weight is not None:
             _check_unchanged(new, before, found.added_weight, name)
+    finally:
+        model.train(was_training)
     return new.train(was_training)
 
 
@@ -106,16 +99,16 @@ def _check_model(model: Any, name: str) -> None:
     if type(model) is not known:
         want = "a model of AutoModelForCausalLM" if known is None else known.__name__
         raise ValueError(f"model must be {want}, got {name}: adapters and wrappers come later")
-    if model.device.type == "meta":
-        raise ValueError(f"model must have weights, got {name} on the meta device")
-    if model.config.get_text_config() is not model.config:
-        raise ValueError(f"model must read text only, got {name}")
-    if getattr(model, "hf_quantizer", None) is not None:
-        raise ValueError(f"model must not be quantised, got {name} that is: quantise it later")
-    if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
-        raise ValueError(f"model must be on one device, got {model.hf_device_map}")
-    if "_loss_function" in vars(model):
-        raise ValueError(f"model must have its own loss, got {name} with another loss_function")
+    wrong = {
+        "have weights": model.device.type == "meta",
+        "read text only": model.config.get_text_config() is not model.config,
+        "not be quantised": getattr(model, "hf_quantizer", None) is not None,
+        "be on one device": len(set(getattr(model, "hf_device_map", {}).values())) > 1,
+        "have its own loss": "_loss_function" in vars(model),
+    }
+    for contract, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(f"model must {contract}, got {name}")
 
 
 @torch.no_grad()
@@ -137,16 +130,15 @@ def _check_loss(model: Any, name: str) -> None:
         raise ValueError(f"model must give its logits to loss_function, got {name}")
 
 
-def _parameters(model: Any, scale: float) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """The layer's own weight, and its bias, which the scale of logits multiplies."""
-    layer = model.get_output_embeddings()
-    if layer.bias is None or scale == 1:
-        return layer.weight, layer.bias
-    return layer.weight, nn.Parameter(layer.bias.detach() * scale)
+def _share_parameters(head: Head, layer: Any, scale: float) -> None:
+    """Give the head the layer's own weight, and its bias, which the scale of logits multiplies."""
+    has_own_bias = layer.bias is None or scale == 1
+    bias = layer.bias if has_own_bias else nn.Parameter(layer.bias.detach() * scale)
+    share(head, layer.weight, bias)
 
 
-def _fields(model: Any, layer: LinearHead, found: Started) -> dict[str, Any]:
-    """What the new configuration has that the old one has not, or has otherwise."""
+def _fields(model: Any, found: Started) -> dict[str, Any]:
+    """Fields of the new configuration that differ from those of the old one."""
     plain = without_map(model.config)
     replaced = {name: getattr(model.config, name) for name in plain}
     return {
@@ -160,19 +152,13 @@ def _fields(model: Any, layer: LinearHead, found: Started) -> dict[str, Any]:
 @torch.no_grad()
 def _probed(model: Any, name: str) -> tuple[Tensor, Tensor]:
     """Hidden states (1, n, D) of a few tokens, and log-probabilities (1, n, V) of the next ones."""
-    kept: list[Tensor] = []
-
-    def keep(hidden: Tensor) -> Tensor:
-        kept.append(hidden)
-        return hidden
-
-    logits = run(model, probe(model), keep, name)
-    return kept[0], logits.float().log_softmax(-1)
+    hidden, logits = run(model, probe(model), name)
+    return hidden, logits.float().log_softmax(-1)
 
 
 @torch.no_grad()
 def _check_unchanged(model: Any, before: Tensor, added_weight: float, name: str) -> None:
-    """Our mistake, or an architecture with more than its output layer after the hidden states."""
+    """Refuse an architecture with more than its output layer after the hidden states."""
     hidden, after = _probed(model, name)
     allowed = TOLERANCE + 32 * torch.finfo(hidden.dtype).eps * before.abs().max().item()
     if added_weight:
@@ -184,16 +170,6 @@ def _check_unchanged(model: Any, before: Tensor, added_weight: float, name: str)
             f"an upgrade must change no prediction, got {name} with changes of {worst:.3g}: this "
             "architecture cannot be upgraded"
         )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 @torch.no_grad()
@@ -223,25 +199,23 @@ def to_softmax(model: Any) -> Any:
 
 def _linear(output: HeadOutputLayer) -> tuple[nn.Parameter, nn.Parameter | None]:
     """The weight and the bias of the linear layer that the head is, before the scale of logits."""
-    matrix, shift = _map_of(output.head)
-    weight, bias = output.weight, output.bias
-    total = None if bias is None else bias.double()  # (V,)
-    if shift is not None and shift.any():
-        if total is None:
-            raise ValueError("contexts must have no bias where the layer had none, got one")
-        total = total + output.weight.double() @ shift.double()
-    if matrix is not None and not torch.equal(matrix, torch.eye(len(matrix)).to(matrix)):
-        weight = nn.Parameter((weight.double() @ matrix.double()).to(weight.dtype))
-    if total is not None and bias is not None:
+    matrix, shift = _context_map(output.head)
+    weight, bias, old = output.weight, output.bias, output.weight.double()  # (V, D)
+    if bias is None and shift.any():
+        raise ValueError("contexts must have no bias where the layer had none, got one")
+    if not torch.equal(matrix, torch.eye(len(matrix)).to(matrix)):
+        weight = nn.Parameter((old @ matrix.double()).to(weight.dtype))
+    if bias is not None:
+        total = bias.double() + old @ shift.double() if shift.any() else bias.double()
         bias = nn.Parameter((total / output.scale).to(weight.dtype))
     return weight, bias
 
 
-def _map_of(head: Head) -> tuple[Tensor | None, Tensor | None]:
-    """L (D, D) and c (D,) of the only context; None for the identity and for zero."""
+def _context_map(head: Head) -> tuple[Tensor, Tensor]:
+    """L (D, D) and c (D,) of the only context."""
     is_state = isinstance(head, Softmax | LowRankMixture) and head.latent is None
     if is_state and not (isinstance(head, LowRankMixture) and head.up.any()):
-        return None, None
+        return torch.eye(head.hidden_size), torch.zeros(head.hidden_size)
     if isinstance(head, MixtureOfSoftmaxes) and head.activation == "identity":
         assert head.latent is not None
         matrices = head.latent.weight.unflatten(0, (head.num_components, -1))  # (K, D, D)
@@ -271,17 +245,9 @@ def train_head(model: Any) -> None:
 def train_head_and_last_block(model: Any) -> None:
     """Train the head, as `train_head` does, and the last block of the body."""
     train_head(model)
-    _blocks(model)[-1].requires_grad_(True)
-
-
-def train_all(model: Any) -> None:
-    """Train all weights again."""
-    model.requires_grad_(True)
-
-
-def _blocks(model: Any) -> nn.ModuleList:
     count = model.config.num_hidden_layers
-    for module in model.base_model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise ValueError(f"the body must have a list of {count} blocks, got {type(model).__name__}")
+    lists = (m for m in model.base_model.modules() if isinstance(m, nn.ModuleList))
+    blocks = next((found for found in lists if len(found) == count), None)
+    if blocks is None:
+        raise ValueError(f"the body must have a list of {count} blocks, got {type(model).__name__}")
+    blocks[-1].requires_grad_(True)

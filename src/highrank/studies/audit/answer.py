@@ -52,7 +52,7 @@ class Limited(StrEnum):
 
     @property
     def text(self) -> str:
-        """As it is printed."""
+        """The printed form."""
         return "cannot tell" if self is Limited.UNKNOWN else str(self)
 
 

@@ -17,7 +17,7 @@ from highrank.analysis.rank import RankBound, Spectrum, rank_bound
 from highrank.analysis.svd import head_singular_values, linear_singular_values
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
-from highrank.integrations.huggingface.output_layer import LinearHead
+from highrank.heads.linear import LinearHead
 from highrank.ops.logit_map import Softcap
 from highrank.predictor import OnProgress, Predictor
 
@@ -28,7 +28,7 @@ MIN_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFacts:
-    """What the model's files say about the output layer."""
+    """The output layer by the model's files."""
 
     kind: str
     """A key of `highrank.heads.HEADS`; "softmax" for a Hugging Face model as it comes."""
@@ -42,7 +42,7 @@ class HeadFacts:
     softcap: float | None
     """c, where logits are c · tanh(logits / c); None for most."""
     scale: float
-    """What the logits are multiplied by before any softcap; 1 for most."""
+    """Factor of the logits before any softcap; 1 for most."""
     dtype: str
     """Precision in which the output embedding is stored, as "float32"."""
     is_tied: bool
@@ -178,7 +178,7 @@ def layer_of(predictor: Predictor, scorer: Head | None = None) -> Layer:
 
 
 def _logit_map(head: Head) -> object | None:
-    """What is applied to the logits of softmaxes."""
+    """The map that is applied to the logits of softmaxes."""
     return head.logit_map if isinstance(head, LinearHead | MixtureHead) else None
 
 

@@ -276,7 +276,7 @@ def audit_unargmaxable(
     budget: int,
     on_progress: OnProgress,
 ) -> tuple[UnargmaxableFacts | None, str]:
-    """What is known of all tokens, or None and why.
+    """Which tokens can be the most likely, or None and why.
 
     Args:
         token: the text of a token.

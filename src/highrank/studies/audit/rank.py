@@ -71,7 +71,7 @@ class RankFacts:
     bound: int | None
     """The highest rank that the head's form allows; None where no bound is known."""
     bound_reason: str
-    """What the bound is made of, or why there is none."""
+    """The parts of the bound, or why there is none."""
     ceiling: int
     """The highest rank that this measurement could have shown: the least of contexts, tokens
     and bound."""
@@ -97,7 +97,7 @@ class Baseline:
     """The numbers of the same head with random weights on the same contexts."""
 
     description: str
-    """What was drawn, and how."""
+    """How the weights were drawn."""
     num_contexts: int
     """The first so many: all for a linear head, where it costs little, and a quarter for others.
     `RankFacts.growth` has the model's own ranks of these."""
@@ -118,7 +118,7 @@ class Plan(NamedTuple):
 
 
 def plan_spectrum(layer: Layer, num_contexts: int, quick: bool, budget: int) -> Plan:
-    """What can be computed in `budget` bytes; decided before any work is done."""
+    """The best method that fits `budget` bytes; decided before any work is done."""
     V, d = layer.facts.vocab_size, layer.facts.context_size
     linear_bytes = 8 * LINEAR_COPIES * (V + num_contexts) * (d + 2)
     if layer.is_linear and linear_bytes <= budget:

@@ -1,4 +1,4 @@
-"""What an audit found, side by side: the rows of the tables, and sentences read off the numbers.
+"""The findings of an audit side by side: rows of the tables, sentences read off the numbers.
 
 A row has a label, a cell for each model, and what the page's glossary says about it.
 """

@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from highrank.analysis.components import COLLAPSED, ComponentReport, component_report
 from highrank.heads import MixtureHead
@@ -23,15 +22,9 @@ def component_state(model: Any, blocks: Blocks) -> Components | None:
     head = output.head
     if not isinstance(head, MixtureHead) or head.num_components < 2:
         return None
-    hidden: list[Tensor] = []
-
-    def keep(states: Tensor) -> Tensor:
-        hidden.append(states)
-        # No position reaches the head.
-        return states[:, :0]
-
-    run(model, blocks.rows[:NUM_BLOCKS], keep, type(model).__name__)
-    states = hidden[0].flatten(0, 1).float() * output.scale  # (n, D)
+    # No position reaches the head.
+    hidden, _ = run(model, blocks.rows[:NUM_BLOCKS], type(model).__name__, lambda h: h[:, :0])
+    states = hidden.flatten(0, 1).float() * output.scale  # (n, D)
     spacing = max(1, len(states) // NUM_CONTEXTS)
     report = component_report(head, states[spacing - 1 :: spacing], num_pair_contexts=NUM_CONTEXTS)
     pairs = list(combinations(range(head.num_components), 2))
