@@ -20,14 +20,9 @@ def model_of(is_tied):
         warnings.simplefilter("ignore")
         from transformers import AutoModelForCausalLM, LlamaConfig
     torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=30,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        tie_word_embeddings=is_tied,
-    )
+    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, tie_word_embeddings=is_tied)
     return highrank.upgrade(AutoModelForCausalLM.from_config(config)).train()
 
 

@@ -8,34 +8,22 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from highrank.heads import linear
-from highrank.integrations.huggingface import library, output_layer, reader
+from highrank.integrations.huggingface import output_layer, reader
 from highrank.integrations.huggingface.reader import HuggingFaceModel, HuggingFacePredictor
 
 with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
     warnings.simplefilter("ignore")
     import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-
-def save_tokenizer(folder, with_start=False):
-    words = ["<unk>", "<s>", *(f"w{i}" for i in range(30))]
-    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    if with_start:
-        inner.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, unk_token="<unk>", bos_token="<s>"
-    )
-    tokenizer.save_pretrained(folder)
 
 
 @pytest.fixture
 def saved(make, tmp_path):
     make.plain("gpt2").save_pretrained(tmp_path / "model")
-    save_tokenizer(tmp_path / "model")
+    make.tokenizer(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -84,9 +72,6 @@ def test_chunks_of_the_vocabulary_and_copies_change_no_logit(make, monkeypatch):
     twin = copy.deepcopy(head).double().cpu()
     assert twin.weight.data_ptr() == head.weight.data_ptr()
     torch.testing.assert_close(twin.logits(hidden), want)
-
-
-def test_a_scale_must_be_positive():
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         linear.LinearHead(torch.randn(3, 2), scale=0.0)
 
@@ -112,15 +97,6 @@ def test_16_bit_weights_are_kept_and_compute_in_float32(make, tokens, dtype):
     assert torch.equal(found.head.weight.float(), want.head.weight)
 
 
-def test_large_logits_in_half_precision_are_no_unknown_head(make):
-    """A trained model's logits reach 30, and bfloat16 rounds those by a tenth."""
-    model = make.plain("llama").to(torch.bfloat16)
-    with torch.no_grad():
-        logits = model(torch.arange(6)[None]).logits
-        model.lm_head.weight.mul_(30 / logits.abs().max())
-    assert HuggingFacePredictor(model, "llama").head.weight.dtype == torch.bfloat16
-
-
 def test_no_logits_are_computed_for_hidden_states(make, watch):
     predictor = HuggingFacePredictor(make.plain("llama"), "llama")
     with watch() as seen:
@@ -128,7 +104,8 @@ def test_no_logits_are_computed_for_hidden_states(make, watch):
     assert max(seen.sizes) < 32 * 60
 
 
-def test_a_saved_model_is_loaded_with_its_tokenizer(make, saved):
+def test_a_saved_model_is_loaded_with_its_tokenizer_and_without_the_hub(make, saved, monkeypatch):
+    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
     found = HuggingFaceModel(str(saved))
     assert found.max_window == 96 and found.prefix == []
     assert found.encode("w0 w3 nonsense") == [2, 5, 0]
@@ -141,7 +118,7 @@ def test_a_saved_model_is_loaded_with_its_tokenizer(make, saved):
 def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(make, tmp_path):
     model = make.plain("llama")
     model.save_pretrained(tmp_path)
-    save_tokenizer(tmp_path, with_start=True)
+    make.tokenizer(tmp_path, with_start=True)
     found = HuggingFaceModel(str(tmp_path))
     assert found.prefix == [1] and found.max_window == 95
     assert found.encode("w0") == [2]
@@ -149,20 +126,6 @@ def test_windows_begin_with_the_token_that_the_tokenizer_begins_with(make, tmp_p
     with torch.no_grad():
         want = model.model(torch.tensor([[1, 4, 5, 6]])).last_hidden_state[:, 1:]
     torch.testing.assert_close(found.load().hidden_states(tokens), want)
-
-
-def test_weights_that_could_execute_code_are_refused(make, saved):
-    (saved / "model.safetensors").unlink()
-    torch.save(make.plain("gpt2").state_dict(), saved / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"cannot be loaded.*[^.]\. A model.*\*\.safetensors"):
-        HuggingFaceModel(str(saved)).load()
-
-
-def test_weights_that_are_missing_are_not_made_up(make, tmp_path):
-    make.plain("llama").model.save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    with pytest.raises(ValueError, match="cannot be loaded: no file has lm_head.weight"):
-        HuggingFaceModel(str(tmp_path)).load()
 
 
 def test_a_model_that_sees_later_tokens_is_refused():
@@ -174,97 +137,79 @@ def test_a_model_that_sees_later_tokens_is_refused():
     HuggingFacePredictor(transformers.BertLMHeadModel(config).eval(), "bert")
 
 
-def refusal(folder):
-    with pytest.raises(ValueError) as found:
-        HuggingFaceModel(str(folder)).load()
-    assert "\n" not in str(found.value)
-    return str(found.value)
+def change_config(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-@pytest.mark.parametrize("change", [{"vocab_size": 61}, {"n_embd": "wide"}, {"model_type": "new"}])
-def test_configurations_that_do_not_fit_end_with_one_line(change, saved):
-    config = json.loads((saved / "config.json").read_text())
-    (saved / "config.json").write_text(json.dumps(config | change))
-    assert f"of {saved} cannot be loaded: " in refusal(saved)
-
-
-@pytest.mark.parametrize("size", [0, 1000, -100])
-def test_weights_that_are_cut_off_are_named(size, saved):
-    file = saved / "model.safetensors"
+def cut_off(folder, size):
+    file = folder / "model.safetensors"
     os.truncate(file, size if size >= 0 else file.stat().st_size + size)
-    assert f"The weights of {saved} cannot be loaded: {file} is cut off or damaged" in refusal(
-        saved
-    )
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_tokenizer_that_is_no_json_is_named(name, saved):
-    (saved / name).write_text('{"version": ')
-    want = f"The tokenizer of {saved} cannot be loaded: {saved / name} is no JSON (Expecting value"
-    assert refusal(saved).startswith(want)
-
-
-def test_a_tokenizer_of_another_shape_says_what_is_missing(saved):
-    (saved / "tokenizer.json").write_text('{"version": "1.0"}')
-    assert refusal(saved).startswith(f"The tokenizer of {saved} cannot be loaded: 'added_tokens'")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_model_without_a_tokenizer_is_refused(make, name, saved):
-    make.plain(name).save_pretrained(saved)
-    for file in saved.glob("tokenizer*"):
+def without_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
         file.unlink()
-    assert re.search(f"tokenizer of {saved}|{saved} has no tokenizer", refusal(saved))
 
 
-def test_a_made_up_tokenizer_is_none(saved):
-    for file in saved.glob("tokenizer*"):
-        file.unlink()
-    (saved / "vocab.txt").touch()
-    assert "tokenizer" in refusal(saved)
+def change_weights(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_weights_that_are_no_numbers_are_named(make, saved):
-    model = make.plain("gpt2")
-    with torch.no_grad():
-        model.transformer.h[1].ln_1.weight[3] = torch.nan
-    model.save_pretrained(saved)
-    assert refusal(saved) == f"The weights of {saved} have NaN in transformer.h.1.ln_1.weight."
+def as_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
-def test_a_model_that_needs_a_source_text_is_refused(tmp_path):
+def with_nan(tensors):
+    tensors["transformer.h.1.ln_1.weight"][3] = torch.nan
+
+
+def with_code(folder):
+    (folder / "evil.py").write_text("raise SystemExit('executed')")
+    change_config(folder, model_type="evil", auto_map={"AutoConfig": "evil.Config"})
+
+
+def as_t5(folder):
     config = transformers.T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=16, num_layers=1)
-    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    assert "whose type t5 is an encoder and a decoder" in refusal(tmp_path)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
 
 
-def test_code_that_comes_with_a_model_is_refused(saved):
-    (saved / "evil.py").write_text("raise SystemExit('executed')")
-    config = json.loads((saved / "config.json").read_text())
-    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}
-    (saved / "config.json").write_text(json.dumps(config))
-    assert "The configuration of" in refusal(saved)
+DAMAGES = {
+    "other sizes": (lambda f: change_config(f, vocab_size=61), "of FOLDER cannot be loaded: "),
+    "a wrong type": (lambda f: change_config(f, n_embd="wide"), "of FOLDER cannot be loaded: "),
+    "unknown": (lambda f: change_config(f, model_type="new"), "configuration of FOLDER cannot be"),
+    "empty": (lambda f: cut_off(f, 0), "weights of .*: FOLDER/model.safetensors is cut off or dam"),
+    "no end": (lambda f: cut_off(f, -100), "model.safetensors is cut off or damaged"),
+    "no JSON": (
+        lambda f: (f / "tokenizer.json").write_text('{"version": '),
+        r"tokenizer of FOLDER cannot be loaded: FOLDER/tokenizer.json is no JSON \(Expecting",
+    ),
+    "other JSON": (
+        lambda f: (f / "tokenizer.json").write_text('{"version": "1.0"}'),
+        "The tokenizer of FOLDER cannot be loaded: 'added_tokens'",
+    ),
+    "no tokenizer": (without_tokenizer, "FOLDER has no tokenizer: a model's folder has config"),
+    "a pickle": (as_pickle, r"cannot be loaded.*[^.]\. A model.*\*\.safetensors"),
+    "missing weights": (
+        lambda f: change_weights(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
+        "cannot be loaded: no file has transformer.ln_f.weight",
+    ),
+    "NaN": (
+        lambda f: change_weights(f, with_nan),
+        "The weights of FOLDER have NaN in transformer.h.1.ln_1.weight.",
+    ),
+    "code": (with_code, "The configuration of"),
+    "two texts": (as_t5, "whose type t5 is an encoder and a decoder"),
+}
 
 
-def test_downloads_are_loaded_without_a_connection(saved, monkeypatch, tmp_path):
-    place = tmp_path / "models--someone--it"
-    (place / "snapshots").mkdir(parents=True)
-    saved.rename(place / "snapshots" / ("0" * 40))
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("0" * 40)
-    monkeypatch.setattr(reader, "hub_answers", lambda name: False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    found = HuggingFaceModel("someone/it")
-    assert found.encode("w0") == [2] and found.load().architecture == "GPT2LMHeadModel"
-
-
-def test_the_hub_is_not_asked_for_a_folder(saved, monkeypatch):
-    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
-    assert HuggingFaceModel(str(saved)).load().architecture == "GPT2LMHeadModel"
-
-
-def test_without_transformers_the_error_names_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"nowhere \(it is no folder here\).*'\.\[hf\]'"):
-        HuggingFaceModel("nowhere")
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(name, saved):
+    damage, message = DAMAGES[name]
+    damage(saved)
+    with pytest.raises(ValueError, match=message.replace("FOLDER", re.escape(str(saved)))) as found:
+        HuggingFaceModel(str(saved)).load()
+    assert "\n" not in str(found.value)

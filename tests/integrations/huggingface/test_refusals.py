@@ -11,7 +11,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import highrank
-from highrank.integrations.huggingface import library, output_layer
+from highrank.integrations.huggingface import library
 from highrank.integrations.huggingface import model as classes
 
 
@@ -50,22 +50,11 @@ def test_only_a_plain_causal_model_is_upgraded(make):
         highrank.upgrade(torch.nn.Linear(2, 3))
     with pytest.raises(ValueError, match="must be LlamaForCausalLM, got LlamaModel"):
         highrank.upgrade(make.plain("llama").model)
-    model = make.plain("llama")
-    model.loss_function = lambda **_: None
-    with pytest.raises(ValueError, match="must have its own loss, got LlamaForCausalLM"):
-        highrank.upgrade(model)
-    model = make.plain("llama")
-    model.hf_device_map = {"model": 0, "lm_head": 1}
-    with pytest.raises(ValueError, match="must be on one device"):
-        highrank.upgrade(model)
-
-
-@pytest.mark.parametrize("name, field", [("gemma2", "SOFTCAPS"), ("cohere", "FACTORS")])
-def test_what_is_not_understood_is_refused(make, monkeypatch, name, field):
-    """Here: a scale or a softcap with a name that nobody has told us."""
-    monkeypatch.setattr(output_layer, field, ())
-    with pytest.raises(ValueError, match="must be a linear map with at most a scale and a softcap"):
-        make.upgraded(name)
+    lost, spread = make.plain("llama"), make.plain("llama")
+    lost.loss_function, spread.hf_device_map = lambda **_: None, {"model": 0, "lm_head": 1}
+    for model, contract in ((lost, "have its own loss"), (spread, "be on one device")):
+        with pytest.raises(ValueError, match=f"must {contract}, got LlamaForCausalLM"):
+            highrank.upgrade(model)
 
 
 def test_an_architecture_with_its_own_way_to_a_loss_is_refused():
@@ -134,33 +123,12 @@ def test_a_plain_import_registers_where_transformers_was_imported_before(
     assert torch.equal(loaded(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
 
-@pytest.mark.parametrize("mode", [True, False])
-def test_an_upgrade_keeps_the_mode(make, mode):
-    model = highrank.upgrade(make.plain("llama").train(mode))
-    assert all(module.training == mode for module in model.modules())
-
-
-def test_another_output_layer_is_refused(make):
-    with pytest.raises(ValueError, match="must be one with a head, got Linear"):
-        make.upgraded("llama").set_output_embeddings(torch.nn.Linear(16, 60))
-
-
 def test_buffers_that_no_file_has_are_made_when_a_model_is_loaded(tokens, tmp_path):
     """As FalconH1 makes one from its configuration, in the place where weights are initialised."""
-    config = transformers.FalconH1Config(
-        vocab_size=60,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        mamba_d_ssm=16,
-        mamba_n_heads=2,
-        mamba_d_head=8,
-        mamba_d_state=4,
-        mamba_chunk_size=8,
-        lm_head_multiplier=0.5,
-    )
+    sizes = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "lm_head_multiplier": 0.5}
+    sizes |= {"mamba_d_ssm": 16, "mamba_n_heads": 2, "mamba_d_head": 8, "mamba_d_state": 4}
+    config = transformers.FalconH1Config(**sizes, mamba_chunk_size=8)
     model = highrank.upgrade(transformers.AutoModelForCausalLM.from_config(config).eval())
     model.save_pretrained(tmp_path)
     loaded = highrank.load_huggingface(tmp_path)

@@ -6,14 +6,8 @@ import pytest
 import torch
 
 import highrank
-from highrank.heads import (
-    ConstantComponents,
-    LowRankMixture,
-    MixtureOfSoftmaxes,
-    Pointwise,
-    Softmax,
-)
-from highrank.integrations.huggingface.starts import NEAR_ZERO, NOISE
+from highrank.heads import LowRankMixture, Pointwise, head_arguments
+from highrank.integrations.huggingface.starts import NEAR_ZERO, NOISE, NOT_STORED
 from highrank.integrations.huggingface.upgrade import to_softmax
 
 
@@ -26,37 +20,12 @@ def head_of(model):
     return model.get_output_embeddings().head
 
 
-@pytest.mark.parametrize(
-    "options, kind",
-    [
-        ({}, LowRankMixture),
-        ({"start": "identity"}, MixtureOfSoftmaxes),
-        ({"start": "new"}, LowRankMixture),
-        ({"head": "constant"}, ConstantComponents),
-        ({"head": "softmax"}, Softmax),
-        ({"head": "mos", "start": "random"}, MixtureOfSoftmaxes),
-    ],
-)
-def test_each_start_has_its_head(make, options, kind):
-    head = head_of(make.upgraded("llama", num_components=3, **options))
-    assert type(head) is kind
-    assert head.num_components == (1 if kind is Softmax else 3)
-
-
 def test_a_folder_has_all_options_of_its_head(make):
     """Also those that nobody has set: a default may be another one tomorrow."""
-    spec = make.upgraded("llama", dropout=0.1).config.output_head
-    assert spec["options"] == {
-        "num_components": 4,
-        "embedding_size": None,
-        "rank": 32,
-        "activation": "identity",
-        "dropout": 0.1,
-        "bias": False,
-        "prior_bias": False,
-        "start_noise": None,
-        "batch_first": True,
-    }
+    options = make.upgraded("llama", dropout=0.1).config.output_head["options"]
+    assert set(options) == set(head_arguments("low-rank-mos")) - set(NOT_STORED)
+    assert (options["rank"], options["dropout"], options["bias"]) == (32, 0.1, False)
+    assert (options["activation"], options["batch_first"]) == ("identity", True)
 
 
 @pytest.mark.parametrize("start", ["residual", "identity"])

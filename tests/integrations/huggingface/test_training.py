@@ -29,30 +29,14 @@ def reference(model, tokens, labels, reduction="mean"):
 def test_labels_are_shifted_once_and_ignored_where_they_are_minus_100(model, tokens):
     labels = tokens.clone()
     labels[0, :5], labels[2, 7:] = -100, -100
-    want = reference(model, tokens, labels)
+    want, total = (reference(model, tokens, labels, by) for by in ("mean", "sum"))
     torch.testing.assert_close(loss_of(model, tokens, labels), want)
+    shifted = F.pad(labels[:, 1:], (0, 1), value=-100)
+    torch.testing.assert_close(loss_of(model, tokens, labels, shift_labels=shifted), want)
+    for count in (50, torch.tensor(50)):
+        found = loss_of(model, tokens, labels, num_items_in_batch=count)
+        torch.testing.assert_close(found, total / 50)
     torch.testing.assert_close(loss_of(model.eval(), tokens, labels), want)
-
-
-def test_labels_may_be_shifted_already(model, tokens):
-    shifted = F.pad(tokens[:, 1:], (0, 1), value=-100)
-    found = loss_of(model, tokens, tokens, shift_labels=shifted)
-    torch.testing.assert_close(found, reference(model, tokens, tokens))
-
-
-@pytest.mark.parametrize("count", [50, torch.tensor(50)])
-def test_the_sum_is_divided_by_the_number_of_items(model, tokens, count):
-    found = loss_of(model, tokens, tokens, num_items_in_batch=count)
-    torch.testing.assert_close(found, reference(model, tokens, tokens, "sum") / 50)
-
-
-def test_a_mask_hides_tokens_from_training(model, tokens):
-    mask, other = torch.ones_like(tokens), tokens.clone()
-    mask[:, 0], other[:, 0] = 0, 5
-    # The first position sees itself, and predicts the second label.
-    labels = torch.cat([tokens.new_full((3, 2), -100), tokens[:, 2:]], 1)
-    found = [loss_of(model, given, labels, attention_mask=mask) for given in (tokens, other)]
-    torch.testing.assert_close(*found)
 
 
 def test_no_logits_are_made_in_training(make, watch):
@@ -72,9 +56,7 @@ def test_a_tuple_has_no_logits_either(model, tokens):
     loss, *rest = model(input_ids=tokens, labels=tokens, return_dict=False, use_cache=False)
     torch.testing.assert_close(loss, loss_of(model, tokens, tokens))
     assert not rest
-    both = model(
-        input_ids=tokens, labels=tokens, return_dict=False, return_logits=True, use_cache=False
-    )
+    both = model(input_ids=tokens, labels=tokens, return_dict=False, return_logits=True)
     assert both[1].shape == (3, 12, 60)
 
 
@@ -82,17 +64,6 @@ def test_a_loss_of_the_caller_gets_logits(model, tokens):
     model.loss_function = lambda logits, labels, **_: logits[..., 0].sum()
     want = model(input_ids=tokens).logits[..., 0].sum()
     torch.testing.assert_close(loss_of(model, tokens, tokens), want)
-
-
-def test_gradient_checkpointing_changes_no_gradient(model, tokens):
-    found = []
-    for is_enabled in (False, True):
-        if is_enabled:
-            model.gradient_checkpointing_enable()
-        model.zero_grad()
-        loss_of(model, tokens, tokens, use_cache=False).backward()
-        found.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("start", ["residual", "identity"])
@@ -168,30 +139,12 @@ def test_a_trainer_trains_evaluates_saves_and_resumes(make, tokens, tmp_path):
     )
     first = transformers.Trainer(make.upgraded("gpt2"), arguments, train_dataset=data)
     first.train()
-    losses = [entry["loss"] for entry in first.state.log_history if "loss" in entry]
     before = loss_of(make.upgraded("gpt2"), tokens, tokens).item()
-    assert first.evaluate(data)["eval_loss"] < before and all(torch.tensor(losses).isfinite())
+    assert first.evaluate(data)["eval_loss"] < before
     second = transformers.Trainer(make.upgraded("gpt2"), arguments, train_dataset=data)
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     for got, want in zip(second.model.parameters(), first.model.parameters(), strict=True):
         assert torch.equal(got, want)
-
-
-def test_accelerate_prepares_it(make, tokens):
-    from accelerate import Accelerator
-
-    accelerator, model = Accelerator(cpu=True), make.upgraded("gpt2")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    losses = []
-    for _ in range(3):
-        with accelerator.accumulate(model):
-            loss = loss_of(model.train(), tokens, tokens)
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("saved", [None, ["lm_head"]])
@@ -199,10 +152,8 @@ def test_adapters_train_the_body_and_if_wanted_the_head(make, tokens, tmp_path, 
     peft = pytest.importorskip("peft")
     model = make.trained("llama").train()
     want = loss_of(model, tokens, tokens).detach()
-    config = peft.LoraConfig(
-        target_modules=["q_proj", "v_proj"], modules_to_save=saved, task_type="CAUSAL_LM"
-    )
-    model = peft.get_peft_model(model, config)
+    config = {"target_modules": ["q_proj", "v_proj"], "modules_to_save": saved}
+    model = peft.get_peft_model(model, peft.LoraConfig(**config, task_type="CAUSAL_LM"))
     output = model(input_ids=tokens, labels=tokens)
     assert "logits" not in output
     torch.testing.assert_close(output.loss, want)
@@ -216,7 +167,5 @@ def test_adapters_train_the_body_and_if_wanted_the_head(make, tokens, tmp_path, 
                 parameter.normal_()
     model.eval().save_pretrained(tmp_path)
     loaded = peft.PeftModel.from_pretrained(make.trained("llama"), tmp_path).eval()
-    found = [
-        m.generate(input_ids=tokens, max_new_tokens=5, do_sample=False) for m in (model, loaded)
-    ]
-    assert torch.equal(*found)
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=tokens).logits, loaded(input_ids=tokens).logits)

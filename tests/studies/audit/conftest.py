@@ -33,16 +33,8 @@ from highrank.studies.audit.measure import (
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import Baseline, Method, RankAt, RankFacts
 
-WHERE = Environment(
-    highrank="0.1.0",
-    commit="0123456789ab",
-    torch="2.13.0",
-    python="3.11.7",
-    threads=2,
-    cpu="a CPU",
-    platform="Linux",
-    date="2026-11-17 12:00",
-)
+VERSIONS = {"highrank": "0.1.0", "commit": "0123456789ab", "torch": "2.13.0", "python": "3.11.7"}
+WHERE = Environment(**VERSIONS, threads=2, cpu="a CPU", platform="Linux", date="2026-11-17 12:00")
 APPROVED = Path(__file__).parent / "approved"
 
 

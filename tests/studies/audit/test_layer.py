@@ -1,6 +1,7 @@
-"""Output layers: their form and bound, which states are possible, the same with random weights."""
+"""Output layers: form, bound and possible states, random weights, what fits into memory."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ from highrank.heads import (
 from highrank.heads.linear import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor
+from highrank.studies.audit import rank as module
 from highrank.studies.audit.layer import layer_of
 from highrank.studies.audit.measure import audit_unargmaxable
-from highrank.studies.audit.rank import plan_spectrum, random_baseline
+from highrank.studies.audit.rank import Method, plan_spectrum, random_baseline
 
 V, D, T, GIB = 30, 6, 40, 2**30
 
@@ -174,3 +176,26 @@ def test_of_a_head_that_looks_back_random_weights_meet_the_features():
     one, two, three = (rows(x, hidden) for x in (own, own.randomised(), own.randomised()))
     assert torch.equal(two, three) and not torch.allclose(one, two)
     torch.testing.assert_close(two.exp().sum(-1), torch.ones(20).double())
+
+
+def large(layer):
+    return replace(layer, facts=replace(layer.facts, vocab_size=250_000, context_size=2_000))
+
+
+def test_heads_that_would_not_fit_are_sampled_or_refused_before_work(layer):
+    found = large(layer(HEADS["mos"]()))
+    plan = plan_spectrum(found, 2_000, False, 2 * GIB)
+    assert plan.method is Method.STABLE and "memory" in plan.reason
+    assert module.peak_bytes(2_000, plan.num_tokens) <= 2 * GIB
+    assert module.peak_bytes(2_000, plan.num_tokens + 2) > 2 * GIB
+    assert plan_spectrum(found, 2_000, True, 2 * GIB).num_tokens == module.QUICK_TOKENS
+    assert plan_spectrum(found, 9_000, False, 4 * GIB).method is Method.FAST
+    with pytest.raises(ValueError, match="Out of memory: an audit needs at least"):
+        plan_spectrum(found, 2_000, False, 1000)
+
+
+def test_a_linear_head_that_is_too_large_for_the_linear_method_is_sampled(layer):
+    found = layer(HEADS["bfloat16"]())
+    assert plan_spectrum(found, 100, False, GIB).method is Method.LINEAR
+    plan = plan_spectrum(large(found), 1_000, False, GIB)
+    assert plan.method is Method.STABLE and plan.num_tokens < 250_000

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.spatial import ConvexHull
 
-from highrank.analysis.unargmaxable import decide_tokens
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.heads.linear import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
@@ -28,25 +27,16 @@ from highrank.studies.audit.rank import Method
 
 V, D, GIB = 30, 6, 2**30
 
+# With the bound on their rank.
 HEADS = {
-    "softmax": lambda: Softmax(D, V),
-    "moc": lambda: MixtureOfContexts(D, V, 3, 5),
-    "mos": lambda: MixtureOfSoftmaxes(D, V, 3, 5),
-    "mos of one": lambda: MixtureOfSoftmaxes(D, V, 1, 5),
-    "linear": lambda: LinearHead(torch.randn(V, D)),
-    "bias and scale": lambda: LinearHead(torch.randn(V, D), torch.randn(V), scale=0.5),
-    "softcap": lambda: LinearHead(torch.randn(V, D), softcap=2.0),
-    "bfloat16": lambda: LinearHead(torch.randn(V, D).bfloat16()),
-}
-BOUNDS = {
-    "softmax": D + 2,
-    "moc": 5 + 2,
-    "mos": None,
-    "mos of one": 5 + 2,
-    "linear": D + 1,
-    "bias and scale": D + 2,
-    "softcap": None,
-    "bfloat16": D + 1,
+    "softmax": (lambda: Softmax(D, V), D + 2),
+    "moc": (lambda: MixtureOfContexts(D, V, 3, 5), 5 + 2),
+    "mos": (lambda: MixtureOfSoftmaxes(D, V, 3, 5), None),
+    "mos of one": (lambda: MixtureOfSoftmaxes(D, V, 1, 5), 5 + 2),
+    "linear": (lambda: LinearHead(torch.randn(V, D)), D + 1),
+    "bias and scale": (lambda: LinearHead(torch.randn(V, D), torch.randn(V), scale=0.5), D + 2),
+    "softcap": (lambda: LinearHead(torch.randn(V, D), softcap=2.0), None),
+    "bfloat16": (lambda: LinearHead(torch.randn(V, D).bfloat16()), D + 1),
 }
 
 
@@ -54,7 +44,7 @@ BOUNDS = {
 def model(make):
     """Makes a model to audit, with one of the heads."""
     return lambda name, **options: make.audited(
-        make.predictor(HEADS[name](), hidden_bound=1.0), **options
+        make.predictor(HEADS[name][0](), hidden_bound=1.0), **options
     )
 
 
@@ -76,7 +66,7 @@ def test_an_audit_agrees_with_the_whole_matrix(model, name):
     values = torch.linalg.svdvals(matrix)
     got = torch.tensor(found.rank.singular_values, dtype=torch.float64)
     torch.testing.assert_close(got, values[: len(got)], rtol=1e-9, atol=1e-10)
-    assert found.rank.bound == BOUNDS[name]
+    assert found.rank.bound == HEADS[name][1]
     rank = torch.linalg.matrix_rank(matrix, rtol=1e-13)
     assert found.rank.measures["numerical_rank_float64"] == int(rank)
     prob = matrix.exp()
@@ -235,17 +225,6 @@ def test_tokens_inside_the_hull_of_others_are_listed(make, monkeypatch, is_quick
     twins = {4, 5} if corners & {4, 5} else set()
     assert unargmaxable == set(range(V)) - corners - twins
     assert found.num_tied == len(twins)
-
-
-def test_tokens_for_which_there_is_no_time_are_untried():
-    weight = torch.randn(V, 2)
-    patient = decide_tokens(weight, num_sampled=10, seconds=60.0)
-    assert len(patient) == V and sum(token.is_untried for token in patient) == V - 10
-    hasty = decide_tokens(weight, num_sampled=10, seconds=0.0)
-    assert sum(token.is_untried for token in hasty) > V - 10
-    for token, known in zip(hasty, patient, strict=True):
-        assert token.is_untried == (token.certificate is None)
-        assert token.is_untried or token.verdict is known.verdict
 
 
 @pytest.mark.parametrize("is_sampled", [False, True])

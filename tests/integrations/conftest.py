@@ -17,20 +17,13 @@ with warnings.catch_warnings():
     # What transformers warns of while it is imported is not ours.
     warnings.simplefilter("ignore")
     import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import AutoModelForCausalLM
 
 V = 60
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
-SMALL = {
-    "vocab_size": V,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 96,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SMALL = {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL |= {"max_position_embeddings": 96, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 WIDE = {**SMALL, "intermediate_size": 24}
 FEW = {**WIDE, "num_key_value_heads": 1, "head_dim": 8}
 UNDROPPED = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -77,10 +70,25 @@ def make_trained(name="llama", **options):
     return model
 
 
+def save_tokenizer(folder, with_start=False):
+    """One of words w0, w1, …; with a special token before each text, if wanted."""
+    words = ["<unk>", "<s>", *(f"w{i}" for i in range(30))]
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    if with_start:
+        inner.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", bos_token="<s>"
+    )
+    tokenizer.save_pretrained(folder)
+
+
 @pytest.fixture(scope="session")
 def make():
     """Makes models: as transformers has them, upgraded, and upgraded with trained heads."""
-    return SimpleNamespace(plain=make_plain, upgraded=make_upgraded, trained=make_trained)
+    return SimpleNamespace(
+        plain=make_plain, upgraded=make_upgraded, trained=make_trained, tokenizer=save_tokenizer
+    )
 
 
 @pytest.fixture
