@@ -129,8 +129,8 @@ def rank_facts(values, bound=None, num_contexts=2000, num_tokens=1000, **options
         noise_floor=1e-13 * values[0],
         singular_values=tuple(values),
         growth=tuple(
-            RankAt(num_contexts=size, measures=measures(min(size, rank), min(size, len(values))))
-            for size in (num_contexts // 2, num_contexts)
+            RankAt(num_contexts=num_contexts // part, measures=measures(rank // part, len(values)))
+            for part in (2, 1)
         ),
     )
     return replace(facts, **options)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from highrank.analysis.divergence import expected_divergence
 from highrank.analysis.unargmaxable import Verdict, decide_tokens
 from highrank.analysis.unargmaxable.problem import Box, Everywhere
 from highrank.heads import (
@@ -159,8 +160,11 @@ def test_random_weights_reach_the_bound_of_a_softmax_on_all_contexts(layer):
 
 
 def test_a_mixture_has_a_baseline_of_a_quarter_of_the_contexts_and_of_its_components(layer):
-    baseline = baseline_of(layer(HEADS["mos"]()), torch.randn(T, D))
+    found, hidden = layer(HEADS["mos"]()), torch.randn(T, D)
+    baseline = baseline_of(found, hidden)
     assert baseline.num_contexts == T // 4 and baseline.specialisation > 0
+    own = expected_divergence(found.log_probs(hidden[: T // 4], torch.float32)).nats
+    assert baseline.divergence != pytest.approx(own, rel=1e-3)
     assert baseline_of(layer(HEADS["mos"]()), torch.randn(7, D)).num_contexts == 7
 
 
