@@ -25,7 +25,7 @@ CORE = {"torch", "numpy", "safetensors"}
 # Classes and kernels that are made of what an extra brings; imported where they are needed.
 OF_EXTRAS = {
     "highrank.ops.mixture_cross_entropy.triton_rows",
-    "highrank.integrations.huggingface.config",
+    "highrank.integrations.huggingface.auto",
     "highrank.integrations.huggingface.export",
     "highrank.integrations.huggingface.model",
     "highrank.integrations.huggingface.run_model",

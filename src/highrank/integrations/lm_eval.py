@@ -30,7 +30,7 @@ from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, stream
-from highrank.integrations.huggingface.library import load_huggingface
+from highrank.integrations.huggingface import load_huggingface
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.language_model import LanguageModel
 from highrank.predictor import prompt_tokens

@@ -15,16 +15,13 @@ from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
-from highrank.integrations.huggingface.config import AWDLSTMConfig
 from highrank.integrations.huggingface.library import quiet_transformers
-from highrank.integrations.huggingface.run_model import AWDLSTMForCausalLM
+from highrank.integrations.huggingface.run_model import AWDLSTMConfig, AWDLSTMForCausalLM
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
 from highrank.models.weights import load_state, save_state
 from highrank.run import METRICS_FILE, LoadedRun, config_to_json, read_counts
 
 CARD_FILE, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
-# Tokens on which the written folder is compared with the run.
-NUM_CHECKED = 16
 SIGMA = "Texts are lower-cased letter by letter: a Greek sigma that ends a word becomes σ, not ς."
 
 
@@ -94,7 +91,7 @@ def check_target(target: Path, replace: bool) -> None:
 def _check(folder: Path, loaded: LoadedRun) -> None:
     """Compare predictions and tokens of the written folder with those of the run."""
     model, read = AWDLSTMForCausalLM.from_pretrained(folder), loaded.model
-    ids = torch.arange(NUM_CHECKED)[:, None] % len(loaded.vocabulary)  # (T, 1)
+    ids = torch.arange(16)[:, None] % len(loaded.vocabulary)  # (T, 1)
     ids = ids.to(next(read.parameters()).device)
     found = read.read(ids, read.initial_state(1))
     want = read.head.log_prob(found.hidden, **found.past)[:, 0]  # (T, V)

@@ -1,4 +1,4 @@
-"""The package transformers: imported when it is needed, quietly, and told of our models."""
+"""The package transformers: imported when it is needed, without its progress bars and warnings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,29 +25,6 @@ def check_installed(purpose: str) -> None:
             f"transformers must be {LEAST_VERSION} or newer to {purpose}, got {found}: run "
             f"{install_hint('hf')}"
         )
-
-
-def register() -> None:
-    """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
-
-    It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
-    `highrank.upgrade` and `highrank.load_huggingface` do it by themselves.
-    """
-    check_installed("load a Hugging Face model")
-    from transformers import AutoConfig
-
-    from highrank.integrations.huggingface.config import AWDLSTMConfig, HighRankConfig
-
-    for config in (HighRankConfig, AWDLSTMConfig):
-        AutoConfig.register(config.model_type, config, exist_ok=True)
-
-
-def load_huggingface(name: str, **options: Any) -> Any:
-    """`AutoModelForCausalLM.from_pretrained(name, **options)`, for upgraded models, too."""
-    register()
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(name, **options)
 
 
 @contextmanager

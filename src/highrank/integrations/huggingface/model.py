@@ -13,11 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from highrank.heads import MixtureHead
-from highrank.integrations.huggingface.config import HighRankConfig
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     head_from,
@@ -28,8 +27,31 @@ from highrank.integrations.huggingface.output_layer import (
 CONFIGS: Any = configuration_auto
 MODELS: Any = modeling_auto
 PREFIX = "HighRank"
+# The field names the file of weights, and a class that does not know better prints it in its error.
+GUARD = "transformers_weights"
+REFUSAL = (
+    "this model has a mixture of softmaxes; call highrank.register() and load it with "
+    "AutoModelForCausalLM.from_pretrained"
+)
 # What the configurations of upgraded models have of their own.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
+
+
+class HighRankConfig(PreTrainedConfig):
+    """Fields of upgraded models besides those of their architecture."""
+
+    model_type = "highrank"
+    base_model_type: str = ""
+    """The architecture's, such as "llama"."""
+    output_head: dict[str, Any] | None = None
+    """"kind", "options", "softcap" and "scale"."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        kwargs.pop(GUARD, None)
+        super().__post_init__(**kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        return {**super().to_diff_dict(), GUARD: REFUSAL}
 
 
 class HighRankForCausalLM:
@@ -167,12 +189,7 @@ def _forward_of(base: type[Any]) -> Any:
     # Trainers and `generate` read its signature.
     @wraps(plain)
     def forward(self: Any, *inputs: Any, return_logits: bool | None = None, **kwargs: Any) -> Any:
-        """Without labels, or with `return_logits`, as always.
-
-        Args:
-            return_logits: with labels, whether log-probabilities of all tokens are made, too; None
-                makes them in evaluation only.
-        """
+        """With labels, `return_logits` decides about logits; None makes them in evaluation."""
         labels = inputs[place - 1] if len(inputs) >= place else kwargs.get("labels")
         makes_logits = not self.training if return_logits is None else return_logits
         if labels is None or makes_logits or hasattr(self, "_loss_function"):
@@ -225,13 +242,8 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
 
 
 def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
-    """A model of a class with the body and the state of `model`, and with this output layer.
-
-    No weight is copied.
-
-    Args:
-        fields: of the configuration that differ from those of `model`.
-    """
+    """A model of a class with the body of `model`, this output layer and other fields of its
+    configuration; no weight is copied."""
     known = model.config.to_dict()
     shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
     config = new_class.config_class.from_dict({**shared, **fields})

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank.integrations.huggingface import register
 from highrank.integrations.huggingface.float32 import compute_in_float32
-from highrank.integrations.huggingface.library import quiet_transformers, register
+from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     check_output_layer,

@@ -15,16 +15,36 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationMixin,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils.generic import ModelOutput
 
 from highrank.build import build_model
-from highrank.integrations.huggingface.config import AWDLSTMConfig
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
 from highrank.run import config_from_json
+
+
+class AWDLSTMConfig(PreTrainedConfig):
+    """A run's whole configuration, and what its corpus decided."""
+
+    model_type = "highrank-awd-lstm"
+    run: dict[str, Any] | None = None
+    """`config.json` of the run."""
+    vocab_size: int = 2
+    token_counts: list[int] | None = None
+    """How often the training split has each token, for heads that are built with it."""
+    hidden_size: int = 1
+    """Size of the last layer."""
+    num_hidden_layers: int = 1
+    bos_token_id: int | None = None
+    pad_token_id: int | None = None
+    eos_token_id: int | None = None
+    """None: a line's end does not end a text."""
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
 
 
 class RecurrentCache:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads import Head, LowRankMixture, MixtureOfSoftmaxes, Softmax
-from highrank.integrations.huggingface.library import check_installed, quiet_transformers, register
+from highrank.integrations.huggingface import register
+from highrank.integrations.huggingface.library import check_installed, quiet_transformers
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     check_output_layer,
@@ -26,7 +27,6 @@ from highrank.integrations.huggingface.output_layer import (
 )
 from highrank.integrations.huggingface.starts import NOISE, Started, start_head
 
-PURPOSE = "upgrade a Hugging Face model"
 # How much a log-probability may change, besides rounding.
 TOLERANCE = 1e-5
 
@@ -57,7 +57,7 @@ def upgrade(
         seed: of the noise. The generator of the caller is not touched.
         options: of the head's constructor, as rank=32 of residuals, or dropout.
     """
-    check_installed(PURPOSE)
+    check_installed("upgrade a Hugging Face model")
     from highrank.integrations.huggingface.model import transplanted, upgraded_classes
 
     register()
@@ -122,7 +122,7 @@ def _check_loss(model: Any, name: str) -> None:
 
     model.loss_function, tokens = loss_function, probe(model).to(model.device)
     try:
-        with quiet_transformers(PURPOSE):
+        with quiet_transformers(f"run {name}"):
             model(input_ids=tokens, labels=tokens, use_cache=False)
     finally:
         del model._loss_function
