@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from highrank.data.corpus import Recipe
 from highrank.data.text import tokenized_lines
 from highrank.heads import Head
-from highrank.models.backbone import State
-from highrank.models.language_model import LanguageModel
-from highrank.run import LoadedRun
+
+if TYPE_CHECKING:
+    from highrank.data.corpus import Recipe
+    from highrank.models.language_model import LanguageModel
+    from highrank.run import LoadedRun
 
 # Tokens that are read at once; the second half of them end contexts.
 WINDOW = 128
@@ -38,6 +39,8 @@ LARGEST_INTEGER = 1 << 24
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
 OnProgress = Callable[[float, str], None]
+# A pytree of tensors, as `highrank.models.backbone` has it.
+State = Any
 
 
 class Predictor:
@@ -100,7 +103,7 @@ class RunModel:
 
     max_window = None
 
-    def __init__(self, run: LoadedRun) -> None:
+    def __init__(self, run: "LoadedRun") -> None:
         self.run, self.name = run, str(run.folder)
 
     def encode(self, text: str) -> list[int]:
@@ -125,7 +128,7 @@ class LanguageModelPredictor(Predictor):
 
     architecture = "AWD-LSTM"
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: "LanguageModel") -> None:
         self.model, self.head, self.is_tied = model, model.head, model.is_tied
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.dtype = next(model.head.parameters()).dtype
@@ -277,7 +280,7 @@ def read_contexts(
     return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
 
 
-def prompt_tokens(prompt: str, recipe: Recipe) -> list[str]:
+def prompt_tokens(prompt: str, recipe: "Recipe") -> list[str]:
     """The tokens of a prompt; its last line has ended only if the prompt ends with a newline."""
     lines = [list(line) for line in tokenized_lines(prompt, recipe)]
     # A line without tokens may have no end.
