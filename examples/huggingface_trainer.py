@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
 
 import highrank
-from highrank.integrations.pretrained.freezing import train_head_and_last_block
+from highrank.integrations.huggingface.upgrade import train_head_and_last_block
 
 
 def main(folder: str) -> None:

@@ -7,9 +7,8 @@ import pytest
 import scipy.stats
 import torch
 
-from highrank.data.corpus import Recipe
 from highrank.data.vocabulary import Vocabulary
-from highrank.generation import Sampling, generate, prompt_tokens, stream
+from highrank.generation import Sampling, generate, stream
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.heads.bases.mixture import log_responsibility
 from highrank.models import AWDLSTM, LanguageModel
@@ -171,19 +170,3 @@ def test_without_eos_there_must_be_a_prompt():
     with pytest.raises(ValueError, match="the prompt must not be empty"):
         generate(build("softmax"), vocabulary, num_tokens=1)
     assert len(generate(build("softmax"), vocabulary, ["b"], num_tokens=1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "prompt", "tokens"),
-    [
-        ("characters", "a\n ", ["a", "<eos>", " "]),
-        ("characters", " ", [" "]),
-        ("characters", "a\n", ["a", "<eos>"]),
-        ("words", "the cat\n ", ["the", "cat", "<eos>"]),
-        ("whitespace", "the\n ", ["the", "<eos>"]),
-        ("whitespace", "the\n\n", ["the", "<eos>", "<eos>"]),
-        ("words", "", []),
-    ],
-)
-def test_a_prompt_ends_a_line_only_with_a_newline(tokenizer, prompt, tokens):
-    assert prompt_tokens(prompt, Recipe(tokenizer=tokenizer, split="any")) == tokens

@@ -13,6 +13,7 @@ import pytest
 from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.data.vocabulary import Vocabulary
+from highrank.integrations.huggingface.library import LEAST_VERSION
 from highrank.models.weights import save_state
 from highrank.run.folder import prepare_folder
 from highrank.training.checkpoint import save_model
@@ -24,11 +25,12 @@ CORE = {"torch", "numpy", "safetensors"}
 # Classes and kernels that are made of what an extra brings; imported where they are needed.
 OF_EXTRAS = {
     "highrank.ops.mixture_cross_entropy.triton_rows",
-    "highrank.integrations.export.folder",
-    "highrank.integrations.export.model",
-    "highrank.integrations.export.tokenizer",
+    "highrank.integrations.huggingface.auto",
+    "highrank.integrations.huggingface.export",
+    "highrank.integrations.huggingface.model",
+    "highrank.integrations.huggingface.run_model",
+    "highrank.integrations.huggingface.run_tokenizer",
     "highrank.integrations.lm_eval",
-    "highrank.integrations.pretrained.classes",
 }
 # Layers that need the extra `cli`.
 COMMAND = {"report", "studies", "explorer", "cli", "__main__"}
@@ -126,6 +128,7 @@ def test_all_is_every_extra_but_those_of_developers_and_the_largest():
     others = ("all", "dev", "eval", "triton")
     assert requirement == f"highrank[{','.join(e for e in EXTRAS if e not in others)}]"
     assert "highrank[all]" in PROJECT["optional-dependencies"]["dev"]
+    assert f"transformers>={LEAST_VERSION}" in PROJECT["optional-dependencies"]["hf"]
 
 
 def test_messages_hint_at_extras_that_exist_and_at_no_index():

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-    from highrank.integrations.upgrade import load_huggingface, register, upgrade
+    from highrank.integrations.huggingface import load_huggingface, register
+    from highrank.integrations.huggingface.upgrade import upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
     from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
     from highrank.run.loading import load
@@ -39,10 +40,10 @@ _MODULES = {
     "Softmax": "highrank.heads",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run.loading",
-    "load_huggingface": "highrank.integrations.upgrade",
+    "load_huggingface": "highrank.integrations.huggingface",
     "mixture_cross_entropy": "highrank.ops.mixture_cross_entropy",
-    "register": "highrank.integrations.upgrade",
-    "upgrade": "highrank.integrations.upgrade",
+    "register": "highrank.integrations.huggingface",
+    "upgrade": "highrank.integrations.huggingface.upgrade",
 }
 
 

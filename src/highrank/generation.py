@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import torch
 
-from highrank.data.corpus import Recipe
-from highrank.data.text import tokenized_lines
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
 from highrank.models.backbone import map_state
@@ -108,15 +105,6 @@ def stream(
                 yield Step(vocabulary.decode(ids.tolist()), components)
 
     return steps()
-
-
-def prompt_tokens(prompt: str, recipe: Recipe) -> list[str]:
-    """The tokens of a prompt; its last line has ended only if the prompt ends with a newline."""
-    lines = [list(line) for line in tokenized_lines(prompt, recipe)]
-    # A line without tokens may have no end.
-    if lines and lines[-1] and not prompt.endswith("\n"):
-        lines[-1].pop()
-    return list(chain.from_iterable(lines))
 
 
 def _line(vocabulary: Vocabulary, prompt: Sequence[str]) -> list[str]:

@@ -8,9 +8,10 @@ import warnings
 import pytest
 import torch
 
+from highrank import upgrade
 from highrank.files import write_atomically
-from highrank.integrations import huggingface, library
-from highrank.integrations.huggingface import HubError
+from highrank.integrations.huggingface import library, reader
+from highrank.integrations.huggingface.reader import HubError
 from highrank.studies.audit import model as audit_model
 
 with warnings.catch_warnings():
@@ -57,6 +58,8 @@ def hugging_face(trained):
                 parameter.normal_(0, 0.5)
         model.save_pretrained(trained / name)
         tokenizer.save_pretrained(trained / name)
+    upgrade(model, num_components=3, rank=2).save_pretrained(trained / "upgraded")
+    tokenizer.save_pretrained(trained / "upgraded")
     return trained
 
 
@@ -87,6 +90,7 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
         "audit",
         "tiny",
         "gpt2",
+        "upgraded",
         "--text",
         "tale.txt",
         "--quick",
@@ -97,13 +101,17 @@ def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_
     assert code == 0, errors
     result = json.loads(printed)
     assert result == json.loads((tmp_path / "a.json").read_text())
-    run, model = result["models"]
+    run, model, upgraded = result["models"]
     assert (run["source"], model["source"]) == ("run", "huggingface")
     assert run["text"]["name"] == model["text"]["name"] == "tale.txt"
     assert run["text"]["sha256"] == model["text"]["sha256"]
     assert result["quick"] and run["text"]["num_contexts"] == 500
     assert run["head"]["kind"] == "mos" and run["unargmaxable"] is None
     assert len(run["mixture"]["components"]) == 3
+    # Of Gemma 2, whose softcap it keeps.
+    head, rank = upgraded["head"], upgraded["rank"]
+    assert (head["kind"], head["softcap"], head["is_tied"]) == ("low-rank-mos", 4.0, True)
+    assert rank["bound"] is None and len(upgraded["mixture"]["components"]) == 3
 
 
 def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):
@@ -191,7 +199,7 @@ def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
 def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
     highrank, monkeypatch, name
 ):
-    monkeypatch.setattr(huggingface, "hub_answers", lambda name: pytest.fail(name))
+    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
     code, _, errors = highrank("audit", "tiny", name, "--text", "tale.txt")
     assert code == 2 and "MODEL must be a run's folder, a Hugging Face model's folder" in errors
     assert f"got the file {name}" in errors if name == "tale.txt" else f"got {name}" in errors
@@ -205,7 +213,7 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypat
         asked.append(name)
         raise HubError(reason)
 
-    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    monkeypatch.setattr(reader, "hub_answers", answer)
     code, _, errors = highrank("audit", "small-1", "--text", "tale.txt")
     assert code == 2 and len(errors.splitlines()) == 1 and asked == ["small-1"]
     assert (
@@ -218,7 +226,7 @@ def test_the_name_of_a_run_without_its_folder_says_which_it_is(highrank, monkeyp
     def answer(name):
         raise HubError("no answer")
 
-    monkeypatch.setattr(huggingface, "hub_answers", answer)
+    monkeypatch.setattr(reader, "hub_answers", answer)
     (tmp_path / "runs" / "small-1").mkdir(parents=True)
     (tmp_path / "text.txt").write_text("a cat")
     monkeypatch.chdir(tmp_path)
@@ -232,7 +240,7 @@ def test_a_folder_that_is_neither_says_what_both_have(highrank, tmp_path, config
         (tmp_path / "config.json").write_text(config)
     code, _, errors = highrank("audit", tmp_path, "--text", "tale.txt")
     assert code == 2 and f"made, got {tmp_path}, which is no Hugging Face model either" in errors
-    assert "a run has config.json with a corpus" in errors and "a model has" in errors
+    assert "a run has config.json with the format of one" in errors and "a model has" in errors
 
 
 def test_a_configuration_that_is_no_json_is_named(highrank, tmp_path):
@@ -280,13 +288,12 @@ def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, 
     def write(path, write):
         write_atomically(path, full if path.name == name else write)
 
-    for module in ("cli.audit", "report.page", "report.figure"):
+    for module in ("cli.audit", "cli.console", "report.figure"):
         monkeypatch.setattr(f"highrank.{module}.write_atomically", write)
     outputs = ("--out", tmp_path / "a.html", "--picture", tmp_path / "a.png")
     code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs)
     assert code == 2 and "numerical rank, float32" in printed
-    message = f"The disk is full: {tmp_path / name} was not written. The numbers are printed above"
-    assert message in errors
+    assert f"The disk is full: {tmp_path / name} was not written." in errors
     code, printed, _ = highrank("audit", "tiny", "--contexts", "50", "--json", *outputs)
     assert code == 2 and json.loads(printed)["answer"]
 

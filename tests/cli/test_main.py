@@ -232,3 +232,14 @@ def test_help_fits_in_eighty_columns(words, monkeypatch, capsys):
     assert code == 0
     body = printed.out.split("\n\n", 1)[1]  # the usage line is the parser's own
     assert all(len(line) <= 80 for line in body.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("config", "is_run"),
+    [('{"model_type": "gpt2"}', False), ("settings", False), ('{"format": "highrank run"}', True)],
+)
+def test_only_a_run_is_not_taken_for_a_text(highrank, tmp_path, config, is_run):
+    (tmp_path / "config.json").write_text(config)
+    code, _, errors = highrank("train", tmp_path, "--help")
+    assert code == (2 if is_run else 0)
+    assert (f"{tmp_path} is a run: resume it" in errors) == is_run

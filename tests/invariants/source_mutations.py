@@ -386,17 +386,17 @@ FILES = (
     ),
     Mutation(
         "an upgrade changes the caller's random numbers",
-        "integrations/upgrade.py",
+        "integrations/huggingface/upgrade.py",
         "with torch.random.fork_rng(devices=[]):",
         "with torch.random.fork_rng(enabled=False):",
-        ("integrations/pretrained/test_starts.py",),
+        ("integrations/huggingface/test_starts.py",),
     ),
     Mutation(
         "labels are not shifted",
-        "integrations/pretrained/output.py",
+        "integrations/huggingface/model.py",
         "F.pad(labels, (0, 1), value=ignore_index)[..., 1:]",
         "labels",
-        ("integrations/pretrained/test_training.py",),
+        ("integrations/huggingface/test_training.py",),
     ),
 )
 

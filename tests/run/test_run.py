@@ -13,7 +13,7 @@ from highrank.data.sampled import MemoryCorpus
 from highrank.data.token_counts import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import write_tensors
-from highrank.run.configuration import config_from_json, config_to_json, read_config
+from highrank.run.configuration import config_from_json, config_to_json, is_run, read_config
 from highrank.run.folder import prepare_folder
 from highrank.run.loading import load
 from highrank.training.session import open_session
@@ -31,6 +31,22 @@ def test_other_versions_are_refused(version):
     content = config_to_json(presets.get("small")) | {"version": version}
     with pytest.raises(ValueError, match="format 'highrank run' and version 3, got"):
         config_from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, False),
+        ("no JSON", False),
+        ("[1]", False),
+        ('{"model_type": "gpt2"}', False),
+        ('{"format": "highrank run", "version": 1}', True),
+    ],
+)
+def test_a_run_is_known_by_its_format(content, found, tmp_path):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    assert is_run(tmp_path) is found
 
 
 def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):

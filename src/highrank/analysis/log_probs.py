@@ -66,7 +66,9 @@ def matrix_log_probs(matrix: Tensor, precision: torch.dtype | None = None) -> Lo
     )
 
 
-def head_log_probs(head: Head, hidden: Tensor, precision: torch.dtype = torch.float64) -> LogProbs:
+def head_log_probs(
+    head: Head, hidden: Tensor, precision: torch.dtype = torch.float64, *, min_rows: int = 1
+) -> LogProbs:
     """log p of every token, recomputed by a copy of the head in this precision.
 
     Parameters and hidden states are converted to it, which is exact from bfloat16.
@@ -74,6 +76,7 @@ def head_log_probs(head: Head, hidden: Tensor, precision: torch.dtype = torch.fl
     Args:
         hidden: (T, D).
         precision: float64 for the numerical rank of float64, or float32.
+        min_rows: of a block, at least.
     """
     if hidden.dim() != 2 or hidden.numel() == 0:
         raise ValueError(f"hidden must be (T, D) and not empty, got {tuple(hidden.shape)}")
@@ -83,7 +86,7 @@ def head_log_probs(head: Head, hidden: Tensor, precision: torch.dtype = torch.fl
 
     @torch.no_grad()
     def make_blocks() -> Iterator[Tensor]:
-        for rows in hidden.split(block_rows(head.vocab_size)):  # (n, D)
+        for rows in hidden.split(max(min_rows, block_rows(head.vocab_size))):  # (n, D)
             yield twin.log_prob(rows.to(precision))  # (n, V)
 
     return LogProbs(

@@ -2,21 +2,25 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 
-from highrank.cli.console import progress, unless_given
-from highrank.files import check_writable, is_disk_full, write_atomically
+from highrank.cli.console import (
+    Threads,
+    as_json,
+    check_outputs,
+    plain_console,
+    progress,
+    show,
+    unless_given,
+    write_outputs,
+)
+from highrank.files import is_disk_full, write_atomically
 
 if TYPE_CHECKING:
-    from highrank.studies.audit.result import AuditResult
+    from highrank.studies.audit.measure import AuditResult
 
 
 def audit(
@@ -36,7 +40,7 @@ def audit(
     json: bool = False,
     out: Path = Path("highrank-audit.html"),
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
-    threads: Annotated[int | None, unless_given("all cores", "INT")] = None,
+    threads: Threads = None,
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
@@ -61,95 +65,54 @@ def audit(
         raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
     if contexts is not None and contexts < 2:
         raise ValueError(f"contexts must be at least 2, got {contexts}")
-    _check_outputs(text, out, picture)
+    check_outputs(out, picture)
+    _check_overwriting(text, out, picture)
     from highrank.environment import set_threads
+    from highrank.report.formats import printable
     from highrank.studies.audit import model
     from highrank.studies.audit.measure import run_audit
+    from highrank.studies.audit.page import audit_page, audit_picture
     from highrank.studies.audit.table import audit_table
 
     set_threads(threads)
     for name in models:
         model.check_name(name)
     found = [model.find_model(name, text, device) for name in models]
-    written: list[bool] = []
     with progress("Auditing") as on_progress:
         result = run_audit(
             found,
             num_contexts=contexts,
             quick=quick,
             on_progress=on_progress,
-            # What is finished survives whatever happens to the next model.
-            on_model=lambda so_far: written.append(_write_if_possible(so_far, out)),
+            on_model=lambda so_far: _keep(so_far, out.with_suffix(".json")),
         )
     # Printed before anything is written: a full disk loses nothing.
-    if json:
-        print(dumps(asdict(result)), flush=True)
-    else:
-        console = Console(highlight=False)
-        console.print(audit_table(result))
-    if not written[-1]:
-        _write_numbers(result, out)
-    _write_page(result, out, picture)
-    if not json:
-        console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
-
-
-def _check_outputs(text: Path | None, out: Path, picture: Path | None) -> None:
-    """Find mistakes before anything is loaded."""
-    check_writable(out)
-    if out.suffix == ".json":
-        raise ValueError(f"out must be a page and not end in .json, got {out}")
-    numbers = out.with_suffix(".json")
-    check_writable(numbers)
+    show(result, audit_table, json=json)
+    sys.stdout.flush()
+    command = printable(shlex.join(["highrank", *sys.argv[1:]]))
+    write_outputs(result, audit_page(result, command), out)
     if picture is not None:
-        check_writable(picture)
-        if picture.resolve() in (out.resolve(), numbers.resolve()):
-            raise ValueError(f"picture must be a file of its own, got {picture}")
-    written = (out, numbers, *([] if picture is None else [picture]))
-    if text is not None and text.resolve() in [path.resolve() for path in written]:
+        audit_picture(result, picture)
+    if not json:
+        plain_console().print(f"The page with pictures: {out.absolute().as_uri()}")
+
+
+def _check_overwriting(text: Path | None, out: Path, picture: Path | None) -> None:
+    """Raise if what is written would replace the text, or a file that is no audit's."""
+    numbers = out.with_suffix(".json")
+    written = [path.resolve() for path in (out, numbers, picture) if path is not None]
+    if text is not None and text.resolve() in written:
         raise ValueError(f"the text must not be written over, got --text {text} and --out {out}")
     if numbers.exists() and '"models"' not in numbers.read_text(errors="replace"):
         raise ValueError(f"{numbers} must be the numbers of an audit, got another file: --out")
 
 
-def _write_page(result: "AuditResult", out: Path, picture: Path | None) -> None:
-    from highrank.report.formats import printable
-    from highrank.report.page import write_html
-    from highrank.studies.audit.page import audit_page, audit_picture
-
-    html = audit_page(result, printable(shlex.join(["highrank", *sys.argv[1:]])))
-    with _named_if_full(out):
-        write_html(html, out)
-    if picture is not None:
-        with _named_if_full(picture):
-            audit_picture(result, picture)
-
-
-def _write_numbers(result: "AuditResult", out: Path) -> None:
-    lines, path = dumps(asdict(result), indent=2, allow_nan=False) + "\n", out.with_suffix(".json")
-    with _named_if_full(path):
+def _keep(result: "AuditResult", path: Path) -> None:
+    """Write what is finished, which then survives whatever happens to the next model."""
+    lines = as_json(result, indent=2) + "\n"
+    try:
         write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
-
-
-def _write_if_possible(result: "AuditResult", out: Path) -> bool:
-    """Whether it could be: a full disk is an error at the end, when the result is printed."""
-    try:
-        _write_numbers(result, out)
     except OSError as error:
+        # It is an error at the end, when the result is printed.
         if not is_disk_full(error):
             raise
-        return False
-    return True
-
-
-@contextmanager
-def _named_if_full(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        raise OSError(
-            f"The disk is full: {path} was not written. The numbers are printed above: free some "
-            "space, or choose another place with --out"
-        ) from error

@@ -92,10 +92,11 @@ def check_outputs(page: Path, picture: Path | None = None) -> None:
     """Raise, before any work is done, if a page, its numbers or the picture cannot be written."""
     if page.suffix == ".json":
         raise ValueError(f"out must be a page and not end in .json, got {page}")
+    check_writable(page)
     numbers = page.with_suffix(".json")
     if picture is not None and picture.resolve() in (page.resolve(), numbers.resolve()):
         raise ValueError(f"picture must be a file of its own, got {picture}")
-    for path in (page, numbers, picture):
+    for path in (numbers, picture):
         if path is not None:
             check_writable(path)
 

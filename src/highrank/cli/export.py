@@ -28,11 +28,11 @@ def export(
         json: Print the folder and its files as JSON.
     """
     from highrank.environment import set_threads
-    from highrank.integrations.library import check_installed
+    from highrank.integrations.huggingface.library import check_installed
     from highrank.run.loading import load_run
 
     check_installed("export a run")
-    from highrank.integrations.export.folder import check_target, export_run
+    from highrank.integrations.huggingface.export import check_target, export_run
 
     set_threads(threads)
     check_target(folder, force)

@@ -37,7 +37,7 @@ def finetune(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     The same model is trained as a softmax: compared at equal tokens and equal time.
     """
     from highrank.environment import set_threads
-    from highrank.integrations.library import check_installed
+    from highrank.integrations.huggingface.library import check_installed
     from highrank.run.folder import new_run
     from highrank.training.signals import Stopped
 

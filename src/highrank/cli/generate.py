@@ -60,7 +60,8 @@ def generate(
     """
     from highrank.cli.samples import has_colors, print_legend, print_samples, samples_json
     from highrank.data.text import check_known
-    from highrank.generation import Sampling, prompt_tokens, stream
+    from highrank.generation import Sampling, stream
+    from highrank.predictor import prompt_tokens
     from highrank.report.formats import printable
     from highrank.run.loading import load_run
 

@@ -9,14 +9,13 @@
 
 Three perplexities must not be confused. They share one sum of log-probabilities and divide it by
 different counts: the harness' `word_perplexity` by what lies between spaces, its `byte_perplexity`
-by bytes of UTF-8, and `highrank evaluate` by tokens, `<eos>` and `<unk>` included. `Totals` has all
-counts of a run. A text with `<unk>` is not spelled: its word and byte perplexities are too low, and
-the adapter logs how many tokens that concerns.
+by bytes of UTF-8, and `highrank evaluate`, as `Totals`, by tokens, `<eos>` and `<unk>` included. A
+text with `<unk>` is not spelled: its word and byte perplexities are too low, and the adapter logs
+how many tokens that concerns.
 """
 
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,12 @@ from tqdm import tqdm
 from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
-from highrank.generation import Sampling, prompt_tokens, stream
-from highrank.integrations.export.tokenizer import RunTokenizer
-from highrank.integrations.upgrade import load_huggingface
+from highrank.generation import Sampling, stream
+from highrank.integrations.huggingface import load_huggingface
+from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.language_model import LanguageModel
-from highrank.run.folder import VOCABULARY_FILE
+from highrank.predictor import prompt_tokens
+from highrank.run.configuration import is_run
 from highrank.run.loading import load_run
 
 logger = logging.getLogger(__name__)
@@ -45,30 +45,31 @@ MAX_TOKENS = 256
 
 @dataclass
 class Totals:
-    """Of all texts of `loglikelihood_rolling`."""
+    """Sums over texts that were scored."""
 
     nats: float = 0.0
     num_tokens: int = 0
     num_unknown: int = 0
     """Tokens that are `<unk>`."""
-    num_words: int = 0
-    """What the harness counts as words: parts between spaces."""
-    num_bytes: int = 0
 
     @property
     def token_perplexity(self) -> float:
-        """What `highrank evaluate` prints: per token of the run's vocabulary."""
+        """Perplexity per token of the run's vocabulary, as `highrank evaluate` prints it."""
         return math.exp(self.nats / self.num_tokens)
 
-    @property
-    def word_perplexity(self) -> float:
-        """As the harness: per part between spaces."""
-        return math.exp(self.nats / self.num_words)
+    def add(self, ids: list[int], vocabulary: Vocabulary, log_prob: float) -> None:
+        self.nats -= log_prob
+        self.num_tokens += len(ids)
+        self.num_unknown += sum(index == vocabulary.unk for index in ids)
 
-    @property
-    def byte_perplexity(self) -> float:
-        """As the harness: per byte of UTF-8."""
-        return math.exp(self.nats / self.num_bytes)
+    def warn(self) -> None:
+        if self.num_unknown:
+            logger.warning(
+                "%d of %d tokens are outside the vocabulary and count as <unk>: word and byte "
+                "perplexities are too low, and choices that differ in them alone are equal.",
+                self.num_unknown,
+                self.num_tokens,
+            )
 
 
 def harness_model(name: str, device: str = "cpu", **options: Any) -> LM:
@@ -78,7 +79,7 @@ def harness_model(name: str, device: str = "cpu", **options: Any) -> LM:
         name: a folder, or a name on the hub.
         options: of the harness' `HFLM`, as batch_size; a run takes none.
     """
-    if (Path(name) / VOCABULARY_FILE).is_file():
+    if is_run(Path(name)):
         run = load_run(Path(name), device)
         return RunLM(run.model, run.vocabulary, run.corpus.header.recipe, **options)
     from lm_eval.models.huggingface import HFLM
@@ -109,26 +110,26 @@ class RunLM(LM):  # type: ignore[misc]
         found = []
         for request in tqdm(requests, "log-likelihoods of texts", disable=disable_tqdm):
             (text,) = request.args
-            ids = self._ids(prompt_tokens(text, self.recipe))
+            ids = self.vocabulary.encode(prompt_tokens(text, self.recipe)).tolist()
             total, _ = self._score([], ids)
-            self._count(text, ids, -total)
+            self.totals.add(ids, self.vocabulary, total)
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
             found.append(total)
-        self._warn(self.totals.num_unknown, self.totals.num_tokens)
+        self.totals.warn()
         return found
 
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """log p of each continuation, and whether each of its tokens is the likeliest."""
-        found, num_unknown, num_tokens = [], 0, 0
+        found, scored = [], Totals()
         for request in tqdm(requests, "log-likelihoods", disable=disable_tqdm):
-            before, ids = (self._ids(tokens) for tokens in self._pair(*request.args))
+            pair = self._pair(*request.args)
+            before, ids = (self.vocabulary.encode(tokens).tolist() for tokens in pair)
             found.append(self._score(before, ids))
-            num_unknown += ids.count(self.vocabulary.unk) if self.vocabulary.unk is not None else 0
-            num_tokens += len(ids)
+            scored.add(ids, self.vocabulary, found[-1][0])
             self.cache_hook.add_partial("loglikelihood", request.args, found[-1])
-        self._warn(num_unknown, num_tokens)
+        scored.warn()
         return found
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -139,9 +140,6 @@ class RunLM(LM):  # type: ignore[misc]
             found.append(self._continue(context, dict(options)))
             self.cache_hook.add_partial("generate_until", request.args, found[-1])
         return found
-
-    def _ids(self, tokens: Sequence[str]) -> list[int]:
-        return [int(index) for index in self.vocabulary.encode(tokens)]
 
     def _pair(self, context: str, continuation: str) -> tuple[list[str], list[str]]:
         """The tokens of both; a word that lies across their border is cut there."""
@@ -175,11 +173,8 @@ class RunLM(LM):  # type: ignore[misc]
         stops = options.get("until") or []
         stops = [stops] if isinstance(stops, str) else list(stops)
         temperature = options.get("temperature", 1.0) if options.get("do_sample") else 0.0
-        sampling = Sampling(
-            temperature=float(temperature),
-            top_k=options.get("top_k") or None,
-            top_p=options.get("top_p"),
-        )
+        top_k, top_p = options.get("top_k") or None, options.get("top_p")
+        sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=top_p)
         tokens, text, start = list(prompt), "", len(readable(prompt, self.recipe.level))
         num_tokens = int(options.get("max_gen_toks", MAX_TOKENS))
         for step in stream(self.model, self.vocabulary, prompt, sampling, num_tokens=num_tokens):
@@ -189,20 +184,3 @@ class RunLM(LM):  # type: ignore[misc]
                 break
         ends = [text.index(stop) for stop in stops if stop in text]
         return text[: min(ends, default=len(text))]
-
-    def _count(self, text: str, ids: list[int], nats: float) -> None:
-        totals = self.totals
-        totals.nats += nats
-        totals.num_tokens += len(ids)
-        totals.num_unknown += sum(index == self.vocabulary.unk for index in ids)
-        totals.num_words += len(re.split(r"\s+", text))
-        totals.num_bytes += len(text.encode())
-
-    def _warn(self, num_unknown: int, num_tokens: int) -> None:
-        if num_unknown:
-            logger.warning(
-                "%d of %d tokens are outside the vocabulary and count as <unk>: word and byte "
-                "perplexities are too low, and choices that differ in them alone are equal.",
-                num_unknown,
-                num_tokens,
-            )

@@ -13,9 +13,10 @@ from highrank.config import HeadConfig
 from highrank.evaluation.static import evaluate
 from highrank.evaluation.surprisal import surprisals
 from highrank.generation import generate
+from highrank.predictor import LanguageModelPredictor
 from highrank.run.configuration import read_config
 from highrank.run.loading import load
-from highrank.studies.audit.model import loaded_language_model
+from highrank.studies.audit.layer import layer_of
 from highrank.training.session import open_session
 
 HEADS = {
@@ -60,7 +61,7 @@ def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(run_config, corp
 
 def test_an_audit_knows_its_log_probabilities_and_its_bound(run_config):
     model = build_model(run_config, 20, token_counts=list(range(20, 0, -1))).eval()
-    layer = loaded_language_model(model).layer
+    layer = layer_of(LanguageModelPredictor(model))
     assert layer.facts.kind == run_config.head.kind and layer.facts.is_tied
     assert layer.bound.value == model.head.rank_bound
     block = next(iter(layer.log_probs(torch.randn(6, 7), torch.float64).blocks()))

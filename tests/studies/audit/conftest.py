@@ -1,10 +1,14 @@
-"""Results of audits with made-up numbers of a plausible size."""
+"""Results of audits with made-up numbers, and models that look their hidden states up."""
 
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from highrank.analysis.components import (
     Component,
@@ -15,22 +19,89 @@ from highrank.analysis.components import (
 )
 from highrank.analysis.divergence import Divergence
 from highrank.analysis.rank import MEASURES
-from highrank.environment import environment
-from highrank.studies.audit.answer import answer_of, joint_answer
-from highrank.studies.audit.result import (
-    Answer,
+from highrank.environment import Environment
+from highrank.heads.linear import LinearHead
+from highrank.predictor import Predictor
+from highrank.studies.audit.answer import Answer, Limited, answer_of, joint_answer
+from highrank.studies.audit.layer import HeadFacts
+from highrank.studies.audit.measure import (
     AuditResult,
-    Control,
-    HeadFacts,
     ModelAudit,
-    RankAt,
-    RankFacts,
-    TextFacts,
     UnargmaxableFacts,
     UnargmaxableToken,
 )
+from highrank.studies.audit.model import AuditedModel, Source, TextFacts
+from highrank.studies.audit.rank import Baseline, Method, RankAt, RankFacts
 
-WHERE = replace(environment(), commit="0123456789ab")
+VERSIONS = {"highrank": "0.1.0", "commit": "0123456789ab", "torch": "2.13.0", "python": "3.11.7"}
+WHERE = Environment(**VERSIONS, threads=2, cpu="a CPU", platform="Linux", date="2026-11-17 12:00")
+APPROVED = Path(__file__).parent / "approved"
+
+
+@pytest.fixture(scope="session")
+def approve():
+    """Compares a text with the approved one; with HIGHRANK_APPROVE=1 it becomes that."""
+
+    def compare(name, text):
+        path, lines = APPROVED / name, [line.rstrip() for line in text.splitlines()]
+        if os.environ.get("HIGHRANK_APPROVE"):
+            path.write_text("\n".join(lines) + "\n")
+        assert lines == path.read_text().splitlines(), (
+            f"{path} differs: if the new text is right, `HIGHRANK_APPROVE=1 pytest "
+            "tests/studies/audit` writes it"
+        )
+
+    return compare
+
+
+class TablePredictor(Predictor):
+    """Its hidden state is that of its last token in a table (V, D)."""
+
+    architecture, num_parameters, is_tied = "table", 7, False
+
+    def __init__(self, head, table, hidden_bound=None):
+        self.head, self.table, self.hidden_bound = head, table, hidden_bound
+        self.scale = head.scale if isinstance(head, LinearHead) else 1.0
+        self.dtype = head.weight.dtype if hasattr(head, "weight") else torch.float32
+
+    def initial_state(self, batch_size):
+        return None
+
+    def read(self, tokens, state):
+        return self.table[tokens], {}, state
+
+
+class TableModel:
+    name, max_window = "it", 16
+
+    def __init__(self, predictor):
+        self.predictor = predictor
+
+    def token(self, index):
+        return f"w{index}"
+
+    def load(self, device="cpu"):
+        return self.predictor
+
+
+def predictor(head, size=6, **options):
+    """With tanh of random numbers as hidden states, and random weights of the head."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_()
+    return TablePredictor(head.eval(), torch.randn(head.vocab_size, size).tanh(), **options)
+
+
+def audited(predictor, tokens=None, num_tokens=200):
+    if tokens is None:
+        tokens = np.random.default_rng(0).integers(0, predictor.head.vocab_size, num_tokens)
+    return AuditedModel(
+        model=TableModel(predictor),
+        source=Source.RUN,
+        tokens=np.asarray(tokens),
+        text="random",
+        text_sha256="0",
+    )
 
 
 def measures(float32, float64):
@@ -43,14 +114,10 @@ def measures(float32, float64):
 
 def rank_facts(values, bound=None, num_contexts=2000, num_tokens=1000, **options):
     rank = sum(value > 3e-6 * values[0] for value in values)
-    growth = tuple(
-        RankAt(num_contexts=size, measures=measures(min(size, rank), min(size, len(values))))
-        for size in (num_contexts // 2, num_contexts)
-    )
     facts = RankFacts(
         num_contexts=num_contexts,
         num_tokens=num_tokens,
-        method="stable",
+        method=Method.STABLE,
         method_reason="the matrix has 1,000 columns, which fit into memory",
         measures=measures(rank, len(values)),
         unknown="",
@@ -61,7 +128,10 @@ def rank_facts(values, bound=None, num_contexts=2000, num_tokens=1000, **options
         largest=values[0],
         noise_floor=1e-13 * values[0],
         singular_values=tuple(values),
-        growth=growth,
+        growth=tuple(
+            RankAt(num_contexts=num_contexts // part, measures=measures(rank // part, len(values)))
+            for part in (2, 1)
+        ),
     )
     return replace(facts, **options)
 
@@ -109,8 +179,8 @@ def unargmaxable_token(token, index, **options):
 def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
-        answer=Answer(verdict="", sentence=""),
-        source="run",
+        answer=Answer(verdict=Limited.UNKNOWN, sentence=""),
+        source=Source.RUN,
         architecture="AWD-LSTM",
         num_parameters=2_345_678,
         head=HeadFacts(
@@ -136,7 +206,7 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
             shuffled_perplexity=450.5,
         ),
         rank=rank,
-        control=Control(
+        baseline=Baseline(
             description="random weights",
             num_contexts=rank.num_contexts,
             measures=measures(17, 17),
@@ -181,42 +251,41 @@ def softmax(**options):
 
 
 def mos(**options):
+    """A mixture, whose baseline is of half of the contexts."""
     values = [800.0, *(50.0 * math.exp(-i / 80) for i in range(999))]
     options.setdefault("mixture", mixture_report(0.5, 0.3, 0.1999, 0.0001))
     options.setdefault("unargmaxable", None)
-    options.setdefault("unargmaxable_note", "the head is a mixture")
-    return model_audit("runs/mos-0", "mos", rank_facts(values), **options)
+    options.setdefault("unargmaxable_note", "not decided, as the head is a mixture")
+    found = model_audit("runs/mos-0", "mos", rank_facts(values), **options)
+    return replace(found, baseline=replace(found.baseline, num_contexts=1000))
 
 
 def with_holes():
-    """A result in which everything is unknown that can be."""
+    """A quick result in which everything is unknown that can be, after little time for tokens."""
     nothing = dict.fromkeys(measures(1, 1))
     rank = rank_facts([5.0, 1.0], num_contexts=2, measures=nothing, unknown="it is hidden")
     growth = tuple(replace(at, measures=nothing) for at in rank.growth)
     rank = replace(rank, growth=growth, singular_values=(5.0,))
     alone = Divergence(nats=1.0, standard_error=None, num_contexts=2, num_groups=1)
     model = softmax()
-    control = replace(model.control, num_contexts=2, measures=nothing)
+    baseline = replace(model.baseline, num_contexts=2, measures=nothing)
+    tokens = replace(model.unargmaxable, num_argmaxable=296, num_undecided=3, num_untried=700)
     answer = answer_of(model.head, model.text, rank, None)
-    return audit_of(replace(model, answer=answer, rank=rank, divergence=alone, control=control))
-
-
-def hasty():
-    """A quick audit that had no time for 700 tokens; three others were too close to call."""
-    model = softmax()
-    left = replace(model.unargmaxable, num_argmaxable=296, num_undecided=3, num_untried=700)
-    return audit_of(replace(model, unargmaxable=left), quick=True)
+    changes = {"divergence": alone, "baseline": baseline, "unargmaxable": tokens}
+    return audit_of(replace(model, answer=answer, rank=rank, **changes), quick=True)
 
 
 @pytest.fixture(scope="session")
 def make():
     """The functions above."""
     return SimpleNamespace(
+        predictor=predictor,
+        table=TablePredictor,
+        audited=audited,
         softmax=softmax,
         mos=mos,
         result=audit_of,
         with_holes=with_holes,
-        hasty=hasty,
         rank_facts=rank_facts,
         measures=measures,
         unargmaxable_token=unargmaxable_token,

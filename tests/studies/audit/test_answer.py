@@ -8,40 +8,30 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
-from highrank.integrations.output_layer import OutputLayer
-from highrank.studies.audit.answer import answer_of, continued, joint_answer
-from highrank.studies.audit.layer import head_layer, hugging_face_layer
+from highrank.heads.linear import LinearHead
+from highrank.studies.audit.answer import Answer, Limited, answer_of, continued, joint_answer
 from highrank.studies.audit.measure import run_audit
-from highrank.studies.audit.model import AuditedModel, LoadedModel
-from highrank.studies.audit.result import Answer
 
 V, D, K = 80, 16, 4
 
 
-def answer(layer, table, tokens=None):
-    """Of a model whose state is that of its last token, on a text that follows its predictions."""
-    prob = torch.cat(list(layer.log_probs(table, torch.float64).blocks())).exp().numpy()
-    random = np.random.default_rng(0)
-    if tokens is None:
-        tokens = [0]
-        for _ in range(1500):
-            tokens.append(int(random.choice(V, p=prob[tokens[-1]])))
-    loaded = LoadedModel(
-        architecture="table", num_parameters=7, layer=layer, hidden_states=lambda t: table[t]
-    )
-    model = AuditedModel(
-        name="it",
-        source="run",
-        tokens=np.array(tokens),
-        text="sampled",
-        text_sha256="0",
-        window=16,
-        token=str,
-        load=lambda: loaded,
-    )
-    result = run_audit([model], num_contexts=1000)
-    assert result.answer == result.models[0].answer.sentence
-    return result.models[0].answer
+@pytest.fixture
+def answer(make):
+    """The answer to a head on a table of states, on a text that follows its predictions."""
+
+    def find(head, table, tokens=None):
+        predictor = make.table(head.eval(), table)
+        if tokens is None:
+            with torch.no_grad():
+                prob = head.log_prob(table).double().softmax(-1).numpy()
+            random, tokens = np.random.default_rng(0), [0]
+            for _ in range(1500):
+                tokens.append(int(random.choice(V, p=prob[tokens[-1]])))
+        result = run_audit([make.audited(predictor, tokens)], num_contexts=1000)
+        assert result.answer == result.models[0].answer.sentence
+        return result.models[0].answer
+
+    return find
 
 
 def softmax(size, weight=1.0, has_bias=True):
@@ -49,7 +39,7 @@ def softmax(size, weight=1.0, has_bias=True):
     head = Softmax(size, V, bias=has_bias)
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=weight)
-    return head_layer(head.eval(), is_tied=False, hidden_bound=None)
+    return head
 
 
 def states(size, num_used=None):
@@ -67,7 +57,7 @@ def mixture(change):
             parameter.normal_()
         head.weight[:, 4:] *= 1e-3
         change(head)
-    return head_layer(head.eval(), is_tied=False, hidden_bound=None)
+    return head
 
 
 def equal_components(head):
@@ -79,32 +69,33 @@ def fixed_weights(head):
     head.prior.weight.zero_()
 
 
-def test_a_trained_softmax_at_its_bound_is_limited():
+def test_a_trained_softmax_at_its_bound_is_limited(answer):
     found = answer(softmax(6), states(6))
-    assert found.verdict == "yes"
+    assert found.verdict is Limited.YES
     want = "Yes: rank 8 of at most 8 is used up; effective rank at 10⁻⁴ is 8: the spectrum is cut"
     assert found.sentence.startswith(want)
 
 
-def test_a_trained_softmax_below_its_bound_is_not():
+def test_a_trained_softmax_below_its_bound_is_not(answer):
     found = answer(softmax(D), states(D, num_used=4))
-    assert found.verdict == "no"
+    assert found.verdict is Limited.NO
     assert "rank 18 of at most 18 is used up; effective rank at 10⁻³ is 5" in found.sentence
     assert found.sentence.endswith("the bound is not what limits this model.")
 
 
-def test_a_random_model_is_called_so():
+def test_a_random_model_is_called_so(answer):
     tokens = np.random.default_rng(0).integers(0, V, 1500)
     found = answer(softmax(6, weight=0.02), states(6), tokens)
     assert found.sentence.startswith("Cannot tell: the model is random or untrained")
     assert "no better than that of a guess among 80 tokens" in found.sentence
 
 
-def test_a_model_that_knows_frequencies_alone_is_called_so():
+def test_a_model_that_knows_frequencies_alone_is_called_so(answer):
     tokens = np.random.default_rng(0).integers(0, V // 10, 1500)
-    layer = softmax(6, weight=0.02)
-    layer.vectors.bias[: V // 10] += 5
-    found = answer(layer, states(6), tokens)
+    head = softmax(6, weight=0.02)
+    with torch.no_grad():
+        head.bias[: V // 10] += 5
+    found = answer(head, states(6), tokens)
     assert found.sentence.startswith(
         "Cannot tell: the model has hardly learned to use its contexts"
     )
@@ -117,36 +108,35 @@ def test_a_model_that_knows_frequencies_alone_is_called_so():
         (fixed_weights, "the weights are nearly the same in every context"),
     ],
 )
-def test_a_collapsed_mixture_is_called_so(change, reason):
+def test_a_collapsed_mixture_is_called_so(answer, change, reason):
     found = answer(mixture(change), states(D))
     assert f"the components have collapsed ({reason}: I(component; token) = " in found.sentence
     assert "one softmax of this size has rank at most 18" in found.sentence
 
 
-def test_a_collapsed_mixture_is_called_so_even_if_it_is_untrained():
+def test_a_collapsed_mixture_is_called_so_even_if_it_is_untrained(answer):
     tokens = np.random.default_rng(0).integers(0, V, 1500)
     found = answer(mixture(equal_components), states(D), tokens)
     assert found.sentence.startswith("Cannot tell: the model is random or untrained")
     assert "the components have collapsed (in each context" in found.sentence
 
 
-def test_a_specialised_mixture_has_no_bound():
+def test_a_specialised_mixture_has_no_bound(answer):
     found = answer(mixture(lambda head: None), states(D))
     assert found.sentence.startswith("No: the 4 components have specialised (I(component; token)")
     rank = re.search(r"no bound holds: numerical rank (\d+), where one softmax", found.sentence)
     assert int(rank[1]) > 2 * 18
 
 
-def test_a_soft_capped_model_has_no_exact_bound():
+def test_a_soft_capped_model_has_no_exact_bound(answer):
     torch.manual_seed(0)
-    weight = torch.randn(V, D)
-    layer = OutputLayer(weight=weight, bias=None, scale=1.0, softcap=30.0, is_tied=False)
-    found = answer(hugging_face_layer(layer), states(D, num_used=4))
+    head = LinearHead(torch.randn(V, D), softcap=30.0)
+    found = answer(head, states(D, num_used=4))
     assert found.sentence.startswith(
         "No: logits are soft-capped, so that no exact bound holds, and"
     )
     assert found.sentence.endswith("the bound is not what limits this model.")
-    full = answer(hugging_face_layer(layer), states(D))
+    full = answer(head, states(D))
     assert full.sentence.startswith("Cannot tell: logits are soft-capped")
     assert full.sentence.endswith("the model is past what one softmax can do.")
 
@@ -179,23 +169,23 @@ def test_fractions_of_the_bound_decide(ruled, effective, fine, verdict):
     assert ruled(effective, fine).verdict == verdict
 
 
-def test_a_small_bound_is_reached_without_the_direction_that_a_layer_norm_takes():
+def test_a_small_bound_is_reached_without_the_direction_that_a_layer_norm_takes(answer):
     normalised = torch.nn.functional.layer_norm(states(6), (6,))
     found = answer(softmax(6, has_bias=False), normalised)
-    assert found.verdict == "yes"
+    assert found.verdict is Limited.YES
     assert "rank 6 of at most 7 is used up; effective rank at 10⁻⁴ is 6:" in found.sentence
 
 
 def test_a_rank_that_is_not_used_up_is_no_limit(ruled):
     found = ruled(60, 70, found=80)
-    assert found.verdict == "no" and "rank 80 of at most 100 is not used up" in found.sentence
+    assert found.verdict is Limited.NO and "rank 80 of at most 100 is not used up" in found.sentence
 
 
 def test_of_few_contexts_the_rank_is_continued(ruled):
     few = {"num_contexts": 100}
     assert "would be about 50 of 200 contexts" in ruled(40, 60, half=32, **few).sentence
-    assert ruled(40, 60, half=32, **few).verdict == "no"
-    assert ruled(40, 60, half=20, **few).verdict == "unknown"
+    assert ruled(40, 60, half=32, **few).verdict is Limited.NO
+    assert ruled(40, 60, half=20, **few).verdict is Limited.UNKNOWN
     fewer = ruled(30, 40, half=15, found=50, num_contexts=50)
     assert fewer.sentence.endswith("take more contexts (--contexts).")
     tokens = ruled(30, 40, half=15, found=50, num_tokens=50)
@@ -222,7 +212,9 @@ def test_a_rank_above_the_bound_is_not_trusted(ruled):
 
 
 def test_the_joint_answer_lists_models_by_verdict():
-    answers = [Answer(verdict=v, sentence=f"{v}!") for v in ("no", "unknown", "no")]
+    answers = [
+        Answer(verdict=v, sentence=f"{v}!") for v in (Limited.NO, Limited.UNKNOWN, Limited.NO)
+    ]
     assert joint_answer(["a"], answers[:1]) == "no!"
     assert joint_answer(["a", "b", "c"], answers) == (
         "Does the bound of one softmax limit these models? No for a, c; cannot tell for b."

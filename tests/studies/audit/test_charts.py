@@ -7,12 +7,15 @@ import pytest
 
 from highrank.studies.audit.charts import (
     MAX_POINTS,
-    draw_growth,
+    draw_components,
     draw_spectra,
+    growth,
     relative_values,
-    residuals,
+    residual_values,
+    spectra,
     style_of,
     thinned,
+    use,
 )
 
 
@@ -35,7 +38,7 @@ def test_what_is_left_is_the_error_of_the_best_approximation():
         np.square(matrix - (left[:, :k] * values[:k]) @ right[:k]).sum() / np.square(matrix).sum()
         for k in range(1, 6)
     ]
-    np.testing.assert_allclose(residuals(model(values.tolist())), want, atol=1e-14)
+    np.testing.assert_allclose(residual_values(model(values.tolist())), want, atol=1e-14)
 
 
 def test_values_that_are_zero_by_construction_or_noise_are_drawn_as_zero():
@@ -59,19 +62,17 @@ def test_ranks_that_are_unknown_leave_no_line():
         for n, rank in ((10, None), (40, 30), (80, 60))
     ]
     models = [model([1.0], growth=at), model([1.0], growth=at[:1])]
-    figure = draw_growth(("a", "b"), models, "rank")
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert labels == ["one per context", "a"]
-    line = dict(zip(labels, figure.axes[0].lines, strict=True))["a"]
-    assert list(line.get_xdata()) == [40, 80] and list(line.get_ydata()) == [30, 60]
-    assert draw_growth(("b",), models[1:], "rank") is None
+    guide, line = growth(("a", "b"), models, "rank").series
+    assert (guide.label, line.label) == ("one per context", "a")
+    assert (line.x, line.y) == ((40, 80), (30, 60))
+    assert growth(("b",), models[1:], "rank") is None
 
 
 @pytest.mark.parametrize("values", [[4.0], [4.0, 2.0], [4.0, 3.0, 2.0, 1.0]])
 def test_a_bound_beyond_the_values_is_named_at_the_edge(values):
     bounds = [3, 130, 2306]
     models = [model(values, num_contexts=len(values), bound=bound) for bound in bounds]
-    figure = draw_spectra(("a", "b", "c"), models)
+    figure = draw_spectra(spectra(("a", "b", "c"), models), models)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     frame = axes.get_window_extent()
@@ -87,7 +88,8 @@ def test_a_bound_beyond_the_values_is_named_at_the_edge(values):
 
 @pytest.mark.parametrize("smallest, is_shown", [(0.5, False), (1e-8, True)])
 def test_round_off_is_drawn_where_values_come_near_it(smallest, is_shown):
-    figure = draw_spectra(("a",), [model([4.0, 4.0 * smallest], num_contexts=2, bound=None)])
+    models = [model([4.0, 4.0 * smallest], num_contexts=2, bound=None)]
+    figure = draw_spectra(spectra(("a",), models), models)
     figure.draw_without_rendering()
     notes = [text for text in figure.axes[0].texts if text.get_text() == "round-off of float32"]
     assert len(notes) == is_shown and len(figure.axes[0].lines) == 1 + is_shown
@@ -102,8 +104,15 @@ def test_six_models_have_six_colours_and_markers_and_a_seventh_other_dashes():
 
 def test_curves_of_several_models_have_markers_at_other_places(make):
     models = [make.mos(), make.mos()]
-    lines = draw_spectra(("a", "b"), models).axes[0].lines[:2]
+    lines = draw_spectra(spectra(("a", "b"), models), models).axes[0].lines[:2]
     assert [line.get_marker() for line in lines] == ["o", "D"]
     first, second = (line.get_markevery() for line in lines)
     assert first[0] != second[0] and first[1] == second[1]
-    assert draw_spectra(("a",), models[:1]).axes[0].lines[0].get_marker() in ("", "None")
+    (alone,) = spectra(("a",), models[:1]).series
+    assert alone.style.marker == ""
+
+
+@pytest.mark.parametrize("total, ticks", [(20, 20), (21, 4), (104, 10)])
+def test_many_components_have_few_numbers(make, total, ticks):
+    axes = draw_components(use(make.mixture_report(*[1 / total] * total)), 0.5).axes[0]
+    assert len(axes.get_xticks()) == ticks and axes.get_ylim()[1] > 0.5

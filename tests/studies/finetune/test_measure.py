@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from highrank.integrations.huggingface import HuggingFaceModel
+from highrank.integrations.huggingface.reader import HuggingFaceModel
 from highrank.studies.finetune import measure, training
 from highrank.studies.finetune.measure import run_finetune
 from highrank.studies.finetune.settings import Settings

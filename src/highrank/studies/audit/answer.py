@@ -25,13 +25,15 @@ Yes does not mean that a head of higher rank would predict better: only training
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from highrank.analysis.components import COLLAPSED, ComponentReport
+from highrank.analysis.components import COLLAPSED, ComponentReport, MixtureState
 from highrank.analysis.rank import rank_bound
-from highrank.studies.audit.result import Answer, HeadFacts, RankFacts, TextFacts
+from highrank.studies.audit.layer import HeadFacts
+from highrank.studies.audit.model import TextFacts
+from highrank.studies.audit.rank import RankFacts
 
-# As they are printed.
-VERDICTS = {"yes": "yes", "no": "no", "unknown": "cannot tell"}
 # The effective ranks of the rule: of what matters most, and of nearly all.
 EFFECTIVE, FINE = "effective_rank_1e-3", "effective_rank_1e-4"
 # A perplexity of at least this fraction of V is that of a guess, and one that is better than with
@@ -41,20 +43,40 @@ GUESS_FRACTION, CONTEXT_NATS = 0.8, 0.05
 WELL_BELOW, AT_BOUND = 0.5, 0.9
 
 
+class Limited(StrEnum):
+    """Whether the bound of one softmax limits a model."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return "cannot tell" if self is Limited.UNKNOWN else str(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    verdict: Limited
+    sentence: str
+    """Begins with yes, no or cannot tell."""
+
+
 def answer_of(
     head: HeadFacts, text: TextFacts, rank: RankFacts, mixture: ComponentReport | None
 ) -> Answer:
     """The rule above, applied to what was measured."""
     V, d = head.vocab_size, head.context_size
     if untrained := _untrained(V, text):
-        collapsed = mixture is not None and mixture.state == "collapsed"
+        collapsed = mixture is not None and mixture.state is MixtureState.COLLAPSED
         return _cannot_tell(untrained + (f"; {_state(mixture)}" if mixture and collapsed else ""))
     if d >= V - 1:
         return _no(f"{d:,} numbers can express any distribution over {V:,} tokens")
     bound = rank.bound or rank_bound(d, has_bias=head.has_bias).value
     assert bound is not None
     found = rank.numerical_rank
-    if rank.bound is None and mixture is not None and mixture.state == "specialised":
+    if rank.bound is None and mixture is not None and mixture.state is MixtureState.SPECIALISED:
         return _no(
             f"the {head.num_components} components have specialised ({mixture.information}), so "
             f"that no bound holds: numerical rank {_count(found)}, where one softmax of this size "
@@ -93,17 +115,16 @@ def joint_answer(names: Sequence[str], answers: Sequence[Answer]) -> str:
 
 
 def question(num_models: int) -> str:
-    """What is answered."""
+    """The question that is answered."""
     which = "this model" if num_models == 1 else "these models"
     return f"Does the bound of one softmax limit {which}?"
 
 
 def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, list[str]]:
     """The names of the models with each verdict, as it is printed, of those that some have."""
-    found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-    for name, answer in zip(names, answers, strict=True):
-        found[answer.verdict].append(name)
-    return {VERDICTS[verdict]: listed for verdict, listed in found.items() if listed}
+    pairs = list(zip(names, answers, strict=True))
+    found = {v.text: [name for name, answer in pairs if answer.verdict is v] for v in Limited}
+    return {text: listed for text, listed in found.items() if listed}
 
 
 def _by_spectrum(
@@ -116,11 +137,8 @@ def _by_spectrum(
         text = f"{situation}; effective rank at 10⁻⁴ is {fine:,.0f}"
         if rank.bound is None and (mixture is None or mixture.specialisation >= COLLAPSED):
             return _cannot_tell(f"{text}: the model is past what one softmax can do")
-        return Answer(
-            verdict="yes",
-            sentence=f"Yes: {text}: the spectrum is cut off at the bound, with weight right up to "
-            "it.",
-        )
+        reason = "the spectrum is cut off at the bound, with weight right up to it"
+        return Answer(verdict=Limited.YES, sentence=f"Yes: {text}: {reason}.")
     text = f"{situation}; effective rank at 10⁻³ is {rank.measures[EFFECTIVE]:,.0f}"
     if size < 2 * bound:
         text += f", and would be about {later:,.0f} of {2 * bound:,} contexts"
@@ -156,7 +174,7 @@ def continued(rank: RankFacts, num_contexts: int) -> float:
 def _situation(
     head: HeadFacts, rank: RankFacts, mixture: ComponentReport | None, bound: int
 ) -> str:
-    """What stands before the effective rank."""
+    """The clause before the effective rank."""
     if rank.bound is not None:
         if rank.numerical_rank is None:
             return f"the rank is at most {bound:,}"
@@ -181,8 +199,8 @@ def _count(rank: float | None) -> str:
 
 
 def _no(reason: str) -> Answer:
-    return Answer(verdict="no", sentence=f"No: {reason}.")
+    return Answer(verdict=Limited.NO, sentence=f"No: {reason}.")
 
 
 def _cannot_tell(reason: str) -> Answer:
-    return Answer(verdict="unknown", sentence=f"Cannot tell: {reason}.")
+    return Answer(verdict=Limited.UNKNOWN, sentence=f"Cannot tell: {reason}.")

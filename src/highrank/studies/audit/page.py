@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
-from highrank.report.figure import save_png, to_svg
+from highrank.report.figure import Bars, Lines, describe, draw, save_png, to_svg
 from highrank.report.formats import (
     duration,
     environment_text,
@@ -16,33 +16,27 @@ from highrank.report.formats import (
     power,
 )
 from highrank.report.page import Column, render
+from highrank.studies.audit import charts
 from highrank.studies.audit.answer import EFFECTIVE, by_verdict, joint_answer, question
-from highrank.studies.audit.charts import (
-    draw_differences,
-    draw_growth,
-    draw_residuals,
-    draw_spectra,
-    draw_use,
-)
-from highrank.studies.audit.result import AuditResult, ModelAudit, UnargmaxableToken
+from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableToken
+from highrank.studies.audit.model import Source
 from highrank.studies.audit.table import (
-    GLOSSARY,
     comparison,
     count,
-    divergence,
-    key_rows,
+    glossary,
     legible_name,
     millions,
     mixture_verdict,
+    rows_of,
     short_names,
     unargmaxable_verdict,
 )
 
 # Unargmaxable tokens with a row of their own; the others follow as a list.
 MOST_ROWS = 50
-# Of `EFFECTIVE`.
+# The ε of `EFFECTIVE`.
 EPSILON = 1e-3
-# Of each component.
+# Tokens and contexts that are shown of each component.
 NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 
 # What the macros `table` and `figure` show; the template adds title and caption.
@@ -50,7 +44,7 @@ Block = dict[str, Any]
 
 FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "Model": lambda m: legible_name(m.name),
-    "Source": lambda m: {"huggingface": "Hugging Face"}.get(m.source, m.source),
+    "Source": lambda m: "Hugging Face" if m.source is Source.HUGGING_FACE else "run",
     "Architecture": lambda m: m.architecture,
     "Parameters": lambda m: millions(m.num_parameters),
     "Output embedding": lambda m: _embedding(m),
@@ -72,17 +66,18 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
 
 
 def audit_page(result: AuditResult, command: str = "") -> str:
-    """What was found of one model, or of several side by side, as HTML.
+    """The findings about one model, or several side by side, as HTML.
 
     Args:
         command: what was typed, for those who want to repeat it.
     """
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
-    is_single, mixtures = len(names) == 1, [model.mixture for model in models]
+    title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
+    spectra, shown = charts.spectra(names, models), [r for r in rows_of(models) if not r.is_brief]
     return render(
         "studies/audit/page.html.j2",
-        title=f"The output layer of {names[0]}" if is_single else f"{len(names)} output layers",
+        title=title,
         answer=joint_answer(names, [model.answer for model in models]),
         question=question(len(names)),
         verdicts=by_verdict(names, [model.answer for model in models]),
@@ -91,14 +86,14 @@ def audit_page(result: AuditResult, command: str = "") -> str:
         result=result,
         command=command,
         environment=environment_text(result.environment),
-        glossary=[term for term in GLOSSARY if any(mixtures) or not term[0].startswith("I(")],
+        glossary=glossary(models).items(),
         comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
-        key_table=_side_by_side(names, ((_upper(label), *row) for label, *row in key_rows(models))),
-        spectra=_spectra(names, models),
-        residuals=_residuals(names, models),
-        growth=_growth(names, models, "numerical_rank_float32"),
-        effective_growth=_growth(names, models, EFFECTIVE),
+        key_table=_side_by_side(names, ((_upper(r.label), *map(r.cell, models)) for r in shown)),
+        spectra=_figure(spectra, charts.draw_spectra(spectra, models)),
+        residuals=_figure(charts.residuals(names, models)),
+        growth=_figure(charts.growth(names, models, "numerical_rank_float32")),
+        effective_growth=_figure(charts.growth(names, models, EFFECTIVE)),
         epsilon=(power(EPSILON), f"{EPSILON:.1%}"),
         argmaxable_table=_argmaxable([(n, m) for n, m in pairs if m.unargmaxable is not None]),
         facts_table=_table(
@@ -110,12 +105,13 @@ def audit_page(result: AuditResult, command: str = "") -> str:
 
 def audit_picture(result: AuditResult, path: Path) -> None:
     """Write the spectra as a PNG, 1200 pixels wide."""
-    figure = draw_spectra(short_names(result.models), result.models, size=(8, 4.5), margin=0.1)
+    chart = charts.spectra(short_names(result.models), result.models)
+    figure = charts.draw_spectra(chart, result.models, size=(8, 4.5), margin=0.1)
     save_png(figure, path, dpi=150)
 
 
 def _model(name: str, model: ModelAudit) -> Block:
-    """What the template shows of one model."""
+    """The part of the page on one model."""
     tokens = () if model.unargmaxable is None else model.unargmaxable.unargmaxable
     rows = (_unargmaxable(token, model.source) for token in tokens[:MOST_ROWS])
     return {
@@ -130,38 +126,6 @@ def _model(name: str, model: ModelAudit) -> Block:
         "more_tokens": [legible(token.token, model.source) for token in tokens[MOST_ROWS:]],
         "mixture": None if model.mixture is None else _mixture(model.mixture, model.source),
     }
-
-
-def _spectra(names: Sequence[str], models: Sequence[ModelAudit]) -> Block:
-    lines = "; ".join(
-        f"{name}: {count(len(model.rank.singular_values))} values, the largest "
-        f"{model.rank.largest:.4g}, {count(model.rank.numerical_rank)} above float32’s round-off"
-        for name, model in zip(names, models, strict=True)
-    )
-    description = f"Singular values in descending order, on log scales. {lines}."
-    return _figure(draw_spectra(names, models), description)
-
-
-def _residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> Block:
-    effective = "; ".join(
-        f"{name}: {count(model.rank.measures[EFFECTIVE])}"
-        for name, model in zip(names, models, strict=True)
-    )
-    description = f"Residual against k. Effective ranks at {EPSILON:g}: {effective}."
-    return _figure(draw_residuals(names, models), description)
-
-
-def _growth(names: Sequence[str], models: Sequence[ModelAudit], key: str) -> Block | None:
-    figure = draw_growth(names, models, key)
-    if figure is None:
-        return None
-    lines = []
-    for name, model in zip(names, models, strict=True):
-        points = (
-            f"{count(at.measures[key])} of {count(at.num_contexts)}" for at in model.rank.growth
-        )
-        lines.append(f"{name}: {', '.join(points)}; divergence {divergence(model)}.")
-    return _figure(figure, f"Rank against the number of contexts. {' '.join(lines)}")
 
 
 def _argmaxable(decided: Sequence[tuple[str, ModelAudit]]) -> Block:
@@ -189,10 +153,7 @@ def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
 
 def _mixture(mixture: ComponentReport, source: str) -> Block:
     components = list(enumerate(mixture.components, 1))
-    use = ", ".join(
-        f"{k}: {component.mean_weight:.3f}, largest in {component.largest_fraction:.1%}"
-        for k, component in components
-    )
+    use, differences = charts.use(mixture), charts.differences(mixture)
     contexts = [
         (str(k), legible_context(at.text), legible(at.next_token, source), f"{at.weight:.2f}")
         for k, component in components
@@ -203,11 +164,8 @@ def _mixture(mixture: ComponentReport, source: str) -> Block:
         "weight_entropy": f"{mixture.weight_entropy:.3f}",
         "use_entropy": f"{mixture.use_entropy:.3f}",
         "most_entropy": f"{math.log(len(components)):.3f}",
-        "use": _figure(draw_use(mixture), f"Mean weight of each component: {use}."),
-        "differences": _figure(
-            draw_differences(mixture),
-            "Divergence of each component from the others; the numbers are in the tables.",
-        ),
+        "use": _figure(use, charts.draw_components(use, 1 / len(components))),
+        "differences": _figure(differences, charts.draw_components(differences, math.log(2))),
         "components": _components(mixture),
         "preferred": _preferred(mixture, source),
         "pairs": _pairs(mixture),
@@ -218,16 +176,11 @@ def _mixture(mixture: ComponentReport, source: str) -> Block:
 def _components(mixture: ComponentReport) -> Block:
     rows = []
     for k, component in enumerate(mixture.components):
-        pairs = mixture.pair_divergence[k]
-        nearest = min((j for j in range(len(pairs)) if j != k), key=pairs.__getitem__)
-        rows.append(
-            (
-                f"{k + 1}, dead" if component.is_dead else f"{k + 1}",
-                f"{component.mean_weight:.3f}",
-                f"{component.largest_fraction:.1%}",
-                f"{nearest + 1} ({nats(pairs[nearest])})",
-            )
-        )
+        others = [(value, j + 1) for j, value in enumerate(mixture.pair_divergence[k]) if j != k]
+        value, nearest = min(others)
+        name = f"{k + 1}, dead" if component.is_dead else f"{k + 1}"
+        numbers = f"{component.mean_weight:.3f}", f"{component.largest_fraction:.1%}"
+        rows.append((name, *numbers, f"{nearest} ({nats(value)})"))
     return _side_by_side(("Weight", "Largest in", "Nearest"), rows, "k")
 
 
@@ -243,17 +196,11 @@ def _preferred(mixture: ComponentReport, source: str) -> Block:
 
 
 def _pairs(mixture: ComponentReport) -> Block:
-    names = [str(k) for k in range(1, len(mixture.components) + 1)]
-    rows = (
-        (
-            names[k],
-            *(
-                "" if j == k else (f"{value:.2f}" if value >= 0.005 else nats(value))
-                for j, value in enumerate(row)
-            ),
-        )
-        for k, row in enumerate(mixture.pair_divergence)
-    )
+    names, rows = [str(k) for k in range(1, len(mixture.components) + 1)], []
+    for k, row in enumerate(mixture.pair_divergence):
+        cells = [f"{value:.2f}" if value >= 0.005 else nats(value) for value in row]
+        cells[k] = ""
+        rows.append((names[k], *cells))
     return _side_by_side(names, rows)
 
 
@@ -270,17 +217,17 @@ def _table(
     return {"columns": columns, "rows": [tuple(row) for row in rows], "highlighted": ()}
 
 
-def _figure(figure: Any, description: str) -> Block:
-    return {"svg": to_svg(figure), "description": description}
+def _figure(chart: Lines | Bars | None, figure: Any = None) -> Block | None:
+    """A chart as `draw` draws it, or as it is drawn already; None if there is none."""
+    if chart is None:
+        return None
+    return {"svg": to_svg(figure or draw(chart)), "description": describe(chart)}
 
 
 def _embedding(model: ModelAudit) -> str:
     head = model.head
-    parts = [
-        head.dtype,
-        "tied" if head.is_tied else "not tied",
-        "with bias" if head.has_bias else "no bias",
-    ]
+    parts = [head.dtype, "tied" if head.is_tied else "not tied"]
+    parts.append("with bias" if head.has_bias else "no bias")
     if head.scale != 1:
         parts.append(f"logits × {head.scale:g}")
     if head.softcap is not None:

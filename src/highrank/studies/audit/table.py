@@ -1,9 +1,12 @@
-"""What an audit found: the answers, rows side by side, and sentences read off the numbers."""
+"""The findings of an audit side by side: rows of the tables, sentences read off the numbers.
+
+A row has a label, a cell for each model, and what the page's glossary says about it.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,106 +19,27 @@ from highrank.files import path_text
 from highrank.report.formats import legible, listed, nats, shortened, with_error
 from highrank.report.theme import HEAD_NAMES
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
-from highrank.studies.audit.control import DESCRIPTION
-from highrank.studies.audit.result import AuditResult, ModelAudit
+from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableFacts
+from highrank.studies.audit.rank import RANDOM_WEIGHTS
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
 NAME_WIDTHS = {3: 16, 2: 25}
 RANDOM = "– random weights"
-# The measures that the answer uses.
-CONTROLLED = ("numerical_rank_float32", EFFECTIVE, FINE)
+# The measures that the answer uses, and that have a baseline.
+COMPARED = ("numerical_rank_float32", EFFECTIVE, FINE)
 LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see the page."
 OWN = "own: the model's number, of as few contexts as the random weights had."
 
-GLOSSARY = (
-    ("Matrix", "the contexts × tokens whose log-probabilities have the ranks below"),
-    ("Perplexity, sampled", "of the tokens that follow these contexts, no evaluation of the text"),
-    ("– shuffled contexts", "control: each context scored with what follows another one"),
-    ("Bound", "the highest rank that the form of the head allows"),
-    # Effective ranks differ in ε alone.
-    *{m.label.split(", ε")[0].capitalize(): m.definition for m in MEASURES}.items(),
-    (RANDOM, f"control: {DESCRIPTION}; “own” is the model’s number of as many contexts"),
-    ("Divergence", "mean KL divergence between the predictions of two contexts, nats, ± its error"),
-    ("I(component; token)", "mutual information given the context, nats: 0 for equal components"),
-    ("I(component; context)", "mutual information, nats: 0 for weights that never change"),
-    ("Unargmaxable", "tokens that no hidden state makes the most likely"),
-    ("–", "unknown, or none"),
-)
 
-Rows = list[tuple[str, ...]]
-Cells = dict[str, Callable[[ModelAudit], str]]
-
-
-def audit_table(result: AuditResult) -> Group:
-    """The question, the answers, then the key numbers of every model, 80 columns wide at most."""
-    names = short_names(result.models)
-    rows = [*key_rows(result.models), *_health_rows(result.models)]
-    number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
-    lines = [question(len(names)), *answers(names, result.models)]
-    shown: list[RenderableType] = [Text(line) for line in lines]
-    for start in range(0, len(names), number):
-        part = slice(start, start + number)
-        cells = [(label, *cells[part]) for label, *cells in rows]
-        shown.append(_table(names[part], cells, NAME_WIDTHS[number]))
-    has_own = any("(own " in cell for row in rows for cell in row)
-    shown += [Text(line, style="dim italic") for line in ([LEGEND, OWN] if has_own else [LEGEND])]
-    quick = ["Quick: rough numbers."] if result.quick else []
-    notes = (*texts(names, result.models), *quick, *missing(names, result.models))
-    return Group(*shown, *map(Text, notes))
-
-
-def answers(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """A sentence for each model, with its name where there are several."""
-    if len(models) == 1:
-        return [models[0].answer.sentence]
-    return [f"{name}: {m.answer.sentence}" for name, m in zip(names, models, strict=True)]
-
-
-def texts(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """Which text was read, and by which models where there are several texts."""
-    found: dict[str, list[str]] = {}
-    for name, model in zip(names, models, strict=True):
-        found.setdefault(legible_name(model.text.name), []).append(name)
-    if len(found) == 1:
-        return [f"Text: {text}." for text in found]
-    return [f"Text of {listed(of)}: {text}." for text, of in found.items()]
-
-
-def missing(names: Sequence[str], models: Sequence[ModelAudit]) -> list[str]:
-    """What was not measured, and why."""
-    notes: dict[str, list[str]] = {}
-    for name, model in zip(names, models, strict=True):
-        if model.unargmaxable_note:
-            notes.setdefault(model.unargmaxable_note, []).append(name)
-    return [f"Unargmaxable tokens of {listed(of)}: {note}." for note, of in notes.items()]
-
-
-def key_rows(models: Sequence[ModelAudit]) -> Rows:
-    """Sizes of the heads, every measure of rank, the divergence, and what is a control of them."""
-    cells: Cells = {
-        "head": lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind),
-        "tokens, V": lambda m: count(m.head.vocab_size),
-        "context, d": lambda m: count(m.head.context_size),
-        "components, K": lambda m: count(m.head.num_components),
-        "matrix": lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_tokens)}",
-        "perplexity, sampled": lambda m: f"{m.text.perplexity:,.2f}",
-        "– shuffled contexts": lambda m: f"{m.text.shuffled_perplexity:,.2f}",
-        "bound": lambda m: count(m.rank.bound),
-    }
-    rows = _rows(models, cells)
-    for measure in MEASURES:
-        rows += _rows(models, {measure.label: partial(_measured, measure)})
-        if measure.key in CONTROLLED:
-            rows += _rows(models, {RANDOM: partial(_controlled, measure)})
-    rows += _rows(models, {"divergence": divergence, RANDOM: lambda m: nats(m.control.divergence)})
-    mixtures = [model.mixture for model in models]
-    if any(mixtures):
-        token = [_nats(m.specialisation if m else None) for m in mixtures]
-        context = [_nats(m.gate_information if m else None) for m in mixtures]
-        rows.append(("I(component; token)", *token))
-        rows += _rows(models, {RANDOM: lambda m: _nats(m.control.specialisation)})
-        rows.append(("I(component; context)", *context))
-    return rows
+class Row(NamedTuple):
+    label: str
+    cell: Callable[[ModelAudit], str]
+    definition: str = ""
+    """For the glossary; empty where the label says all."""
+    of_mixtures: bool = False
+    """Whether it is left out where no model is a mixture."""
+    is_brief: bool = False
+    """Whether only the terminal has it: the page says more about it elsewhere."""
 
 
 def count(value: float | None, decimals: int = 0) -> str:
@@ -126,9 +50,150 @@ def millions(number: int) -> str:
     return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
-def divergence(model: ModelAudit) -> str:
-    """Nats, with the standard error where there is one."""
-    return with_error(model.divergence.nats, model.divergence.standard_error)
+def _measure_rows(measure: Measure) -> Iterator[Row]:
+    """A measure of rank and, where the answer uses it, its baseline.
+
+    The model's own rank stands beside a baseline of fewer contexts.
+    """
+
+    def own(model: ModelAudit) -> str:
+        return count(model.rank.measures[measure.key], measure.decimals)
+
+    def random(model: ModelAudit) -> str:
+        found = count(model.baseline.measures[measure.key], measure.decimals)
+        if model.baseline.num_contexts == model.rank.num_contexts:
+            return found
+        growth = {at.num_contexts: at.measures[measure.key] for at in model.rank.growth}
+        return f"{found} (own {count(growth[model.baseline.num_contexts], measure.decimals)})"
+
+    yield Row(measure.label, own, measure.definition)
+    if measure.key in COMPARED:
+        yield Row(RANDOM, random)
+
+
+def _of_mixture(
+    value: Callable[[ComponentReport], float], shown: Callable[[float], str] = nats
+) -> Callable[[ModelAudit], str]:
+    return lambda m: "–" if m.mixture is None else shown(value(m.mixture))
+
+
+def _of_tokens(number: Callable[[UnargmaxableFacts], int]) -> Callable[[ModelAudit], str]:
+    return lambda m: "–" if m.unargmaxable is None else count(number(m.unargmaxable))
+
+
+def _random_specialisation(model: ModelAudit) -> str:
+    found = model.baseline.specialisation
+    return "–" if found is None else nats(found)
+
+
+ROWS = (
+    Row("head", lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind)),
+    Row("tokens, V", lambda m: count(m.head.vocab_size)),
+    Row("context, d", lambda m: count(m.head.context_size)),
+    Row("components, K", lambda m: count(m.head.num_components)),
+    Row(
+        "matrix",
+        lambda m: f"{count(m.rank.num_contexts)}×{count(m.rank.num_tokens)}",
+        "the contexts × tokens whose log-probabilities have the ranks below",
+    ),
+    Row(
+        "perplexity, sampled",
+        lambda m: f"{m.text.perplexity:,.2f}",
+        "of the tokens that follow these contexts, no evaluation of the text",
+    ),
+    Row(
+        "– shuffled contexts",
+        lambda m: f"{m.text.shuffled_perplexity:,.2f}",
+        "baseline: each context scored with what follows another one",
+    ),
+    Row(
+        "bound", lambda m: count(m.rank.bound), "the highest rank that the form of the head allows"
+    ),
+    *(row for measure in MEASURES for row in _measure_rows(measure)),
+    Row(
+        "divergence",
+        lambda m: with_error(m.divergence.nats, m.divergence.standard_error),
+        "mean KL divergence between the predictions of two contexts, nats, ± its error",
+    ),
+    Row(
+        RANDOM,
+        lambda m: nats(m.baseline.divergence),
+        f"baseline: {RANDOM_WEIGHTS}; “own” is the model’s number of as many contexts",
+    ),
+    Row(
+        "I(component; token)",
+        _of_mixture(lambda report: report.specialisation),
+        "mutual information given the context, nats: 0 for equal components",
+        of_mixtures=True,
+    ),
+    Row(RANDOM, _random_specialisation, of_mixtures=True),
+    Row(
+        "I(component; context)",
+        _of_mixture(lambda report: report.gate_information),
+        "mutual information, nats: 0 for weights that never change",
+        of_mixtures=True,
+    ),
+    Row(
+        "unargmaxable",
+        _of_tokens(lambda facts: facts.num_unargmaxable),
+        "tokens that no hidden state makes the most likely",
+        is_brief=True,
+    ),
+    Row(
+        "undecided",
+        _of_tokens(lambda facts: facts.num_undecided + facts.num_untried),
+        is_brief=True,
+    ),
+    Row(
+        "dead", _of_mixture(lambda report: report.num_dead, count), of_mixtures=True, is_brief=True
+    ),
+)
+
+
+def rows_of(models: Sequence[ModelAudit]) -> list[Row]:
+    """The rows that these models need."""
+    has_mixtures = any(model.mixture for model in models)
+    return [row for row in ROWS if has_mixtures or not row.of_mixtures]
+
+
+def glossary(models: Sequence[ModelAudit]) -> dict[str, str]:
+    """The labels of rows, and what they mean; effective ranks differ in ε alone."""
+    terms = ((row.label.split(", ε")[0], row.definition) for row in rows_of(models))
+    found = {term[:1].upper() + term[1:]: text for term, text in terms if text}
+    return {**found, "–": "unknown, or none"}
+
+
+def audit_table(result: AuditResult) -> Group:
+    """The question, the answers, then the key numbers of every model, 80 columns wide at most."""
+    names, models = short_names(result.models), result.models
+    rows = [(row.label, *map(row.cell, models)) for row in rows_of(models)]
+    number = 3 if max(map(len, names)) <= NAME_WIDTHS[3] else 2
+    labels = [f"{name}: " for name in names] if len(names) > 1 else [""]
+    answers = [f"{label}{m.answer.sentence}" for label, m in zip(labels, models, strict=True)]
+    shown: list[RenderableType] = [Text(line) for line in (question(len(names)), *answers)]
+    for start in range(0, len(names), number):
+        part = slice(start, start + number)
+        cells = [(label, *cells[part]) for label, *cells in rows]
+        shown.append(_table(names[part], cells, NAME_WIDTHS[number]))
+    has_own = any("(own " in cell for row in rows for cell in row)
+    shown += [Text(line, style="dim italic") for line in ([LEGEND, OWN] if has_own else [LEGEND])]
+    return Group(*shown, *map(Text, _notes(names, result)))
+
+
+def _notes(names: Sequence[str], result: AuditResult) -> Iterator[str]:
+    """Which text was read, and what was not measured and why; with the models they are about."""
+    texts: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
+    for name, model in zip(names, result.models, strict=True):
+        texts.setdefault(legible_name(model.text.name), []).append(name)
+        missing.setdefault(model.unargmaxable_note, []).append(name)
+    for text, owners in texts.items():
+        yield f"Text: {text}." if len(texts) == 1 else f"Text of {listed(owners)}: {text}."
+    if result.quick:
+        yield "Quick: rough numbers."
+    for note, owners in missing.items():
+        if note:
+            yield f"Unargmaxable tokens of {listed(owners)}: {note}."
 
 
 def short_names(models: Sequence[ModelAudit]) -> tuple[str, ...]:
@@ -184,7 +249,7 @@ def mixture_verdict(mixture: ComponentReport) -> str:
 
 
 def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
-    """What two or more models have in common and what not; empty for one."""
+    """Sentences that compare two or more models; empty for one."""
     if len(models) < 2:
         return ""
     pairs = list(zip(names, models, strict=True))
@@ -205,48 +270,7 @@ def comparison(names: Sequence[str], models: Sequence[ModelAudit]) -> str:
     return " ".join(sentences)
 
 
-def _measured(measure: Measure, model: ModelAudit) -> str:
-    return count(model.rank.measures[measure.key], measure.decimals)
-
-
-def _controlled(measure: Measure, model: ModelAudit) -> str:
-    """With random weights; beside the model's own rank of as many contexts if these are fewer."""
-    control = model.control
-    found = count(control.measures[measure.key], measure.decimals)
-    if control.num_contexts == model.rank.num_contexts:
-        return found
-    growth = {at.num_contexts: at.measures[measure.key] for at in model.rank.growth}
-    own = count(growth[control.num_contexts], measure.decimals)
-    return f"{found} (own {own})"
-
-
-def _nats(value: float | None) -> str:
-    return "–" if value is None else nats(value)
-
-
-def _health_rows(models: Sequence[ModelAudit]) -> Rows:
-    def unargmaxable(model: ModelAudit) -> str:
-        facts = model.unargmaxable
-        return count(None if facts is None else facts.num_unargmaxable)
-
-    def undecided(model: ModelAudit) -> str:
-        facts = model.unargmaxable
-        return count(None if facts is None else facts.num_undecided + facts.num_untried)
-
-    def dead(model: ModelAudit) -> str:
-        return count(None if model.mixture is None else model.mixture.num_dead)
-
-    cells: Cells = {"unargmaxable": unargmaxable, "undecided": undecided}
-    if any(model.mixture for model in models):
-        cells["dead"] = dead
-    return _rows(models, cells)
-
-
-def _rows(models: Sequence[ModelAudit], cells: Cells) -> Rows:
-    return [(label, *map(cell, models)) for label, cell in cells.items()]
-
-
-def _table(names: Sequence[str], rows: Rows, width: int) -> Table:
+def _table(names: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in names:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.integrations.library import quiet_transformers
-from highrank.integrations.upgrade import upgrade
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.upgrade import upgrade
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import dense_log_prob
 

@@ -25,10 +25,9 @@ from highrank.files import (
     read_json,
     write_atomically,
 )
-from highrank.integrations.huggingface import HuggingFaceModel
-from highrank.integrations.library import quiet_transformers
-from highrank.integrations.pretrained.restore import to_softmax
-from highrank.integrations.upgrade import upgrade
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.reader import HuggingFaceModel
+from highrank.integrations.huggingface.upgrade import to_softmax, upgrade
 from highrank.studies.finetune.result import FinetuneResult, TrainedVariant, compare
 from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
 from highrank.studies.finetune.training import OnProgress, Task, VariantTraining

@@ -21,8 +21,8 @@ from highrank.analysis.components import COLLAPSED, component_report
 from highrank.data.blocks import Blocks
 from highrank.files import from_json
 from highrank.heads import MixtureHead
-from highrank.integrations.pretrained.freezing import train_head, train_head_and_last_block
-from highrank.integrations.trainable import TrainableModel
+from highrank.integrations.huggingface.trainable import TrainableModel
+from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
 from highrank.studies.finetune.result import Components, MixtureState, Point, TrainedVariant
 from highrank.studies.finetune.settings import Settings
 from highrank.training.budget import Clock

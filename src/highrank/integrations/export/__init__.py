@@ -1,1 +1,0 @@
-"""Our runs as Hugging Face models: a folder that AutoModelForCausalLM and AutoTokenizer load."""

@@ -1,0 +1,34 @@
+"""Configurations of our models as `AutoConfig` of transformers first meets them.
+
+They import the real ones when a folder is loaded: until then it costs nothing that they are known.
+"""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+class UpgradedConfig(PreTrainedConfig):
+    """A model that `highrank.upgrade` made."""
+
+    model_type = "highrank"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        from highrank.integrations.huggingface.model import upgraded_classes
+
+        config, _ = upgraded_classes(config_dict["base_model_type"])
+        return config.from_dict(config_dict, **kwargs)
+
+
+class ExportedConfig(PreTrainedConfig):
+    """A run that `highrank export` wrote."""
+
+    model_type = "highrank-awd-lstm"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        from highrank.integrations.huggingface.run_model import AWDLSTMConfig, register
+
+        register()
+        return AWDLSTMConfig.from_dict(config_dict, **kwargs)

@@ -1,0 +1,197 @@
+"""Write a run as a Hugging Face folder: weights, configuration, tokenizer and model card.
+
+The card has what the model is, what it was trained on, what was measured, and how to load it.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from highrank.data.token_counts import read_counts
+from highrank.data.tokenizer import unit_of
+from highrank.environment import environment
+from highrank.files import new_folder, read_json
+from highrank.heads import head_arguments
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.run_model import AWDLSTMConfig, AWDLSTMForCausalLM
+from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
+from highrank.models.weights import load_state, save_state
+from highrank.run.configuration import config_to_json
+from highrank.run.folder import METRICS_FILE
+from highrank.run.loading import LoadedRun
+
+CARD_FILE, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
+SIGMA = "Texts are lower-cased letter by letter: a Greek sigma that ends a word becomes σ, not ς."
+
+
+class Export(NamedTuple):
+    folder: Path
+    files: tuple[str, ...]
+    num_parameters: int
+
+
+def export_run(loaded: LoadedRun, target: Path, replace: bool = False) -> Export:
+    """Write the run's best model; the folder is there completely, or not at all.
+
+    It is read again and compared with the run before it takes its place, which may be that of an
+    earlier export to `replace`.
+    """
+    check_target(target, replace)
+    tokenizer = make_tokenizer(loaded.vocabulary, loaded.corpus.header.recipe)
+    model = make_model(loaded)
+    with quiet_transformers("export a run"), new_folder(target, replace=True) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / CARD_FILE).write_text(model_card(loaded), encoding="utf-8")
+        _check(folder, loaded)
+        files = tuple(sorted(path.name for path in folder.iterdir()))
+    return Export(target, files, sum(p.numel() for p in model.parameters()))
+
+
+def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
+    """The run's best model as one of transformers, in evaluation mode."""
+    config, vocabulary = loaded.config, loaded.vocabulary
+    wants_counts = "token_counts" in head_arguments(config.head.kind)
+    model = AWDLSTMForCausalLM(
+        AWDLSTMConfig(
+            run=config_to_json(config),
+            vocab_size=len(vocabulary),
+            token_counts=read_counts(loaded.folder, len(vocabulary)) if wants_counts else None,
+            hidden_size=loaded.model.backbone.layer_sizes[-1],
+            num_hidden_layers=len(loaded.model.backbone.layer_sizes) - 1,
+            bos_token_id=vocabulary.eos,
+            pad_token_id=vocabulary.eos,
+            tie_word_embeddings=config.model.tied,
+        )
+    )
+    load_state(model.language_model, save_state(loaded.model))
+    # As `highrank generate`: sampled, without cuts.
+    model.generation_config.update(do_sample=True, top_k=0)
+    model.eval()
+    return model
+
+
+def check_target(target: Path, replace: bool) -> None:
+    """Raise unless the folder is new, empty, or an export that may be replaced."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not replace:
+        raise ValueError(
+            f"the export's folder must be new, got {target}: choose another, or replace an earlier "
+            "export with --force"
+        )
+    config = target / "config.json"
+    content = read_json(config) if config.is_file() else None
+    if not isinstance(content, dict) or content.get("model_type") != AWDLSTMConfig.model_type:
+        raise ValueError(f"only an earlier export can be replaced, got {target}, which is none")
+
+
+@torch.no_grad()
+def _check(folder: Path, loaded: LoadedRun) -> None:
+    """Compare predictions and tokens of the written folder with those of the run."""
+    model, read = AWDLSTMForCausalLM.from_pretrained(folder), loaded.model
+    ids = torch.arange(16)[:, None] % len(loaded.vocabulary)  # (T, 1)
+    ids = ids.to(next(read.parameters()).device)
+    found = read.read(ids, read.initial_state(1))
+    want = read.head.log_prob(found.hidden, **found.past)[:, 0]  # (T, V)
+    got = model.eval()(ids.T.cpu()).logits[0]
+    assert (got - want.cpu()).abs().max() <= 1e-5, "the written model differs from the run"
+    tokens = RunTokenizer.from_pretrained(folder).get_vocab()
+    assert len(tokens) == len(loaded.vocabulary), (len(tokens), len(loaded.vocabulary))
+
+
+class Metric(NamedTuple):
+    split: str
+    method: str
+    value: float
+    unit: str
+
+
+def model_card(loaded: LoadedRun) -> str:
+    """The text of card.md, filled in: Markdown with a header in YAML."""
+    config, head, corpus = loaded.config, loaded.model.head, loaded.corpus.header
+    made, metrics = environment(), metrics_of(loaded)
+    commit = "" if made.commit is None else f", commit {made.commit}"
+    splits = [
+        f"| {name} | {split.num_tokens:,} | {split.unknown_fraction:.2%} | `{split.sha256[:16]}…` |"
+        for name, split in corpus.splits.items()
+    ]
+    rows = [f"| {m.split} | {m.method} | {m.value:,.2f} | {m.unit} |" for m in metrics]
+    words = [token for token in loaded.vocabulary.tokens if token.isalpha()][:2] or ["…"]
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        header=_header(loaded, metrics),
+        name=loaded.folder.resolve().name,
+        network=loaded.model.backbone.title,
+        layers="-".join(map(str, loaded.model.backbone.layer_sizes[1:])),
+        kind=config.head.kind,
+        num_components=head.num_components,
+        num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        seed=config.seed,
+        embeddings=f"{config.model.embedding_size}, {'tied' if config.model.tied else 'not tied'}",
+        bound="none is known" if head.rank_bound is None else f"{head.rank_bound:,}",
+        made_by=f"highrank {made.highrank}{commit}, {made.date}",
+        sha256=loaded.sha256,
+        corpus=corpus.name,
+        tokenizer=corpus.recipe.tokenizer,
+        lower=", lower-cased" if corpus.recipe.lower else "",
+        vocab_size=corpus.vocab_size,
+        split=corpus.recipe.split,
+        splits="\n".join(splits),
+        metrics="\n".join(rows) or "| – | none was measured | – | – |",
+        prompt=("" if loaded.corpus.level == "char" else " ").join(words),
+        sigma=f"\n\n{SIGMA}" if corpus.recipe.lower else "",
+    )
+
+
+def _header(loaded: LoadedRun, metrics: Sequence[Metric]) -> str:
+    results = []
+    for metric in metrics:
+        name, value = f"{metric.unit}, {metric.method}", round(metric.value, 2)
+        data = {"name": loaded.corpus.name, "type": "text", "split": metric.split}
+        found = {"type": "perplexity", "name": name, "value": value}
+        results.append({"task": {"type": "text-generation"}, "dataset": data, "metrics": [found]})
+    fields = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["highrank", "awd-lstm", loaded.config.head.kind],
+        "model-index": [{"name": loaded.folder.resolve().name, "results": results}],
+    }
+    # JSON is YAML, too, and escapes what names may have in them.
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
+
+
+def metrics_of(loaded: LoadedRun) -> list[Metric]:
+    """Numbers of this very model in the log and in the results of `highrank evaluate`."""
+    unit = f"perplexity per {unit_of(loaded.corpus.header.recipe.tokenizer)}"
+    return [*_logged(loaded, unit), *_evaluated(loaded)]
+
+
+def _logged(loaded: LoadedRun, unit: str) -> Iterator[Metric]:
+    path = loaded.folder / METRICS_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    events = [json.loads(line) for line in lines]
+    epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
+    end = events[-1] if events and events[-1].get("event") == "end" else {}
+    if epochs:
+        valid = end.get("valid_loss", min(epochs))
+        method = f"static, batch size {loaded.config.valid_batch_size}"
+        yield Metric("valid", method, math.exp(valid), unit)
+    if "test_loss" in end:
+        method = f"static, batch size {end.get('test_batch_size', 1)}"
+        yield Metric("test", method, math.exp(end["test_loss"]), unit)
+
+
+def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
+    for path in sorted((loaded.folder / "results").glob("*.json")):
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("model_sha256") != loaded.sha256:
+            continue
+        used = {key: value for key, value in found["settings"].items() if value is not None}
+        settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
+        yield Metric(
+            found["split"], f"{found['method']}, {settings}", found["value"], found["unit"]
+        )

@@ -1,0 +1,283 @@
+"""Configurations and classes of upgraded models, made for each architecture when it is first used.
+
+`HighRankLlamaForCausalLM` is a `LlamaForCausalLM` whose output layer is a head of ours: the body,
+generation and caches are those of transformers. A saved folder has the model type "highrank", so
+that `AutoModelForCausalLM` finds the class here. A plain class would load the body and drop the
+head; the folder's configuration names no file of weights that it could load, so that it raises.
+"""
+
+from functools import cache, wraps
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto import configuration_auto, modeling_auto
+
+from highrank.heads import MixtureHead
+from highrank.integrations.huggingface.output_layer import (
+    HeadOutputLayer,
+    head_from,
+    share,
+    weight_owner,
+)
+
+CONFIGS: Any = configuration_auto
+MODELS: Any = modeling_auto
+PREFIX = "HighRank"
+# The field names the file of weights, and a class that does not know better prints it in its error.
+GUARD = "transformers_weights"
+REFUSAL = (
+    "this model has a mixture of softmaxes; call highrank.register() and load it with "
+    "AutoModelForCausalLM.from_pretrained"
+)
+# What the configurations of upgraded models have of their own.
+OF_UPGRADED = ("model_type", "base_model_type", "output_head")
+
+
+class HighRankConfig(PreTrainedConfig):
+    """Fields of upgraded models besides those of their architecture."""
+
+    model_type = "highrank"
+    base_model_type: str = ""
+    """The architecture's, such as "llama"."""
+    output_head: dict[str, Any] | None = None
+    """"kind", "options", "softcap" and "scale"."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        kwargs.pop(GUARD, None)
+        super().__post_init__(**kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        return {**super().to_diff_dict(), GUARD: REFUSAL}
+
+
+class HighRankForCausalLM:
+    """The common part of all upgraded models; stands before the architecture's class."""
+
+    _passes_hidden = False
+
+    def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
+        super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
+        self.loss_type = "ForCausalLM"
+        layer = self.get_output_embeddings()
+        vocab_size, hidden_size = layer.weight.shape
+        head = head_from(config.output_head, hidden_size, vocab_size)
+        # From scratch, the output embedding starts as that of the architecture does.
+        share(head, layer.weight, layer.bias)
+        path = self._output_path = output_path(self)
+        self.set_submodule(path, HeadOutputLayer(head, config.output_head["scale"]))
+        owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
+        self._tied_weights_keys = {
+            owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
+            for key, source in (type(self)._tied_weights_keys or {}).items()
+        }
+        if not layer.weight.is_meta:
+            for module in self.get_output_embeddings().modules():
+                module._is_hf_initialized = True
+        self.post_init()
+
+    def post_init(self: Any) -> None:
+        super().post_init()  # type: ignore[misc]
+        self._no_split_modules.add(HeadOutputLayer.__name__)
+        if path := getattr(self, "_output_path", None):
+            # For a vocabulary in parts a head has a form of its own: highrank.heads.distributed.
+            self._tp_plan.pop(path, None)
+            self._pp_plan.pop(path, None)
+            if strategy := self._fsdp_plan.pop(path, None):
+                self._fsdp_plan[f"{path}.head"] = strategy
+
+    @classmethod
+    def is_custom_code(cls: Any) -> bool:
+        """Not as code of the hub: that of buffers without a file would not be initialised."""
+        return bool(cls.is_remote_code())
+
+    def _init_weights(self: Any, module: nn.Module) -> None:
+        """Initialise a module of which a weight was not loaded; a head must not start at random."""
+        output = self.get_output_embeddings()
+        if not isinstance(output, HeadOutputLayer) or module not in output.modules():
+            super()._init_weights(module)  # type: ignore[misc]
+            return
+        for name, parameter in output.named_parameters():
+            if not (parameter.is_meta or getattr(parameter, "_is_hf_initialized", False)):
+                raise ValueError(f"the weights must have {self._output_path}.{name}, got none")
+
+    @property
+    def loss_function(self: Any) -> Any:
+        if self._passes_hidden:
+            return self._loss_from_hidden
+        return super().loss_function  # type: ignore[misc]
+
+    @loss_function.setter
+    def loss_function(self, value: Any) -> None:
+        self._loss_function = value
+
+    def _pass_hidden(self: Any, passes_hidden: bool) -> None:
+        """Whether the output layer returns hidden states, of which the loss is made."""
+        self._passes_hidden = passes_hidden
+        # An adapter may have put its own copies there.
+        for module in self.get_output_embeddings().modules():
+            if isinstance(module, HeadOutputLayer):
+                module.passes_hidden = passes_hidden
+
+    def _loss_from_hidden(
+        self: Any,
+        logits: Tensor,
+        labels: Tensor | None = None,
+        vocab_size: int | None = None,
+        *,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        ignore_index: int = -100,
+        **_: Any,
+    ) -> Tensor:
+        """As `ForCausalLMLoss` of transformers, whose arguments the architecture's `forward` gives.
+
+        What it takes for logits are hidden states (B, L, D). Position t predicts label t + 1, or
+        the shifted label t. The sum is divided by the number of items, or is the mean.
+        """
+        if shift_labels is None:
+            assert labels is not None
+            shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        output = self.get_output_embeddings()
+        # Some architectures convert logits to float32.
+        hidden = logits.to(output.weight.dtype)
+        target = shift_labels.to(hidden.device).reshape(hidden.shape[:-1])
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss: Tensor = output(hidden, target, reduction=reduction, ignore_index=ignore_index)
+        if isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(loss.device)
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+    def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
+        if not isinstance(new_embeddings, HeadOutputLayer):
+            found = type(new_embeddings).__name__
+            raise ValueError(f"the output layer must be one with a head, got {found}")
+        super().set_output_embeddings(new_embeddings)  # type: ignore[misc]
+
+    def resize_token_embeddings(self: Any, *arguments: Any, **options: Any) -> Any:
+        head = self.get_output_embeddings().head
+        if not isinstance(head, MixtureHead):
+            raise ValueError(f"a head must be a mixture to be resized, got {type(head).__name__}")
+        wanted = {name: p.requires_grad for name, p in head.named_parameters()}
+        found = super().resize_token_embeddings(*arguments, **options)  # type: ignore[misc]
+        for name, parameter in head.named_parameters():
+            parameter.requires_grad_(wanted[name])
+        return found
+
+    def _get_resized_lm_head(
+        self: Any, old_lm_head: HeadOutputLayer, new_num_tokens: int | None = None, **options: Any
+    ) -> HeadOutputLayer:
+        """New tokens start as transformers lets them start in a linear layer."""
+        head: Any = old_lm_head.head
+        vocab_size, hidden_size = head.weight.shape
+        layer = nn.Linear(hidden_size, vocab_size, bias=head.bias is not None, device="meta")
+        layer.weight, layer.bias = head.weight, head.bias
+        layer = super()._get_resized_lm_head(layer, new_num_tokens, **options)  # type: ignore[misc]
+        head.resize(len(layer.weight))
+        head.weight, head.bias = layer.weight, layer.bias
+        return old_lm_head
+
+
+def _forward_of(base: type[Any]) -> Any:
+    """The architecture's `forward`, with a loss that needs no logits."""
+    plain = base.forward
+    place = list(signature(plain).parameters).index("labels")
+
+    # Trainers and `generate` read its signature.
+    @wraps(plain)
+    def forward(self: Any, *inputs: Any, return_logits: bool | None = None, **kwargs: Any) -> Any:
+        """With labels, `return_logits` decides about logits; None makes them in evaluation."""
+        labels = inputs[place - 1] if len(inputs) >= place else kwargs.get("labels")
+        makes_logits = not self.training if return_logits is None else return_logits
+        if labels is None or makes_logits or hasattr(self, "_loss_function"):
+            return plain(self, *inputs, **kwargs)
+        self._pass_hidden(True)
+        try:
+            found = plain(self, *inputs, **kwargs)
+        finally:
+            self._pass_hidden(False)
+        if isinstance(found, tuple):
+            return (found[0], *found[2:])
+        return type(found)(**{name: part for name, part in found.items() if name != "logits"})
+
+    return forward
+
+
+def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any]]:
+    """The configurations and the models of upgraded models of an architecture, such as "llama"."""
+    if model_type not in CONFIGS.CONFIG_MAPPING or model_type == HighRankConfig.model_type:
+        raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
+    return _classes(CONFIGS.CONFIG_MAPPING[model_type])
+
+
+def plain_class(config: type[Any]) -> type[Any] | None:
+    """The class that `AutoModelForCausalLM` makes of configurations; None if it knows none."""
+    found: type[Any] | None = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING.get(config, None)
+    return found
+
+
+def base_class(model: Any) -> type[Any]:
+    """The plain class of an upgraded model."""
+    found = plain_class(CONFIGS.CONFIG_MAPPING[model.config.base_model_type])
+    assert found is not None
+    return found
+
+
+@cache
+def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
+    """Classes of configurations and of models, both registered."""
+    base = plain_class(base_config)
+    if base is None or "labels" not in signature(base.forward).parameters:
+        raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
+    config = type(
+        PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
+    )
+    options = {"__module__": __name__, "config_class": config, "forward": _forward_of(base)}
+    model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
+    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    return config, model
+
+
+def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
+    """A model of a class with the body of `model`, this output layer and other fields of its
+    configuration; no weight is copied."""
+    known = model.config.to_dict()
+    shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
+    config = new_class.config_class.from_dict({**shared, **fields})
+    config._attn_implementation = model.config._attn_implementation
+    config.name_or_path = model.config.name_or_path
+    with torch.device("meta"):
+        new = new_class(config)
+    path = output_path(new)
+    for parts in ("_modules", "_parameters", "_buffers"):
+        getattr(new, parts).update(getattr(model, parts))
+    new.set_submodule(path, output)
+    for module in new.modules():
+        if vars(module).get("config") is model.config:
+            module.config = config
+        # Attributes that a module has read from its configuration.
+        for name in vars(module).keys() & fields.keys():
+            setattr(module, name, fields[name])
+    if model.can_generate():
+        new.generation_config = model.generation_config
+    return new.train(model.training)
+
+
+def output_path(model: Any) -> str:
+    """The name of the module that is the output layer."""
+    output = model.get_output_embeddings()
+    found: str = next(name for name, module in model.named_modules() if module is output)
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """The classes by name, which is how they are pickled."""
+    lists = (CONFIGS.CONFIG_MAPPING_NAMES, MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    for place, names in enumerate(lists):
+        found = [kind for kind, known in names.items() if PREFIX + known == name]
+        if found:
+            return upgraded_classes(found[0])[place]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,221 @@
+"""The output layer of a causal language model of Hugging Face, and a head of ours in its place.
+
+The layer is read, and checked by using it. What is not a linear map with a scale and a softcap that
+the configuration names is refused, so that neither an audit nor an upgrade silently forgets a part
+of it. B texts, L tokens, D hidden size, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank.heads import Head, MixtureHead, head_arguments, head_class
+from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads.linear import LinearHead
+from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.ops.logit_map import Softcap
+
+# Names that configurations give to a softcap, a factor and a divisor of the logits.
+SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+OPTIONAL, NO_CAP = ("final_logit_softcapping",), 1e30
+FACTORS = ("logit_scale", "lm_head_multiplier")
+DIVISORS = ("logits_scaling",)
+# Tokens with which a model is checked, and a logit far in the bent part of any softcap.
+NUM_CHECKED, CHECKED_LOGIT = 8, 100.0
+
+
+def read_output_layer(model: Any, name: str) -> LinearHead:
+    """The layer by the modules and the configuration; `check_output_layer` tests that it is so.
+
+    Args:
+        name: of the model, for errors.
+    """
+    layer = model.get_output_embeddings()
+    if not isinstance(layer, nn.Linear):
+        found = "none" if layer is None else type(layer).__name__
+        raise ValueError(f"the output layer of {name} must be nn.Linear, got {found}")
+    config = model.config.get_text_config()
+    return LinearHead(
+        layer.weight,
+        layer.bias,
+        scale=(_first_of(config, FACTORS) or 1.0) / (_first_of(config, DIVISORS) or 1.0),
+        softcap=_first_of(config, SOFTCAPS),
+    )
+
+
+def has_tied_output(model: Any) -> bool:
+    """Whether the output embedding is the input embedding."""
+    embedding = model.get_input_embeddings()
+    return embedding is not None and embedding.weight is model.get_output_embeddings().weight
+
+
+def without_map(config: Any) -> dict[str, float | None]:
+    """The fields of a configuration that scale or cap logits, with values that do neither."""
+    # Most cannot be None; so large a cap is none, to the last digit but one.
+    caps = {name: None if name in OPTIONAL else NO_CAP for name in SOFTCAPS}
+    fields = {name: cap for name, cap in caps.items() if hasattr(config, name)}
+    return fields | {name: 1.0 for name in (*FACTORS, *DIVISORS) if hasattr(config, name)}
+
+
+def run(
+    model: Any, tokens: Tensor, name: str, change: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The hidden states (B, L, D) of tokens (B, L), and the logits (B, L, V) made of them.
+
+    Args:
+        name: of the model, for errors.
+        change: applied to the hidden states before the output layer.
+    """
+    calls: list[Tensor] = []
+
+    def before(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        calls.append(inputs[0])
+        return inputs if change is None else (change(inputs[0]), *inputs[1:])
+
+    tokens = tokens.to(model.device)
+    layer = model.get_output_embeddings()
+    hook = layer.register_forward_pre_hook(before)
+    try:
+        # Without a mask no token counts as padding; transformers warns about that.
+        with quiet_transformers(f"run {name}"):
+            logits: Tensor = model(input_ids=tokens, use_cache=False).logits
+    finally:
+        hook.remove()
+    want, shapes = (*tokens.shape, layer.weight.shape[1]), [tuple(hidden.shape) for hidden in calls]
+    if shapes != [want]:
+        raise ValueError(
+            f"the output layer of {name} must be called once with states {want}, got {shapes} from "
+            f"{type(model).__name__}"
+        )
+    return calls[0], logits
+
+
+def probe(model: Any) -> Tensor:
+    """Tokens (1, NUM_CHECKED) with which a model is checked."""
+    return torch.arange(NUM_CHECKED)[None] % len(model.get_output_embeddings().weight)
+
+
+@torch.no_grad()
+def check_output_layer(model: Any, layer: LinearHead, name: str) -> None:
+    """Refuse a model that does more with its hidden states than the layer does.
+
+    It is run as it is, and with hidden states that are scaled to a large logit.
+    """
+    plain = LinearHead(layer.weight, layer.bias)
+
+    def enlarged(hidden: Tensor) -> Tensor:
+        largest = plain.logits(hidden.float()).abs().max().clamp_min(1e-9).item()
+        return hidden * (CHECKED_LOGIT / largest)
+
+    for change in (None, enlarged):
+        hidden, logits = run(model, probe(model), name, change)
+        hidden = hidden if change is None else change(hidden)
+        ours, theirs = layer.logits(hidden.float()), logits.float()
+        worst = float("nan")
+        if ours.shape == theirs.shape:
+            worst = (theirs.log_softmax(-1) - ours.log_softmax(-1)).abs().max().item()
+        largest = ours.abs().max().item() if change is None else CHECKED_LOGIT
+        # Written so that nan is refused, too.
+        if not worst <= tolerance(largest, hidden.dtype):
+            raise ValueError(
+                f"the output layer of {name} must be a linear map with at most a scale "
+                f"and a softcap that its configuration names, got {type(model).__name__} with "
+                f"log-probabilities that differ from those by {worst:.3g}"
+            )
+
+
+def tolerance(largest: float, dtype: torch.dtype) -> float:
+    """Error that is allowed in values up to `largest`, which are rounded in this precision."""
+    return max(1.0, largest) * (1e-4 + 4 * torch.finfo(dtype).eps)
+
+
+def _first_of(config: Any, names: tuple[str, ...]) -> float | None:
+    values = (getattr(config, name, None) for name in names)
+    return next((float(v) for v in values if isinstance(v, int | float)), None)
+
+
+LAST_ONLY = "head must need the last hidden state only"
+
+
+class HeadOutputLayer(nn.Module):
+    """A head where a model of transformers expects its linear output layer.
+
+    What such a model calls logits are then log-probabilities (..., V): normalised, so that their
+    cross-entropy is the loss of the mixture, and sampling and beams need nothing else.
+
+    Args:
+        head: gets `scale` · hidden.
+        scale: of the model's logits.
+    """
+
+    def __init__(self, head: Head, scale: float = 1.0) -> None:
+        super().__init__()
+        self.head, self.scale = head, scale
+        self.passes_hidden = False
+        """Whether hidden states are returned as they are: the loss comes later, with targets."""
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """(V, D), the output embedding."""
+        return weight_owner(self.head)[1].weight  # type: ignore[no-any-return]
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        return weight_owner(self.head)[1].bias  # type: ignore[no-any-return]
+
+    def forward(self, hidden: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
+        """Log-probabilities; with targets (...) the loss, with options as those of the head."""
+        if target is None and self.passes_hidden:
+            return hidden
+        if self.scale != 1:
+            hidden = hidden * self.scale
+        if target is None:
+            return self.head(hidden)
+        loss: Tensor = self.head(hidden, target, **options).loss
+        return loss
+
+
+def weight_owner(head: Head) -> tuple[str, Any]:
+    """The module with the output embedding and the bias, and its name in the head."""
+    return ("softmaxes", head.softmaxes) if isinstance(head, ExtendedMixture) else ("", head)
+
+
+def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    """Give the head the weight (V, D) and the bias (V,) of a linear layer."""
+    owner = weight_owner(head)[1]
+    found = owner._parameters.get("weight")
+    if found is None or found.shape != weight.shape:
+        raise ValueError(
+            f"head must have one output embedding of {tuple(weight.shape)}, as the model's layer, "
+            f"got {type(head).__name__}"
+        )
+    owner.weight, owner.bias = weight, bias
+
+
+def head_from(spec: Mapping[str, Any], hidden_size: int, vocab_size: int) -> Head:
+    """A head from what a model's configuration says of it.
+
+    Args:
+        spec: "kind", a key of `HEADS`; "options" of its constructor; "softcap" of its logits.
+    """
+    kind, softcap = spec["kind"], spec["softcap"]
+    found = head_class(kind)
+    if tuple(spec["options"].get("layers", found.layers)) != (-1,):
+        raise ValueError(f"{LAST_ONLY}, got {kind}, with several layers")
+    known = [name for name in head_arguments(kind) if name not in ("hidden_size", "vocab_size")]
+    if unknown := [name for name in spec["options"] if name not in known]:
+        names = ", ".join(known)
+        raise ValueError(f"an option of {kind} must be one of {names}, got {unknown[0]!r}")
+    head = found(hidden_size, vocab_size, **spec["options"])
+    if head.is_stateful:
+        raise ValueError(f"{LAST_ONLY}, got {kind}, with earlier tokens")
+    if softcap is not None:
+        if not isinstance(head, MixtureHead) or head.logit_map is not None:
+            raise ValueError(
+                f"a model with a softcap of {softcap} must get a mixture of softmaxes of plain "
+                f"logits, got {type(head).__name__}"
+            )
+        head.logit_map = Softcap(softcap)
+    return head

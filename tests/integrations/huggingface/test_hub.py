@@ -1,0 +1,95 @@
+"""One question to the hub, against a server of our own and against none."""
+
+import warnings
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from highrank.integrations.huggingface.reader import HubError, hub_answers, is_hub_name
+
+with warnings.catch_warnings():
+    # What it warns of while it is imported is not ours.
+    warnings.simplefilter("ignore")
+    import huggingface_hub
+    from huggingface_hub import constants
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A server that stands for the hub, with an empty cache; its `answer` can be changed."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            server.asked.append(self.path)
+            status, code = server.answer
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.answer = [], (200, "")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    template = (
+        f"http://127.0.0.1:{server.server_port}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    )
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    huggingface_hub.close_session()
+
+
+@pytest.mark.parametrize(
+    "answer, error",
+    [
+        ((200, ""), None),
+        ((403, "GatedRepo"), None),
+        ((404, "EntryNotFound"), None),
+        ((404, "RepoNotFound"), "the Hugging Face hub has no model of this name"),
+        ((503, ""), r"the Hugging Face hub could not be reached \(.*503"),
+    ],
+)
+def test_the_hub_is_asked_once(hub, answer, error):
+    hub.answer = answer
+    with nullcontext() if error is None else pytest.raises(HubError, match=error):
+        assert hub_answers("someone/it")
+    assert hub.asked == ["/someone/it/resolve/main/config.json"]
+
+
+def test_without_a_connection_only_downloads_are_left(monkeypatch, tmp_path):
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(HubError, match=r"could not be reached \(.*refused"):
+        hub_answers("it")
+    snapshot = tmp_path / "models--it" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--it" / "refs").mkdir()
+    (tmp_path / "models--it" / "refs" / "main").write_text("0" * 40)
+    assert hub_answers("it") is False
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "google/gemma-2-2b", "a_b/c.d-e", "x", "runs/small-1", "_a/_b"]
+)
+def test_names_that_can_be_on_the_hub(name):
+    assert is_hub_name(name)
+    huggingface_hub.utils.validate_repo_id(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "./a", "../a", "/a", "~/a", "~", "a/b/c", "a/", "a b", "a--b", "a..b", "-a"]
+    + ["a.", "a\\b", "ä", "a" * 97, "a\n"],
+)
+def test_names_that_cannot(name):
+    assert not is_hub_name(name)
