@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from highrank.ops.gated_tree import mixed, mixed_products
+from highrank.ops.gated_tree import mix_leaves, mix_products
 
 
 def products(num_leaves, gate_scale=1.0):
@@ -16,23 +16,23 @@ def products(num_leaves, gate_scale=1.0):
 
 
 def definition(context, weight, gate, gate_weight):
-    return mixed(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
+    return mix_leaves(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
 
 
 @pytest.mark.parametrize("num_leaves", [2, 4, 8])
 def test_the_fast_path_is_the_definition_in_values_and_gradients(num_leaves):
     given = products(num_leaves)
-    got, want = mixed_products(*given), definition(*given)
+    got, want = mix_products(*given), definition(*given)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
     upstream = torch.randn_like(got)
     got, want = (torch.autograd.grad((upstream * x).sum(), given) for x in (got, want))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    assert gradcheck(mixed_products, given)
+    assert gradcheck(mix_products, given)
 
 
 def test_what_was_returned_stays_and_a_second_backward_pass_gives_the_same():
     given = products(4)
-    got = mixed_products(*given)
+    got = mix_products(*given)
     before = got.detach().clone()
     first, second = (torch.autograd.grad(got.sum(), given, retain_graph=True) for _ in range(2))
     assert torch.equal(got, before)
@@ -44,11 +44,11 @@ def test_four_leaves_have_the_papers_weights():
     first, second, third = gate.unbind(1)
     want = (first * second, first * (1 - second), (1 - first) * third, (1 - first) * (1 - third))
     leaves = torch.eye(4).double().expand(5, 4, 4)
-    torch.testing.assert_close(mixed(leaves, gate), torch.cat(want, -1))
+    torch.testing.assert_close(mix_leaves(leaves, gate), torch.cat(want, -1))
 
 
 def test_equal_leaves_stay_as_they_are():
     context, weight, gate, gate_weight = products(4, gate_scale=10.0)
     context = context[:, :1].expand(5, 4, 6)
-    got = mixed_products(context, weight, gate, gate_weight)
+    got = mix_products(context, weight, gate, gate_weight)
     torch.testing.assert_close(got, context[:, 0] @ weight.T)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 
 ORDERS = pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 1, 2]], ids=str)
 
@@ -41,4 +41,4 @@ def test_rows_in_order_are_not_copied():
 
 def test_the_inverse_of_a_permutation():
     order = torch.tensor([3, 0, 4, 1, 2])
-    assert torch.equal(inverse(order)[order], torch.arange(5))
+    assert torch.equal(inverse_permutation(order)[order], torch.arange(5))

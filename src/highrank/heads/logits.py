@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from highrank.heads.base import Head, check_sizes, flattened
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, finished
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, reduce_summed_loss
 from highrank.ops.numerics import at_least_float32
 from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
 from highrank.ops.tracing import in_torch_func, is_traced
@@ -138,4 +138,4 @@ def streamed_losses(
         scale = amount if scale is None else amount * scale
     column = target if places is None else places[target]
     found, total = streamed_cross_entropy(logits, log_weight, rest, column, scale, chunk_bytes)
-    return found, finished(total, found == torch.inf, targets.mass, reduction)
+    return found, reduce_summed_loss(total, found == torch.inf, targets.mass, reduction)

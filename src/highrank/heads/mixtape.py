@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
 from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.gated_tree import mixed, mixed_products
+from highrank.ops.gated_tree import mix_leaves, mix_products
 from highrank.ops.numerics import at_least_float32
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 
 
@@ -112,7 +112,7 @@ class Mixtape(LogitHead):
         return self.num_frequent + min(others, self.vocab_size - self.num_frequent) + 1
 
     def places(self) -> Tensor:
-        return inverse(self.get_buffer("order"))
+        return inverse_permutation(self.get_buffer("order"))
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         """Log-weights of the one softmax, contexts (..., K, E), gates' features (..., K-1, G)."""
@@ -149,8 +149,8 @@ def _columns(features: Sequence[Tensor], frequent: Tensor, shared: Sequence[Tens
     node = torch.eye(share.shape[-1], dtype=gate.dtype, device=gate.device)
     node = node.expand(gate.shape[0], -1, -1)  # (n, K-1, K-1)
     gate = torch.cat((gate, share[..., None], node), -1)  # (n, K-1, G+K)
-    own = mixed_products(context, frequent, gate, gate_weight)  # (n, R)
-    common = mixed(context, share.sigmoid()[..., None])  # (n, E)
+    own = mix_products(context, frequent, gate, gate_weight)  # (n, R)
+    common = mix_leaves(context, share.sigmoid()[..., None])  # (n, E)
     return Columns([common], own)
 
 

@@ -24,7 +24,7 @@ from highrank.heads.logits import StreamedHead
 from highrank.heads.mixture import Activation
 from highrank.heads.softmax import Softmax
 from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 from highrank.ops.tracing import is_static
 
@@ -124,7 +124,7 @@ class MultiSenseSoftmax(StreamedHead):
         return found.scatter(0, frequent, torch.arange(R, device=frequent.device))
 
     def logits(self) -> Logits:
-        R, V, order = len(self.frequent), self.vocab_size, inverse(self.places())
+        R, V, order = len(self.frequent), self.vocab_size, inverse_permutation(self.places())
         (weight,) = row_blocks(self.softmax.weight, order, (V,))
         assert self.softmax.bias is not None
         first, others = row_blocks(self.softmax.bias, order, (R, V - R))

@@ -17,7 +17,7 @@ from highrank.ops.numerics import autocast_dtype
 from highrank.ops.tracing import in_torch_func, is_traced
 
 
-def mixed(values: Tensor, gate: Tensor) -> Tensor:
+def mix_leaves(values: Tensor, gate: Tensor) -> Tensor:
     """Σ_k π_k values_k (n, X), π_k being the product of gates on the way to leaf k.
 
     From the leaves up, each node mixes its two children: π is never formed, and sums to one.
@@ -32,10 +32,11 @@ def mixed(values: Tensor, gate: Tensor) -> Tensor:
     return values.squeeze(1)
 
 
-def mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor) -> Tensor:
-    """`mixed(context @ weight.T, σ(gate @ gate_weight.T))` (n, X), in the memory of the products.
+def mix_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor) -> Tensor:
+    """`mix_leaves(context @ weight.T, σ(gate @ gate_weight.T))` (n, X).
 
-    Gradients are made there, too; a second backward pass makes the products anew.
+    The memory is that of the products, also for the gradients; a second backward pass makes the
+    products anew.
 
     Args:
         context: (n, K, E), K a power of two.
@@ -44,7 +45,7 @@ def mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: T
         gate_weight: (X, G).
     """
     if autocast_dtype(context.device) is not None or is_traced(context) or in_torch_func():
-        return mixed(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
+        return mix_leaves(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
     found: Tensor = _MixedProducts.apply(context, weight, gate, gate_weight)
     return found
 

@@ -23,15 +23,15 @@ from highrank.ops.numerics import at_least_float32, in_autocast_dtype, log_add, 
 from highrank.ops.sharding import (
     Rows,
     VocabularyShard,
-    best,
-    check_same,
-    differentiable_total,
-    gathered,
-    largest,
-    local,
+    check_same_tokens,
+    differentiable_sum,
+    full_tensor,
+    gather_columns,
+    local_rows,
+    row_argmax,
+    row_max,
     shard_of,
-    shared,
-    whole,
+    with_summed_gradient,
 )
 from highrank.ops.tracing import is_traced
 
@@ -63,7 +63,7 @@ def mixture_log_prob(
     shards = shard_of(weight, bias, group, shard)
     if shards is not None:
         columns, leading = _columns(context, log_weight, weight, bias, shards)
-        return gathered(columns, shards).reshape(*leading, shards.vocab_size)
+        return gather_columns(columns, shards).reshape(*leading, shards.vocab_size)
     check_mixture(context, log_weight, weight, bias)
     leading = context.shape[:-2]
     context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
@@ -71,8 +71,8 @@ def mixture_log_prob(
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_precision(context, weight, bias)
     with without_autocast(context.device):
-        of = _by_components if is_traced(context) else _LogProb.apply
-        log_p: Tensor = of(context, log_weight, weight, bias)  # (N, V)
+        log_prob = _by_components if is_traced(context) else _LogProb.apply
+        log_p: Tensor = log_prob(context, log_weight, weight, bias)  # (N, V)
     return log_p.reshape(*leading, len(weight))
 
 
@@ -94,7 +94,7 @@ def mixture_argmax(
     if shards is None:
         return mixture_log_prob(context, log_weight, weight, bias).argmax(-1)
     columns, leading = _columns(context, log_weight, weight, bias, shards)
-    return best(columns, shards).reshape(leading)
+    return row_argmax(columns, shards).reshape(leading)
 
 
 def reference(
@@ -126,22 +126,23 @@ def _columns(
     shards: VocabularyShard,
 ) -> tuple[Tensor, torch.Size]:
     """log p of the tokens of the vocabulary that are here (N, V), and the leading dimensions."""
-    context, log_weight = whole(context), whole(log_weight)
-    weight, bias = local(weight), None if bias is None else local(bias)
+    context, log_weight = full_tensor(context), full_tensor(log_weight)
+    weight, bias = local_rows(weight), None if bias is None else local_rows(bias)
     check_mixture(context, log_weight, weight, bias, least_rows=0)
     leading = context.shape[:-2]
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_precision(context, weight, bias)
-    context = shared(context.reshape(-1, *context.shape[-2:]), shards)  # (N, K, E)
-    log_weight = shared(log_weight.reshape(-1, log_weight.shape[-1]), shards)  # (N, K)
+    context = with_summed_gradient(context.reshape(-1, *context.shape[-2:]), shards)  # (N, K, E)
+    log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
+    log_weight = with_summed_gradient(log_weight, shards)
     N, K, _ = context.shape
     itemsize = at_least_float32(context.dtype).itemsize
-    check_same(shards, context, None, 1)
+    check_same_tokens(shards, context, None, 1)
 
     def columns_of(context: Tensor, log_weight: Tensor) -> Tensor:
         z = _full(F.linear(context, weight, bias))  # (n, K, V)
-        top = largest(z, shards)  # (n, K, 1)
-        sums = differentiable_total((z - top).exp().sum(-1, keepdim=True), shards)
+        top = row_max(z, shards)  # (n, K, 1)
+        sums = differentiable_sum((z - top).exp().sum(-1, keepdim=True), shards)
         log_q = z - (top + sums.log())  # (n, K, V)
         return log_sum(log_weight[..., None] + log_q, 1)
 

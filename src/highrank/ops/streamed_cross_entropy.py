@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from highrank.ops.logit_map import Back, Pieces
 from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients, tokens_per_chunk
-from highrank.ops.mixture_cross_entropy.targets import weighted
+from highrank.ops.mixture_cross_entropy.targets import weight_losses
 from highrank.ops.numerics import at_least_float32, autocast_dtype, new_table, without_autocast
 from highrank.ops.tracing import is_static
 
@@ -227,7 +227,7 @@ class _Work:
                 if self.d_slopes is not None:
                     self.d_slopes += d_slopes
             self._add(rows, features, columns, slope.flatten(1), factor)
-        return weighted(-log_p.squeeze(-1), scale)
+        return weight_losses(-log_p.squeeze(-1), scale)
 
     @torch.no_grad()
     def _logits(self, columns: Columns, table: Tensor, num_softmaxes: int) -> Tensor:

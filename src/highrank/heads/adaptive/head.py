@@ -29,10 +29,10 @@ from highrank.ops.mixture_cross_entropy.arguments import (
     check_targets,
 )
 from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, finished
+from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, reduce_summed_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
 from highrank.ops.numerics import at_least_float32
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.sampling import draw
 from highrank.ops.tracing import is_traced
 
@@ -232,7 +232,7 @@ class AdaptiveHead(Head):
         token_loss = token_loss.reshape(target.shape)
         if reduction == "none":
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
-        loss = finished(total, impossible, None, reduction)
+        loss = reduce_summed_loss(total, impossible, None, reduction)
         return MeasuredOutput(0.0 - token_loss, loss, {})
 
     def _losses(
@@ -290,7 +290,7 @@ class AdaptiveHead(Head):
 
     def _rank(self) -> Tensor:
         """(V,), the place of each token id in the order of frequency."""
-        return inverse(self.order)
+        return inverse_permutation(self.order)
 
     def _rows(self) -> tuple[Tensor, ...]:
         """The output embedding of each band, (size, width)."""

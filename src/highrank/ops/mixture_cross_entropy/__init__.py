@@ -30,13 +30,13 @@ from highrank.ops.mixture_cross_entropy.targets import (
     Reduction,
     Target,
     Targets,
-    of,
-    shifted,
-    targets_of,
-    without_ignored,
+    drop_ignored,
+    index_or_none,
+    make_targets,
+    shift_targets,
 )
 from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
-from highrank.ops.sharding import local, shard_of, shared, whole
+from highrank.ops.sharding import full_tensor, local_rows, shard_of, with_summed_gradient
 from highrank.ops.tracing import in_torch_func, is_fake
 
 Backend = Callable[[Inputs, Request], Losses]
@@ -143,18 +143,18 @@ def mixture_loss(
     check_options(options)
     check_by_products(also, extra is not None)
     if shift := options.get("shift", 0):
-        target = shifted(target, shift)
+        target = shift_targets(target, shift)
         context, log_weight = context[..., :-shift, :, :], log_weight[..., :-shift, :]
         extra = None if extra is None else (extra[0][..., :-shift, :], extra[1][..., :-shift, :])
     shard = shard_of(weight, bias, options.get("group"), options.get("shard"))
     if shard is not None:
-        context, log_weight = whole(context), whole(log_weight)
-        weight, bias = local(weight), None if bias is None else local(bias)
+        context, log_weight = full_tensor(context), full_tensor(log_weight)
+        weight, bias = local_rows(weight), None if bias is None else local_rows(bias)
     scale = options.get("logit_scale")
     if scale is not None:
         context = context * scale
         if shard is not None and isinstance(scale, Tensor):
-            scale = shared(scale, shard)
+            scale = with_summed_gradient(scale, shard)
         bias = None if bias is None else bias * scale
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
@@ -185,8 +185,8 @@ def _targets(
 ) -> tuple[Targets, Tensor | None]:
     """The targets that are not ignored, and their positions; None if there are all."""
     dtype = at_least_float32(precision)
-    targets = targets_of(target, options, vocab_size, dtype)
-    targets, kept = without_ignored(targets, ignore_index, dtype)
+    targets = make_targets(target, options, vocab_size, dtype)
+    targets, kept = drop_ignored(targets, ignore_index, dtype)
     check_targets(targets.target, vocab_size)
     return targets, kept
 
@@ -211,7 +211,7 @@ def _flat(
         log_weight.to(dtype).reshape(-1, log_weight.shape[-1]),
         None if joint is None else joint.reshape(-1, joint.shape[-1]),
     )
-    h, log_pi, terms = rows if kept is None else (of(x, kept) for x in rows)
+    h, log_pi, terms = rows if kept is None else (index_or_none(x, kept) for x in rows)
     assert h is not None and log_pi is not None
     others = options.get("logit_map"), options.get("z_loss", 0.0)
     return Inputs(h, log_pi, weight, bias, terms, *targets, *others)

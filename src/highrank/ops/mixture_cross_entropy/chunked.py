@@ -23,7 +23,7 @@ from highrank.ops.mixture_cross_entropy.stream import (
     in_dtypes_of,
     stream,
 )
-from highrank.ops.mixture_cross_entropy.targets import reduce
+from highrank.ops.mixture_cross_entropy.targets import reduce_losses
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:
@@ -31,7 +31,7 @@ def losses(inputs: Inputs, request: Request) -> Losses:
     found = dict(zip(request.also, others, strict=True))
     if request.reduction == "none":
         return token_loss, token_loss, found
-    return token_loss.detach(), reduce(token_loss, inputs.mass, request.reduction), found
+    return token_loss.detach(), reduce_losses(token_loss, inputs.mass, request.reduction), found
 
 
 def gradients_of(

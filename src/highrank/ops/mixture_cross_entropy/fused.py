@@ -19,7 +19,7 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import NOTHING, Wanted, in_dtypes_of, stream
-from highrank.ops.mixture_cross_entropy.targets import reduce, total_mass
+from highrank.ops.mixture_cross_entropy.targets import reduce_losses, total_mass
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:
@@ -46,7 +46,7 @@ class _Loss(Function):
         ctx.request, ctx.others = request, inputs[NUM_TENSORS:]
         ctx.save_for_backward(*inputs[:NUM_TENSORS], token_loss)
         ctx.mark_non_differentiable(token_loss, *found)
-        return (token_loss, reduce(token_loss, inputs.mass, request.reduction), *found)
+        return (token_loss, reduce_losses(token_loss, inputs.mass, request.reduction), *found)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, upstream: Tensor, *__: Any) -> tuple[Tensor | None, ...]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
-from highrank.ops.mixture_cross_entropy.targets import expected, reduce, weighted
+from highrank.ops.mixture_cross_entropy.targets import reduce_losses, weight_losses, weighted_sum
 from highrank.ops.numerics import at_least_float32
 
 
@@ -59,14 +59,14 @@ def token_losses(inputs: Inputs) -> Tensor:
     joint = inputs.log_weight[..., None] + log_q.gather(-1, index)  # (N, K, M)
     if inputs.extra is not None:
         joint = torch.cat((joint, inputs.extra[..., None]), 1)  # (N, K + J, M)
-    loss = expected(-log_sum(joint, 1), inputs.amount)  # (N,)
+    loss = weighted_sum(-log_sum(joint, 1), inputs.amount)  # (N,)
     if inputs.smoothing is not None:
         log_p = log_sum(inputs.log_weight[..., None] + log_q, 1)  # (N, V)
-        loss = loss + expected(-log_p, inputs.smoothing)
+        loss = loss + weighted_sum(-log_p, inputs.smoothing)
     if inputs.z_loss:
         lse = logits.logsumexp(-1)  # (N, K)
         loss = loss + inputs.z_loss * (inputs.log_weight.exp() * lse.square()).sum(-1)
-    return weighted(loss, inputs.token_weight)
+    return weight_losses(loss, inputs.token_weight)
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:
@@ -74,7 +74,7 @@ def losses(inputs: Inputs, request: Request) -> Losses:
     token_loss, found = token_losses(inputs), by_products(inputs, request.also)
     if request.reduction == "none":
         return token_loss, token_loss, found
-    return token_loss.detach(), reduce(token_loss, inputs.mass, request.reduction), found
+    return token_loss.detach(), reduce_losses(token_loss, inputs.mass, request.reduction), found
 
 
 def log_sum(joint: Tensor, dim: int) -> Tensor:

@@ -20,7 +20,7 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import NOTHING, Gradients, Wanted, stream
-from highrank.ops.mixture_cross_entropy.targets import reduce, total_mass
+from highrank.ops.mixture_cross_entropy.targets import reduce_losses, total_mass
 from highrank.ops.numerics import at_least_float32
 
 # An operator takes tensors and numbers only: a map goes in as its name and its fields.
@@ -129,7 +129,7 @@ def mixture_reduced_loss(
     if reduction == "mean":
         total = total_mass(token_loss == torch.inf, mass).to(total.dtype)
         total = torch.where(total == 0, 1.0, total)
-    loss = reduce(token_loss, mass, reduction)
+    loss = reduce_losses(token_loss, mass, reduction)
     return (loss, token_loss, total, *_filled(inputs, gradients))
 
 

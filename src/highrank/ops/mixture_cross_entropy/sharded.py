@@ -22,9 +22,22 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
-from highrank.ops.mixture_cross_entropy.targets import expected, of, reduce, total_mass, weighted
+from highrank.ops.mixture_cross_entropy.targets import (
+    index_or_none,
+    reduce_losses,
+    total_mass,
+    weight_losses,
+    weighted_sum,
+)
 from highrank.ops.numerics import at_least_float32, new_table, without_autocast
-from highrank.ops.sharding import VocabularyShard, best, check_same, largest, total, totals
+from highrank.ops.sharding import (
+    VocabularyShard,
+    all_reduce_sum,
+    all_reduce_sums,
+    check_same_tokens,
+    row_argmax,
+    row_max,
+)
 
 
 class Scores(NamedTuple):
@@ -46,7 +59,7 @@ def losses(inputs: Inputs, request: Request, shard: VocabularyShard, backend: st
     if backend != "auto":
         raise ValueError(f'backend must be "auto" for a sharded vocabulary, got {backend!r}')
     size = _tokens_per_chunk(inputs, request.chunk_bytes, shard)
-    check_same(shard, inputs.context, inputs.target, size)
+    check_same_tokens(shard, inputs.context, inputs.target, size)
     if inputs.smoothing is not None:
         inputs = inputs._replace(smoothing=inputs.smoothing[shard.start : shard.stop])
     # Asked here: `forward` runs without gradients, and needs_input_grad knows nothing of no_grad.
@@ -68,8 +81,12 @@ class _Loss(Function):
         ctx.reduction, ctx.shard, ctx.size = request.reduction, shard, size
         ctx.others = inputs[NUM_TENSORS:]
         ctx.save_for_backward(*inputs[:NUM_TENSORS], *scores)
-        token_loss = weighted(scores.loss, inputs.token_weight)
-        loss = token_loss.sum() if is_none else reduce(token_loss, inputs.mass, request.reduction)
+        token_loss = weight_losses(scores.loss, inputs.token_weight)
+        loss = (
+            token_loss.sum()
+            if is_none
+            else reduce_losses(token_loss, inputs.mass, request.reduction)
+        )
         found = [by_products[name] for name in request.also]
         ctx.mark_non_differentiable(loss if is_none else token_loss, *found)
         return (token_loss, loss, *found)
@@ -95,7 +112,7 @@ class _Loss(Function):
         else:
             gradients.scale(upstream)
         if gradients.context is not None:
-            total(gradients.context, ctx.shard)
+            all_reduce_sum(gradients.context, ctx.shard)
         return (*gradients.in_dtypes_of(inputs), *[None] * 11)
 
 
@@ -171,13 +188,15 @@ def _scored(
     for tokens in _slices(inputs, size):
         part = _part(inputs, tokens)
         z, map_slope = _logits(part, table)
-        top = largest(z, shard)  # (R, 1)
+        top = row_max(z, shard)  # (R, 1)
         spots = _Spots(part, shard)
         at_target = spots.read(z)  # (R, M)
         z.sub_(top)
         log_q = None if part.smoothing is None else z.clone()  # (R, V)
         e = z.exp_()
-        sums, at_target = totals((e.sum(-1, keepdim=True), at_target), shard)  # (R, 1), (R, M)
+        sums, at_target = all_reduce_sums(
+            (e.sum(-1, keepdim=True), at_target), shard
+        )  # (R, 1), (R, M)
         scores = _scores(part, top + sums.log(), at_target)
         smoothed = None
         if log_q is not None:
@@ -207,7 +226,7 @@ def _recompute(
         scale = scale * inputs.token_weight
     inputs, table = inputs._replace(token_weight=scale), _table(inputs, size)
     for tokens in _slices(inputs, size):
-        part, own = _part(inputs, tokens), Scores._make(of(x, tokens) for x in scores)
+        part, own = _part(inputs, tokens), Scores._make(index_or_none(x, tokens) for x in scores)
         z, map_slope = _logits(part, table)
         z.sub_(own.lse.reshape(-1, 1))
         smoothed = None if part.smoothing is None else _posteriors(part, z)[1]
@@ -250,7 +269,11 @@ def _scores(part: Inputs, lse: Tensor, at_target: Tensor) -> Scores:
     if part.amount is not None:
         posterior = posterior * part.amount[:, None]
     of_each = posterior.sum(-1)  # (n, K + J)
-    loss, coefficient, d_log_weight = expected(-log_p[:, 0], part.amount), of_each[:, :K], -of_each
+    loss, coefficient, d_log_weight = (
+        weighted_sum(-log_p[:, 0], part.amount),
+        of_each[:, :K],
+        -of_each,
+    )
     lse = lse.view(n, K)
     if part.z_loss:
         penalty = part.z_loss * log_weight.exp() * lse  # (n, K)
@@ -265,7 +288,7 @@ def _smoothed(
 ) -> tuple[Scores, Tensor]:
     """The scores with label smoothing, and s_v times the posterior of each component (n, K, V)."""
     loss, smoothed = _posteriors(part, log_q)
-    loss, sums = totals((loss, smoothed.sum(-1)), shard)  # (n,), (n, K)
+    loss, sums = all_reduce_sums((loss, smoothed.sum(-1)), shard)  # (n,), (n, K)
     scores = scores._replace(
         loss=scores.loss + loss,
         coefficient=scores.coefficient + sums,
@@ -283,7 +306,7 @@ def _posteriors(part: Inputs, log_q: Tensor) -> tuple[Tensor, Tensor]:
     posterior = joint.sub_(log_p[:, None]).exp_().mul_(part.smoothing)
     # A token that no component can predict has no posterior.
     posterior.masked_fill_((log_p == -torch.inf)[:, None], 0.0)
-    return expected(-log_p, part.smoothing), posterior
+    return weighted_sum(-log_p, part.smoothing), posterior
 
 
 def _slope(
@@ -324,8 +347,8 @@ def _by_products(
         n, K = scores.lse.shape
         factor = part.log_weight.exp() / sums.view(n, K)  # (n, K)
         p = torch.einsum("nk,nkv->nv", factor, e.unflatten(0, (n, K)))  # (n, V)
-        found["entropy"] = total(torch.special.entr(p).sum(-1), shard)
-        found["prediction"] = best(p, shard)
+        found["entropy"] = all_reduce_sum(torch.special.entr(p).sum(-1), shard)
+        found["prediction"] = row_argmax(p, shard)
     return {name: found[name] for name in also}
 
 
@@ -352,7 +375,7 @@ def _table(inputs: Inputs, size: int) -> Tensor:
 
 def _part(inputs: Inputs, tokens: slice) -> Inputs:
     rows: dict[str, Any] = {
-        name: of(getattr(inputs, name), tokens)
+        name: index_or_none(getattr(inputs, name), tokens)
         for name in ("context", "log_weight", "extra", "target", "amount", "token_weight")
     }
     return inputs._replace(**rows)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from highrank.ops.logit_map import map_in_place
 from highrank.ops.mixture_cross_entropy.reference import Inputs
-from highrank.ops.mixture_cross_entropy.targets import expected, of, weighted
+from highrank.ops.mixture_cross_entropy.targets import index_or_none, weight_losses, weighted_sum
 from highrank.ops.numerics import at_least_float32, new_table
 from highrank.ops.tracing import is_static, runs_triton
 
@@ -99,7 +99,7 @@ def stream(
         chunk = work_through(rows, part, *_logits(rows, part, (buffer, slope), kernels), also)
         for name in also:
             found[name][tokens] = chunk.by_products[name]
-        token_loss[tokens] = weighted(chunk.loss, part.token_weight)
+        token_loss[tokens] = weight_losses(chunk.loss, part.token_weight)
         if any(wanted):
             scale = upstream[tokens]
             if part.token_weight is not None:
@@ -140,7 +140,7 @@ def plain_chunk(
     by_products = _by_products(also, q, part.log_weight, lse)
     slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
     return Chunk(
-        expected(-log_p, part.amount),
+        weighted_sum(-log_p, part.amount),
         slope if map_slope is None else slope.mul_(map_slope),
         posterior[:, :K],
         -posterior[:, :K],
@@ -225,7 +225,7 @@ def _mixed(part: Inputs, log_q: Tensor) -> tuple[Tensor, Tensor]:
     posterior = (joint - log_p).exp().masked_fill(log_p == -torch.inf, 0.0)  # (n, K + J, M)
     if part.amount is not None:
         posterior = posterior * part.amount[:, None]
-    return expected(-log_p.squeeze(1), part.amount), posterior
+    return weighted_sum(-log_p.squeeze(1), part.amount), posterior
 
 
 def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Ten
     posterior = joint.sub_(log_p[:, None]).exp_().mul_(smoothing)  # (n, K, V)
     # A token that no component can predict has no posterior.
     posterior.masked_fill_((log_p == -torch.inf)[:, None], 0.0)
-    return expected(-log_p, smoothing), posterior
+    return weighted_sum(-log_p, smoothing), posterior
 
 
 def _by_product_tables(
@@ -294,10 +294,10 @@ def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:
     """What a chunk needs of its tokens; the contexts are taken as rows."""
     return inputs._replace(
         log_weight=inputs.log_weight[tokens].to(dtype),
-        extra=of(inputs.extra, tokens),
+        extra=index_or_none(inputs.extra, tokens),
         target=inputs.target[tokens],
-        amount=of(inputs.amount, tokens),
-        token_weight=of(inputs.token_weight, tokens),
+        amount=index_or_none(inputs.amount, tokens),
+        token_weight=index_or_none(inputs.token_weight, tokens),
     )
 
 
