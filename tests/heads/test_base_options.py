@@ -12,8 +12,8 @@ from torch.export import Dim, export
 from highrank.heads import HEADS, Head, MixtureOfSoftmaxes, head_class
 from highrank.heads.base import ForwardOptions
 from highrank.ops.logit_map import Softcap
+from highrank.ops.loss import LossOptions
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.options import LossOptions
 
 D, V = 6, 11
 

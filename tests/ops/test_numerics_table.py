@@ -6,7 +6,7 @@ import mmap
 import pytest
 import torch
 
-from highrank.ops.numerics import new_table
+from highrank.ops.precision import new_table
 
 
 def resident_bytes():

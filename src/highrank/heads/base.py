@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    ByProduct,
+    LossOptions,
+    Reduction,
+    Target,
+    check_options,
     check_reduction,
     check_target_shape,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions, check_options
-from highrank.ops.mixture_cross_entropy.targets import (
-    Reduction,
-    Target,
+from highrank.ops.loss.targets import (
     Targets,
     drop_ignored,
     index_or_none,
@@ -32,7 +34,7 @@ from highrank.ops.mixture_cross_entropy.targets import (
     weighted_sum,
 )
 from highrank.ops.mixture_log_prob import token_slices
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.tracing import in_torch_func, is_traced
 

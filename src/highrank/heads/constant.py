@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from highrank.heads.extra import ExtendedMixture
 from highrank.heads.mixture import Activation
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class ConstantComponents(ExtendedMixture):

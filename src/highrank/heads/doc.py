@@ -17,7 +17,7 @@ from highrank.heads.base import check_sizes
 from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
 from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class DirectOutputConnection(MixtureHead):

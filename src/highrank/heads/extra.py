@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from highrank.heads.base import Head, MeasuredOutput
 from highrank.heads.mixture import Mixture
 from highrank.heads.mos import MixtureOfSoftmaxes
+from highrank.ops.loss import ByProduct, LossOptions, Reduction, Target
 from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target
 from highrank.ops.mixture_log_prob import mixture_log_prob
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class Extended(NamedTuple):

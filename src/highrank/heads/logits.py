@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from highrank.heads.base import Head, check_sizes, flattened
 from highrank.ops.dropout import sequence_dropout
-from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, reduce_summed_loss
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss import Reduction
+from highrank.ops.loss.targets import Targets, reduce_summed_loss
+from highrank.ops.precision import at_least_float32, log_sum
 from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
 from highrank.ops.tracing import in_torch_func, is_traced
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from highrank.heads.base import check_sizes
 from highrank.heads.mixture import ACTIVATIONS, Activation, Mixture, MixtureHead
 from highrank.heads.start import PRIOR_SCALE, check_start_noise
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 # Standard deviation of A at the start. Not 0: then B would have no gradient.
 START = 0.02

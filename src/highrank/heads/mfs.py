@@ -20,7 +20,7 @@ from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
 from highrank.heads.partition import block_places, partitions
 from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Columns, Logits
 
 # Noise around the identity that facets start from.

@@ -23,7 +23,7 @@ from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead
 from highrank.heads.start import check_start_noise, start_nearly_equal
 from highrank.ops.gated_tree import mix_leaves, mix_products
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 

@@ -23,7 +23,7 @@ from highrank.heads.base import check_sizes
 from highrank.heads.logits import StreamedHead
 from highrank.heads.mixture import Activation
 from highrank.heads.softmax import Softmax
-from highrank.ops.mixture_cross_entropy.reference import log_sum
+from highrank.ops.precision import log_sum
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 from highrank.ops.tracing import is_static

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from highrank.heads.base import check_sizes
 from highrank.heads.logits import LogitHead, one_each
 from highrank.heads.mixture import ACTIVATIONS, Activation
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 

@@ -21,7 +21,7 @@ from highrank.heads.base import Head, check_sizes
 from highrank.heads.extra import Extended, ExtendedMixture
 from highrank.heads.mixture import Activation
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class Memory(NamedTuple):

@@ -18,9 +18,9 @@ from highrank.heads.base import Head, MeasuredOutput
 from highrank.heads.logits import can_stream, one_each, streamed_losses
 from highrank.heads.mixture import Activation, Mixture, PriorMixture
 from highrank.ops.logit_map import LogitMap, Pieces, PiecewiseLinear, parse_logit_map
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, Targets
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss import ByProduct, LossOptions, Reduction, Target
+from highrank.ops.loss.targets import Targets
+from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from highrank.heads.base import MeasuredOutput
 from highrank.heads.mixture import Activation, Mixture, MixtureHead
 from highrank.ops.linear_cross_entropy import is_small
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Reduction, Target
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss import REDUCTIONS, ByProduct, LossOptions, Reduction, Target
+from highrank.ops.precision import at_least_float32
 
 
 class Softmax(MixtureHead):

@@ -12,7 +12,7 @@ from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.heads.base import Head
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone, BackboneOutput, State, map_state
-from highrank.ops.mixture_cross_entropy.targets import Reduction
+from highrank.ops.loss import Reduction
 
 
 class LanguageModelOutput(NamedTuple):

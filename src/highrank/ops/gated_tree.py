@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from highrank.ops.numerics import autocast_dtype
+from highrank.ops.precision import autocast_dtype
 from highrank.ops.tracing import in_torch_func, is_traced
 
 

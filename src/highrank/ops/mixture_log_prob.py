@@ -17,9 +17,14 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
-from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.numerics import at_least_float32, in_autocast_dtype, log_add, without_autocast
+from highrank.ops.loss import check_mixture, check_precision
+from highrank.ops.precision import (
+    at_least_float32,
+    in_autocast_dtype,
+    log_add,
+    log_sum,
+    without_autocast,
+)
 from highrank.ops.sharding import (
     Rows,
     VocabularyShard,

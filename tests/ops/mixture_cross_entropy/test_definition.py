@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from highrank.ops.logit_map import Softcap
+from highrank.ops.loss import REDUCTIONS
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS
 
 
 def naive_losses(inputs, cap):

@@ -80,8 +80,9 @@ def kernels(monkeypatch):
 @pytest.fixture
 def taken(kernels, monkeypatch):
     """`stream` takes the kernels as it would on CUDA; how often it did."""
-    for name in ("targets.is_static", "stream.is_static", "stream.runs_triton"):
-        monkeypatch.setattr(f"highrank.ops.mixture_cross_entropy.{name}", lambda tensor: True)
+    engine = "mixture_cross_entropy.stream"
+    for name in ("loss.targets.is_static", f"{engine}.is_static", f"{engine}.runs_triton"):
+        monkeypatch.setattr(f"highrank.ops.{name}", lambda tensor: True)
     calls, row_slope = [], kernels.row_slope
     monkeypatch.setattr(kernels, "row_slope", lambda *a: calls.append(1) or row_slope(*a))
     return calls

@@ -22,16 +22,19 @@ from torch.utils._pytree import tree_map
 from highrank.heads.adaptive.frequency import check_cutoffs, frequency_order
 from highrank.heads.base import Head, MeasuredOutput, check_sizes, flattened
 from highrank.heads.mixture import ACTIVATIONS, Activation
-from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    ByProduct,
+    LossOptions,
+    Reduction,
+    Target,
     check_reduction,
     check_target_shape,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, reduce_summed_loss
+from highrank.ops.loss.targets import reduce_summed_loss
+from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.sampling import draw
 from highrank.ops.tracing import is_traced

@@ -21,7 +21,7 @@ from highrank.heads.adaptive.softmax import all_cutoffs
 from highrank.heads.base import check_sizes
 from highrank.heads.mixture import Activation
 from highrank.heads.start import check_start_noise, start_nearly_equal
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):

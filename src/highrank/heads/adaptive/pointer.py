@@ -21,9 +21,9 @@ from highrank.heads.base import Head
 from highrank.heads.extra import check_start_weight, log_gates, log_sum, start_gate
 from highrank.heads.mixture import Activation
 from highrank.heads.pointer import Pointed, Pointing
+from highrank.ops.loss import Reduction
 from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.targets import Reduction
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class PointingFeatures(NamedTuple):

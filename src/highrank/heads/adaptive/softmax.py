@@ -17,7 +17,7 @@ from torch import Tensor
 from highrank.heads.adaptive.frequency import cheapest, costs
 from highrank.heads.adaptive.head import AdaptiveHead
 from highrank.heads.mixture import Activation
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class AdaptiveSoftmax(AdaptiveHead):

@@ -13,29 +13,27 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from highrank.ops.mixture_cross_entropy import chunked, fused, reference, registered, sharded
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    ByProduct,
+    LossOptions,
+    Reduction,
+    Target,
     check_arguments,
+    check_by_products,
+    check_options,
     check_reduction,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import (
-    ByProduct,
-    LossOptions,
-    check_by_products,
-    check_options,
-)
-from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
-from highrank.ops.mixture_cross_entropy.targets import (
-    Reduction,
-    Target,
+from highrank.ops.loss.targets import (
     Targets,
     drop_ignored,
     index_or_none,
     make_targets,
     shift_targets,
 )
-from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.mixture_cross_entropy import chunked, fused, reference, registered, sharded
+from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
 from highrank.ops.sharding import full_tensor, local_rows, shard_of, with_summed_gradient
 from highrank.ops.tracing import in_torch_func, is_fake
 

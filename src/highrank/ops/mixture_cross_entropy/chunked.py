@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from highrank.ops.loss.targets import reduce_losses
 from highrank.ops.mixture_cross_entropy.reference import (
     NUM_DIFFERENTIABLE,
     Inputs,
@@ -23,7 +24,6 @@ from highrank.ops.mixture_cross_entropy.stream import (
     in_dtypes_of,
     stream,
 )
-from highrank.ops.mixture_cross_entropy.targets import reduce_losses
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from highrank.ops.loss.targets import reduce_losses, total_mass
 from highrank.ops.mixture_cross_entropy.chunked import gradients_of
 from highrank.ops.mixture_cross_entropy.reference import (
     NUM_DIFFERENTIABLE,
@@ -19,7 +20,6 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import NOTHING, Wanted, in_dtypes_of, stream
-from highrank.ops.mixture_cross_entropy.targets import reduce_losses, total_mass
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
-from highrank.ops.mixture_cross_entropy.targets import reduce_losses, weight_losses, weighted_sum
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss.targets import reduce_losses, weight_losses, weighted_sum
+from highrank.ops.precision import at_least_float32, log_sum
 
 
 class Inputs(NamedTuple):
@@ -75,14 +75,6 @@ def losses(inputs: Inputs, request: Request) -> Losses:
     if request.reduction == "none":
         return token_loss, token_loss, found
     return token_loss.detach(), reduce_losses(token_loss, inputs.mass, request.reduction), found
-
-
-def log_sum(joint: Tensor, dim: int) -> Tensor:
-    """logsumexp along a dimension; -inf, without gradient, where all is -inf."""
-    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
-    impossible = (joint == -torch.inf).all(dim)
-    found = joint.masked_fill(impossible.unsqueeze(dim), 0.0).logsumexp(dim)
-    return found.masked_fill(impossible, -torch.inf)
 
 
 @torch.no_grad()

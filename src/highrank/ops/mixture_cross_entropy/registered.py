@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from highrank.ops.logit_map import GeneralizedSigsoftmax, LogitMap, Softcap
+from highrank.ops.loss.targets import reduce_losses, total_mass
 from highrank.ops.mixture_cross_entropy.reference import (
     NUM_DIFFERENTIABLE,
     NUM_TENSORS,
@@ -20,8 +21,7 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import NOTHING, Gradients, Wanted, stream
-from highrank.ops.mixture_cross_entropy.targets import reduce_losses, total_mass
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 # An operator takes tensors and numbers only: a map goes in as its name and its fields.
 LOGIT_MAPS: dict[str, type] = {

@@ -14,6 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from highrank.ops.loss.targets import (
+    index_or_none,
+    reduce_losses,
+    total_mass,
+    weight_losses,
+    weighted_sum,
+)
 from highrank.ops.mixture_cross_entropy.reference import (
     NUM_DIFFERENTIABLE,
     NUM_TENSORS,
@@ -22,14 +29,7 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Request,
 )
 from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
-from highrank.ops.mixture_cross_entropy.targets import (
-    index_or_none,
-    reduce_losses,
-    total_mass,
-    weight_losses,
-    weighted_sum,
-)
-from highrank.ops.numerics import at_least_float32, new_table, without_autocast
+from highrank.ops.precision import at_least_float32, new_table, without_autocast
 from highrank.ops.sharding import (
     VocabularyShard,
     all_reduce_sum,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from highrank.ops.logit_map import map_in_place
+from highrank.ops.loss.targets import index_or_none, weight_losses, weighted_sum
 from highrank.ops.mixture_cross_entropy.reference import Inputs
-from highrank.ops.mixture_cross_entropy.targets import index_or_none, weight_losses, weighted_sum
-from highrank.ops.numerics import at_least_float32, new_table
+from highrank.ops.precision import at_least_float32, new_table
 from highrank.ops.tracing import is_static, runs_triton
 
 # A chunk on a CPU has as many rows as its multiplies want, in between half of this and all of it:

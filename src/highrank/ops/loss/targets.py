@@ -6,19 +6,13 @@ An ordinary loss has one target a token, a = w = 1 and s = 0. N tokens, M target
 V vocabulary.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank.ops.mixture_cross_entropy.options import LossOptions
+from highrank.ops.loss import LossOptions, Target
 from highrank.ops.tracing import is_static
-
-Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS: tuple[str, ...] = get_args(Reduction)
-
-# Token ids (...), or for distillation the ids and probabilities of the likeliest, each (..., M).
-Target = Tensor | tuple[Tensor, Tensor]
 
 
 class Targets(NamedTuple):

@@ -25,6 +25,14 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.logaddexp(a, b.masked_fill(impossible, 0.0)).masked_fill(impossible, -torch.inf)
 
 
+def log_sum(joint: Tensor, dim: int) -> Tensor:
+    """logsumexp along a dimension; -inf, without gradient, where all is -inf."""
+    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
+    impossible = (joint == -torch.inf).all(dim)
+    found = joint.masked_fill(impossible.unsqueeze(dim), 0.0).logsumexp(dim)
+    return found.masked_fill(impossible, -torch.inf)
+
+
 def in_autocast_dtype(
     context: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank.ops.numerics import at_least_float32, without_autocast
+from highrank.ops.precision import at_least_float32, without_autocast
 
 
 @pytest.mark.parametrize(
