@@ -7,7 +7,8 @@ import torch
 from torch.autograd import gradcheck
 
 from highrank.heads import MixtureHead, Softmax
-from highrank.ops.mixture_cross_entropy import BACKENDS, stream
+from highrank.ops.loss import chunks
+from highrank.ops.mixture_cross_entropy import BACKENDS
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
 
@@ -106,7 +107,7 @@ def wide(build):
 
 
 def test_forward_makes_no_table_larger_than_a_chunk(watch, wide, large, monkeypatch):
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 15 * 500)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 15 * 500)
     with watch() as seen:
         wide(torch.randn(60, 6), torch.randint(500, (60,))).loss.backward()
     assert max(seen.sizes) == 15 * 500

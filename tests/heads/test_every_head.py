@@ -17,7 +17,7 @@ from highrank.heads import (
     PartitionedSoftmax,
     Pointwise,
 )
-from highrank.ops.mixture_cross_entropy import stream
+from highrank.ops.loss import chunks
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
 D, E = 6, 4
@@ -56,7 +56,7 @@ def head(make, generic):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """A few tokens a chunk."""
-    for module in (log_prob_module, stream):
+    for module in (log_prob_module, chunks):
         monkeypatch.setattr(module, "CHUNK_BYTES", 4 * 11 * 8)
 
 
@@ -136,7 +136,7 @@ def test_an_impossible_token_has_infinite_loss_and_no_gradient(head, hidden, tar
 
 def test_training_makes_no_table_for_all_tokens(watch, make, monkeypatch):
     V, N = 500, 240
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 4 * 10 * V)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 4 * 10 * V)
     head = make(V)
     with watch() as seen:
         head(torch.randn(N, D), torch.randint(V, (N,))).loss.backward()

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_loss, stream
+from highrank.ops.loss import chunks
+from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_loss
 
 HEADS = pytest.mark.parametrize("kind", [Softmax, MixtureOfContexts, MixtureOfSoftmaxes])
 T, B, D, V = 6, 5, 8, 13
@@ -44,7 +45,7 @@ def trajectory(kind, optimizer_of):
 def test_twenty_steps_lead_every_backend_to_the_same_parameters(
     kind, backend, optimizer_of, monkeypatch
 ):
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 8 * 4 * 3 * V)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 8 * 4 * 3 * V)
     fast = BACKENDS[backend]
     monkeypatch.setitem(BACKENDS, "fused", fast)
     got = trajectory(kind, optimizer_of)

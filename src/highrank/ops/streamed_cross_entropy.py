@@ -19,9 +19,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from highrank.ops.logit_map import Back, Pieces
+from highrank.ops.loss.chunks import new_table, tokens_per_chunk
 from highrank.ops.loss.targets import weight_losses
-from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients, tokens_per_chunk
-from highrank.ops.precision import at_least_float32, autocast_dtype, new_table, without_autocast
+from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients
+from highrank.ops.precision import at_least_float32, autocast_dtype, without_autocast
 from highrank.ops.tracing import is_static
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from highrank.ops.mixture_cross_entropy import mixture_loss, stream
+from highrank.ops.loss import chunks
+from highrank.ops.mixture_cross_entropy import mixture_loss
 
 V = 23
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -174,7 +175,7 @@ def test_tails_are_computed_only_for_their_targets(watch, build):
 def test_training_makes_no_table_larger_than_a_chunk(watch, build, monkeypatch):
     head = build()
     chunk = 4 * 3 * V
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * chunk)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * chunk)
     hidden, target = torch.randn(300, 6, requires_grad=True), torch.arange(300) % V
     with watch() as seen:
         head(hidden, target).loss.backward()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank.heads import MixtureOfSoftmaxes, SharedTailMixtureOfSoftmaxes, Softmax
-from highrank.ops.mixture_cross_entropy import stream
+from highrank.ops.loss import chunks
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 COUNTS = [(5 * token) % 23 for token in range(23)]
@@ -62,7 +62,7 @@ def test_forbidden_tokens_leave_the_others_their_probability(generic, hidden, ta
 
 
 def test_the_others_are_summed_in_the_memory_of_a_chunk(watch, monkeypatch):
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 5 * 1000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 5 * 1000)
     head = SharedTailMixtureOfSoftmaxes(6, 1000, 3, 4, frequent=20)
     with watch() as seen:
         head(torch.randn(200, 6), torch.randint(1000, (200,))).loss.backward()

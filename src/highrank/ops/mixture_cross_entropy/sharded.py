@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from highrank.ops.loss.chunks import new_table, tokens_per_chunk
 from highrank.ops.loss.targets import (
     index_or_none,
     reduce_losses,
@@ -28,8 +29,7 @@ from highrank.ops.mixture_cross_entropy.reference import (
     Losses,
     Request,
 )
-from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
-from highrank.ops.precision import at_least_float32, new_table, without_autocast
+from highrank.ops.precision import at_least_float32, without_autocast
 from highrank.ops.sharding import (
     VocabularyShard,
     all_reduce_sum,

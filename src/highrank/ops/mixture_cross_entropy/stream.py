@@ -14,18 +14,11 @@ import torch
 from torch import Tensor
 
 from highrank.ops.logit_map import map_in_place
+from highrank.ops.loss.chunks import new_table, tokens_per_chunk
 from highrank.ops.loss.targets import index_or_none, weight_losses, weighted_sum
 from highrank.ops.mixture_cross_entropy.reference import Inputs
-from highrank.ops.precision import at_least_float32, new_table
+from highrank.ops.precision import at_least_float32
 from highrank.ops.tracing import is_static, runs_triton
-
-# A chunk on a CPU has as many rows as its multiplies want, in between half of this and all of it:
-# within 4 % of the fastest for V = 10,000 … 50,257 (docs/log.md). Of a small vocabulary more rows
-# are no faster, and less of them stays in the cache.
-CHUNK_BYTES = 96 * 2**20
-CPU_ROWS, MOST_CPU_ROWS = 768, 1280
-# A kernel of an accelerator wants more, to keep all of it busy.
-ACCELERATOR_ROWS, ACCELERATOR_BYTES = 4096, 2**30
 
 
 class Gradients(NamedTuple):
@@ -271,23 +264,6 @@ def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, .
         gradient if gradient is None or x is None else gradient.to(x.dtype)
         for gradient, x in zip(gradients, inputs[:5], strict=True)
     )
-
-
-def tokens_per_chunk(
-    rows_per_token: int, row_bytes: int, chunk_bytes: int | None, device: torch.device
-) -> int:
-    """At least one: a single token's K · V logits are the least that can be alive.
-
-    Args:
-        row_bytes: of one row of logits.
-        chunk_bytes: of a chunk; None chooses by the size of a row and by the device.
-    """
-    if chunk_bytes is None and device.type == "cpu":
-        least = min(MOST_CPU_ROWS * row_bytes, CHUNK_BYTES // 2)
-        chunk_bytes = min(max(CPU_ROWS * row_bytes, least), CHUNK_BYTES)
-    elif chunk_bytes is None:
-        chunk_bytes = min(ACCELERATOR_ROWS * row_bytes, ACCELERATOR_BYTES)
-    return max(1, chunk_bytes // (rows_per_token * row_bytes))
 
 
 def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:

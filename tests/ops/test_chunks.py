@@ -6,7 +6,7 @@ import mmap
 import pytest
 import torch
 
-from highrank.ops.precision import new_table
+from highrank.ops.loss.chunks import new_table
 
 
 def resident_bytes():
