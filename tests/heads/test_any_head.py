@@ -208,7 +208,7 @@ def test_on_an_accelerator_the_host_never_waits(make, syncs, monkeypatch):
     hidden, target, past = window(head)
     target[1, 1] = -100
     want = head(hidden, target, **past)
-    paths = ("loss.targets", "mixture_cross_entropy.stream", "row_blocks")
+    paths = ("loss.targets", "mixture_cross_entropy.reducer", "row_blocks")
     modules = [f"highrank.ops.{name}" for name in (*paths, "streamed_cross_entropy")]
     for module in (*modules, "highrank.ops.linear_cross_entropy", "highrank.heads.multi_sense"):
         monkeypatch.setattr(f"{module}.is_static", lambda tensor: True)

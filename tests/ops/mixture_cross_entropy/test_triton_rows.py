@@ -80,9 +80,10 @@ def kernels(monkeypatch):
 @pytest.fixture
 def taken(kernels, monkeypatch):
     """`stream` takes the kernels as it would on CUDA; how often it did."""
-    engine = "mixture_cross_entropy.stream"
-    for name in ("loss.targets.is_static", f"{engine}.is_static", f"{engine}.runs_triton"):
+    folder = "mixture_cross_entropy"
+    for name in (f"{folder}.reducer.is_static", f"{folder}.stream.runs_triton"):
         monkeypatch.setattr(f"highrank.ops.{name}", lambda tensor: True)
+    monkeypatch.setattr("highrank.ops.loss.targets.is_static", lambda tensor: True)
     calls, row_slope = [], kernels.row_slope
     monkeypatch.setattr(kernels, "row_slope", lambda *a: calls.append(1) or row_slope(*a))
     return calls

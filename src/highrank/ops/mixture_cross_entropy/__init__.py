@@ -31,10 +31,20 @@ from highrank.ops.loss.targets import (
     make_targets,
     shift_targets,
 )
-from highrank.ops.mixture_cross_entropy import chunked, fused, reference, registered, sharded
+from highrank.ops.mixture_cross_entropy import reference, registered
+from highrank.ops.mixture_cross_entropy.autograd import chunked_losses, fused_losses
+from highrank.ops.mixture_cross_entropy.reducer import ShardReducer
 from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
+from highrank.ops.mixture_cross_entropy.stream import chunk_size
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
-from highrank.ops.sharding import full_tensor, local_rows, shard_of, with_summed_gradient
+from highrank.ops.sharding import (
+    VocabularyShard,
+    check_same_tokens,
+    full_tensor,
+    local_rows,
+    shard_of,
+    with_summed_gradient,
+)
 from highrank.ops.tracing import in_torch_func, is_fake
 
 Backend = Callable[[Inputs, Request], Losses]
@@ -43,8 +53,8 @@ Extra = tuple[Tensor, Tensor]
 # Each takes flat tensors and returns the losses of the tokens and the reduced loss, in one pass.
 BACKENDS: dict[str, Backend] = {
     "reference": reference.losses,
-    "chunked": chunked.losses,
-    "fused": fused.losses,
+    "chunked": chunked_losses,
+    "fused": fused_losses,
 }
 
 
@@ -162,9 +172,10 @@ def mixture_loss(
     computed = tuple(name for name in also if name != "log_weight")
     request = Request(reduction, options.get("chunk_bytes"), computed)
     with without_autocast(context.device):
-        losses = _choose(options.get("backend", "auto"), reduction, context)
+        backend = options.get("backend", "auto")
+        losses = _choose_backend(backend, reduction, context)
         if shard is not None:
-            losses = partial(sharded.losses, shard=shard, backend=options.get("backend", "auto"))
+            losses = partial(_sharded_losses, shard=shard, backend=backend)
         token_loss, loss, found = losses(inputs, request)
     shape = context.shape[:-2]
     token_loss = _in_place(token_loss, kept, shape)
@@ -223,7 +234,26 @@ def _in_place(found: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
     return found.reshape((*shape, *found.shape[1:]))
 
 
-def _choose(backend: str, reduction: str, context: Tensor) -> Backend:
+def _sharded_losses(
+    inputs: Inputs, request: Request, shard: VocabularyShard, backend: str
+) -> Losses:
+    """The losses where each process has some rows of `weight` and `bias`, and all tokens."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "A sharded vocabulary is not for compilers: leave its head to eager mode."
+        )
+    if backend != "auto":
+        raise ValueError(f'backend must be "auto" for a sharded vocabulary, got {backend!r}')
+    if inputs.smoothing is not None:
+        inputs = inputs._replace(smoothing=inputs.smoothing[shard.start : shard.stop])
+    reducer = ShardReducer(shard)
+    size = chunk_size(inputs, request.chunk_bytes, reducer)
+    check_same_tokens(shard, inputs.context, inputs.target, size)
+    losses = chunked_losses if request.reduction == "none" else fused_losses
+    return losses(inputs, request, reducer)
+
+
+def _choose_backend(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "auto":
         if torch.compiler.is_compiling() or is_fake(context):
             return registered.losses

@@ -19,7 +19,7 @@ from highrank.ops.precision import at_least_float32, log_sum
 
 
 class Inputs(NamedTuple):
-    """What every backend is given: flat tensors, the five that have gradients first."""
+    """Inputs of every backend: flat tensors, the differentiable ones first, then constants."""
 
     context: Tensor  # (N, K, E)
     log_weight: Tensor  # (N, K)
@@ -34,9 +34,21 @@ class Inputs(NamedTuple):
     logit_map: LogitMap | None = None
     z_loss: float = 0.0
 
+    @property
+    def differentiable(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self.context, self.log_weight, self.weight, self.bias, self.extra
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return (*self.differentiable, self.target, *self[6:10])
+
+    @property
+    def constants(self) -> tuple[LogitMap | None, float]:
+        return self.logit_map, self.z_loss
+
 
 class Request(NamedTuple):
-    """What a backend is asked for."""
+    """Outputs that a backend has to return."""
 
     reduction: str
     chunk_bytes: int | None
@@ -46,9 +58,6 @@ class Request(NamedTuple):
 # The losses of the tokens (N,), detached unless the reduction is "none"; the reduced loss;
 # by-products.
 Losses = tuple[Tensor, Tensor, dict[str, Tensor]]
-
-# Fields of `Inputs` that are tensors, and those of them that have gradients.
-NUM_TENSORS, NUM_DIFFERENTIABLE = 10, 5
 
 
 def token_losses(inputs: Inputs) -> Tensor:
