@@ -56,7 +56,7 @@ def _levels(gate: Tensor) -> list[int]:
 
 
 def _nodes(values: Tensor, opened: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Of each level from the leaves up: first children, second children, where the gates are open.
+    """First children, second children and gates of each level, from the leaves up.
 
     A node has the place of its second child: 1 and 3 are above 0 1 2 3, and 3 is the root.
     """
@@ -70,7 +70,7 @@ def _nodes(values: Tensor, opened: Tensor) -> Iterator[tuple[Tensor, Tensor, Ten
 def _differences(
     context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What children differ by where the first ones were, the result in the last place; gates."""
+    """Differences of children in place of the first ones, with the result last; and gates."""
     values = F.linear(context, weight)  # (n, K, X)
     opened = F.linear(gate, gate_weight).sigmoid_()  # (n, K-1, X)
     for first, second, part in _nodes(values, opened):

@@ -28,7 +28,7 @@ def log_sum(joint: Tensor, dim: int) -> Tensor:
 def in_autocast_dtype(
     context: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What enters the matrix multiply, in autocast's dtype where autocast is on.
+    """The factors of the matrix multiply, in autocast's dtype where autocast is on.
 
     Autocast leaves float64 as it is.
     """
@@ -43,7 +43,7 @@ def in_autocast_dtype(
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What autocast multiplies in; None where it is off."""
+    """The dtype that autocast multiplies in; None where it is off."""
     is_there = torch.amp.is_autocast_available(device.type)
     if not is_there or not torch.is_autocast_enabled(device.type):
         return None

@@ -27,7 +27,7 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Which rows of the vocabulary each process of a group has."""
+    """Rows of the vocabulary in each process of a group."""
 
     group: "ProcessGroup"
     rows: tuple[Rows, ...]
@@ -72,7 +72,7 @@ def shard_of(
     group: "ProcessGroup | None" = None,
     rows: Rows | None = None,
 ) -> VocabularyShard | None:
-    """Who has which rows; None if the whole vocabulary is here.
+    """The rows of each process; None if the whole vocabulary is here.
 
     Args:
         weight: this process's rows (stop - start, E), or a DTensor that is sharded on dimension 0.
@@ -180,7 +180,7 @@ def row_argmax(columns: Tensor, shard: VocabularyShard) -> Tensor:
 
 
 def as_in_first_process(tensor: Tensor, weight: Tensor | None) -> Tensor:
-    """What the first process of a DTensor's group has; the tensor itself for other weights."""
+    """The tensor of the first process of a DTensor's group; the tensor itself for other weights."""
     if is_distributed(weight):
         group = weight.device_mesh.get_group()
         dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
@@ -189,13 +189,15 @@ def as_in_first_process(tensor: Tensor, weight: Tensor | None) -> Tensor:
 
 def with_summed_gradient(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The tensor itself, of whose gradient each process sees a part: they are summed."""
-    found: Tensor = _Shared.apply(tensor, shard)
+    found = tensor.view_as(tensor)
+    if found.requires_grad:
+        found.register_hook(lambda upstream: _summed_copy(upstream, shard))
     return found
 
 
 def differentiable_sum(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The sum of the processes' tensors, which each goes on to use for its own rows."""
-    found: Tensor = _Total.apply(tensor, shard)
+    found: Tensor = _Sum.apply(tensor, shard)
     return found
 
 
@@ -205,30 +207,19 @@ def gather_columns(columns: Tensor, shard: VocabularyShard) -> Tensor:
     return found
 
 
-class _Shared(Function):
+class _Sum(Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, shard: VocabularyShard) -> Tensor:
         ctx.shard = shard
-        return tensor.view_as(tensor)
+        return _summed_copy(tensor, shard)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return all_reduce_sum(
-            upstream.clone(memory_format=torch.contiguous_format), ctx.shard
-        ), None
+        return _summed_copy(upstream, ctx.shard), None
 
 
-class _Total(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, shard: VocabularyShard) -> Tensor:
-        ctx.shard = shard
-        return all_reduce_sum(tensor.clone(memory_format=torch.contiguous_format), shard)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return all_reduce_sum(
-            upstream.clone(memory_format=torch.contiguous_format), ctx.shard
-        ), None
+def _summed_copy(tensor: Tensor, shard: VocabularyShard) -> Tensor:
+    return all_reduce_sum(tensor.clone(memory_format=torch.contiguous_format), shard)
 
 
 class _Gathered(Function):

@@ -27,7 +27,7 @@ from highrank.ops.tracing import is_static
 
 
 class Columns(NamedTuple):
-    """What the logits of n tokens are made from."""
+    """Factors and columns of the logits of n tokens."""
 
     contexts: Sequence[Tensor]
     """(n, E), of each block."""
@@ -48,7 +48,7 @@ ColumnsOf = Callable[[Sequence[Tensor], Tensor, Sequence[Tensor]], Columns]
 
 
 class Logits(NamedTuple):
-    """How logits are made."""
+    """A recipe for logits."""
 
     columns_of: ColumnsOf
     blocks: Sequence[Block]
@@ -121,7 +121,7 @@ def streamed_cross_entropy(
 
 
 class _Recipe(NamedTuple):
-    """What is no tensor."""
+    """The part of `Logits` that is no tensor, and the state of autograd."""
 
     columns_of: ColumnsOf
     blocks: Sequence[Block]
@@ -279,7 +279,7 @@ class _Work:
         slope: Tensor,
         factor: Tensor,
     ) -> None:
-        """What a slope (n, K · V) contributes, whose rows are multiplied with a factor (n, K)."""
+        """Add the gradients of a slope (n, K · V) whose rows have a factor (n, K)."""
         S = self.recipe.num_own
         reached: list[tuple[Tensor, Any]] = []
         if columns.own is not None:
@@ -301,9 +301,9 @@ class _Work:
                 factor[:, block.softmax, None],
             )
             reached.append((context, upstream))
-        self._go_on(rows, features, [pair for pair in reached if pair[0].requires_grad])
+        self._backpropagate(rows, features, [pair for pair in reached if pair[0].requires_grad])
 
-    def _go_on(
+    def _backpropagate(
         self, rows: slice, features: Sequence[Tensor], reached: Sequence[tuple[Tensor, Any]]
     ) -> None:
         """From the columns to what they were made from, by autograd."""

@@ -19,7 +19,7 @@ REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 # Token ids (...), or for distillation the ids and probabilities of the likeliest, each (..., M).
 Target = Tensor | tuple[Tensor, Tensor]
 
-# What one pass can yield besides the loss, without gradients: log-sum-exps of the components
+# Outputs of a pass besides the loss, without gradients: log-sum-exps of the components
 # (..., K), the likeliest token (...), the entropy in nats (...); and, with its gradient, the
 # logarithm of the components' weights (..., K).
 ByProduct = Literal["lse", "prediction", "entropy", "log_weight"]
@@ -66,9 +66,8 @@ def check_options(options: LossOptions) -> None:
         raise ValueError(f"z_loss must be at least 0 and finite, got {options['z_loss']}")
     if options.get("shift", 0) < 0:
         raise ValueError(f"shift must be at least 0, got {options['shift']}")
-    weights = {"token_weight": options.get("token_weight")}
-    weights["class_weight"] = options.get("class_weight")
-    for name, weight in weights.items():
+    weights = options.get("token_weight"), options.get("class_weight")
+    for name, weight in zip(("token_weight", "class_weight"), weights, strict=True):
         if weight is not None and weight.requires_grad:
             raise ValueError(f"{name} must not require a gradient, got one that does")
     _check_map(options)

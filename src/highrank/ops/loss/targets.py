@@ -1,4 +1,4 @@
-"""Which tokens a loss scores, how much each counts, and how the losses become one number.
+"""Targets of a loss, their weights, and the reduction of the losses to one number.
 
     loss = w · (Σ_m a[m] · nll(target[m]) + Σ_v s[v] · nll(v)),   nll(v) = -log p(v)
 
@@ -28,7 +28,7 @@ class Targets(NamedTuple):
 def make_targets(
     target: Target, options: LossOptions, vocab_size: int, dtype: torch.dtype
 ) -> Targets:
-    """What the target and the options ask for.
+    """The targets and weights that the options ask for.
 
     Args:
         target: already shifted.
@@ -128,7 +128,7 @@ def reduce_summed_loss(
 
 
 def total_mass(impossible: Tensor, mass: Tensor | None) -> Tensor:
-    """What "mean" divides by: the targets that carry gradient, or the sum of their masses.
+    """The divisor of "mean": the targets that carry gradient, or the sum of their masses.
 
     1 if there are targets but none carries gradient: the loss is +inf then.
     """

@@ -64,7 +64,7 @@ class MixtureLoss(NamedTuple):
     token_loss: Tensor
     loss: Tensor
     by_products: dict[str, Tensor]
-    """What `also` names; 0 where the target is ignored, log_weight aside."""
+    """Those that `also` names; 0 where the target is ignored, log_weight aside."""
 
 
 def mixture_cross_entropy(
@@ -139,7 +139,7 @@ def mixture_loss(
     also: Sequence[ByProduct] = (),
     **options: Unpack[LossOptions],
 ) -> MixtureLoss:
-    """As `mixture_cross_entropy`, and the loss of each token from the same pass.
+    """The loss of `mixture_cross_entropy`, and that of each token from the same pass.
 
     Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
 
@@ -167,8 +167,11 @@ def mixture_loss(
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
     vocab_size = len(weight) if shard is None else shard.vocab_size
-    targets, kept = _targets(target, options, vocab_size, ignore_index, context.dtype)
-    inputs = _flat(context, log_weight, weight, bias, extra, targets, kept, options)
+    dtype = at_least_float32(context.dtype)
+    targets = make_targets(target, options, vocab_size, dtype)
+    targets, kept = drop_ignored(targets, ignore_index, dtype)
+    check_targets(targets.target, vocab_size)
+    inputs = _flatten(context, log_weight, weight, bias, extra, targets, kept, options)
     computed = tuple(name for name in also if name != "log_weight")
     request = Request(reduction, options.get("chunk_bytes"), computed)
     with without_autocast(context.device):
@@ -178,29 +181,14 @@ def mixture_loss(
             losses = partial(_sharded_losses, shard=shard, backend=backend)
         token_loss, loss, found = losses(inputs, request)
     shape = context.shape[:-2]
-    token_loss = _in_place(token_loss, kept, shape)
-    found = {name: _in_place(x, kept, shape) for name, x in found.items()}
+    token_loss = _unflatten(token_loss, kept, shape)
+    found = {name: _unflatten(x, kept, shape) for name, x in found.items()}
     if "log_weight" in also:
         found["log_weight"] = log_weight
     return MixtureLoss(token_loss, token_loss if reduction == "none" else loss, found)
 
 
-def _targets(
-    target: Target,
-    options: LossOptions,
-    vocab_size: int,
-    ignore_index: int,
-    precision: torch.dtype,
-) -> tuple[Targets, Tensor | None]:
-    """The targets that are not ignored, and their positions; None if there are all."""
-    dtype = at_least_float32(precision)
-    targets = make_targets(target, options, vocab_size, dtype)
-    targets, kept = drop_ignored(targets, ignore_index, dtype)
-    check_targets(targets.target, vocab_size)
-    return targets, kept
-
-
-def _flat(
+def _flatten(
     context: Tensor,
     log_weight: Tensor,
     weight: Tensor,
@@ -210,7 +198,7 @@ def _flat(
     kept: Tensor | None,
     options: LossOptions,
 ) -> Inputs:
-    """One row a token that is kept."""
+    """The inputs of a backend: a row for each token that is kept."""
     dtype = at_least_float32(context.dtype)
     if extra is not None and options.get("label_smoothing"):
         raise ValueError("label_smoothing must come without extra terms, got both")
@@ -226,12 +214,12 @@ def _flat(
     return Inputs(h, log_pi, weight, bias, terms, *targets, *others)
 
 
-def _in_place(found: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
-    """What was found for the kept tokens (N, …) where they are (..., …), and 0 elsewhere."""
+def _unflatten(values: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
+    """Values of the kept tokens (N, …) at their positions (..., …), and 0 elsewhere."""
     if kept is not None:
-        whole = found.new_zeros(shape.numel(), *found.shape[1:])
-        found = whole.index_copy(0, kept, found)
-    return found.reshape((*shape, *found.shape[1:]))
+        zeros = values.new_zeros(shape.numel(), *values.shape[1:])
+        values = zeros.index_copy(0, kept, values)
+    return values.reshape((*shape, *values.shape[1:]))
 
 
 def _sharded_losses(

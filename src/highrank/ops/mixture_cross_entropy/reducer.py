@@ -171,7 +171,7 @@ class ShardReducer(Reducer):
         return z.gather(1, index).masked_fill(~is_here, 0.0)
 
     def _locate(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Which targets are here, and their columns; 0 for the others."""
+        """Whether each target is here, and its column; 0 for the others."""
         is_here = (target >= self.shard.start) & (target < self.shard.stop)
         return is_here, (target - self.shard.start).masked_fill(~is_here, 0)
 

@@ -282,7 +282,7 @@ def chunk_size(inputs: Inputs, chunk_bytes: int | None, reducer: Reducer = ONE_P
 
 
 def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:
-    """What a chunk needs of its tokens; the contexts are taken as rows."""
+    """The inputs of a chunk's tokens; the contexts are taken as rows."""
     return inputs._replace(
         log_weight=inputs.log_weight[tokens].to(dtype),
         extra=index_or_none(inputs.extra, tokens),
@@ -318,7 +318,7 @@ def _allocate(
 ) -> Gradients:
     pairs = zip(inputs.differentiable, wanted, strict=True)
     context, log_weight, weight, bias, extra = (x if want else None for x, want in pairs)
-    # What is summed over tokens or processes is kept in at least float32.
+    # Sums over tokens or processes are kept in at least float32.
     of_context = inputs.context.dtype if reducer.is_trivial else dtype
     return Gradients(
         None if context is None else context.new_empty(context.shape, dtype=of_context),
