@@ -8,6 +8,7 @@ an error in one alone would let the others wait for it.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -191,13 +192,8 @@ def with_summed_gradient(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The tensor itself, of whose gradient each process sees a part: they are summed."""
     found = tensor.view_as(tensor)
     if found.requires_grad:
-        found.register_hook(lambda upstream: _summed_copy(upstream, shard))
-    return found
-
-
-def differentiable_sum(tensor: Tensor, shard: VocabularyShard) -> Tensor:
-    """The sum of the processes' tensors, which each goes on to use for its own rows."""
-    found: Tensor = _Sum.apply(tensor, shard)
+        copy = partial(torch.clone, memory_format=torch.contiguous_format)
+        found.register_hook(lambda upstream: all_reduce_sum(copy(upstream), shard))
     return found
 
 
@@ -205,21 +201,6 @@ def gather_columns(columns: Tensor, shard: VocabularyShard) -> Tensor:
     """All columns (N, V) in every process, which goes on to use them as the others do."""
     found: Tensor = _Gathered.apply(columns, shard)
     return found
-
-
-class _Sum(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, shard: VocabularyShard) -> Tensor:
-        ctx.shard = shard
-        return _summed_copy(tensor, shard)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return _summed_copy(upstream, ctx.shard), None
-
-
-def _summed_copy(tensor: Tensor, shard: VocabularyShard) -> Tensor:
-    return all_reduce_sum(tensor.clone(memory_format=torch.contiguous_format), shard)
 
 
 class _Gathered(Function):

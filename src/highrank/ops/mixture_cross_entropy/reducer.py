@@ -67,6 +67,10 @@ class Reducer:
         """Log-sum-exps (R, 1) of logits z (R, V), and the logits of the targets (R, M)."""
         return z.logsumexp(-1, keepdim=True), z.gather(1, target)
 
+    def log_softmax(self, z: Tensor) -> Tensor:
+        """Log-probabilities (R, V) from logits z (R, V), which may be overwritten."""
+        return z.log_softmax(-1)
+
     def scatter_add(self, table: Tensor, target: Tensor, values: Tensor) -> Tensor:
         """The table (R, V) with values (R, M) added at the targets, in place."""
         return table.scatter_add_(1, target, values)
@@ -84,8 +88,9 @@ class Reducer:
         entropy: Tensor = torch.special.entr(prob).sum(-1)
         return entropy
 
-    def sum_in_place(self, gradient: Tensor) -> None:
-        """Sum a gradient over the processes."""
+    def sum_in_place(self, gradient: Tensor) -> Tensor:
+        """The sum of a gradient over the processes, in place; not repeated by `replay`."""
+        return gradient
 
     def replay(self) -> "Reducer":
         """A reducer for the same chunks again, without exchanging anything again."""
@@ -131,6 +136,10 @@ class ShardReducer(Reducer):
         total, target_logit = self.sum((lse - top).exp(), target_logit)
         return top + total.log(), target_logit
 
+    def log_softmax(self, z: Tensor) -> Tensor:
+        lse, _ = self.logsumexp(z, z.new_empty(len(z), 0, dtype=torch.long))
+        return z.sub_(lse)
+
     def scatter_add(self, table: Tensor, target: Tensor, values: Tensor) -> Tensor:
         if not table.shape[1]:
             return table
@@ -146,8 +155,8 @@ class ShardReducer(Reducer):
     def entropy(self, prob: Tensor) -> Tensor:
         return all_reduce_sum(super().entropy(prob), self.shard)
 
-    def sum_in_place(self, gradient: Tensor) -> None:
-        all_reduce_sum(gradient, self.shard)
+    def sum_in_place(self, gradient: Tensor) -> Tensor:
+        return all_reduce_sum(gradient, self.shard)
 
     def replay(self) -> "ShardReducer":
         return ShardReducer(self.shard, self.agreed)
