@@ -1,7 +1,6 @@
 """A vocabulary over several processes against one process, in float64: values and gradients.
 
-The functions that processes call get a problem, cut out their rows, and send back what is whole:
-losses and gradients of their rows. N tokens, K components, E embedding size, V vocabulary.
+N tokens, K components, E embedding size, V vocabulary.
 """
 
 import pytest
@@ -12,7 +11,6 @@ from highrank.ops.logit_map import Softcap
 from highrank.ops.mixture_cross_entropy import mixture_loss
 
 N, K, E, V = 9, 3, 4, 7
-ALSO = ("lse", "prediction", "entropy", "log_weight")
 
 
 def numbers(*shape, seed=5):
@@ -38,7 +36,7 @@ CASES = {
     "shift": {"shift": 2},
     "extra terms": {"extra": (numbers(N, 2).log() - 2, numbers(N, 2, seed=6).log())},
     "no bias": {"bias": None},
-    "impossible": {"impossible": True},
+    "impossible": {"impossible": 2},
     "all ignored": {"target": torch.full((N,), -100)},
     "all": {
         "class_weight": numbers(V),
@@ -50,72 +48,65 @@ CASES = {
         "shift": 1,
     },
 }
-# By number of processes: even as far as V allows, uneven, in another order, one without any row.
+# By number of processes: even as far as V allows, uneven, one without any row.
 CUTS = {
     2: {"even": (0, 4, 7), "uneven": (0, 6, 7), "empty": (0, 7, 7)},
     3: {"even": (0, 3, 5, 7), "uneven": (0, 1, 6, 7), "empty": (0, 4, 4, 7)},
 }
 
 
-def solved(cut, case, reduction, options):
-    """Losses, by-products and gradients, of rows cut[rank] … cut[rank + 1] or of all if None."""
-    generator = torch.Generator().manual_seed(1)
+def solved(cut, name, reduction, **options):
+    """Losses, by-products and gradients, of rows cut[rank] … cut[rank + 1] or of all if None.
 
-    def normal(*size):
-        return torch.randn(*size, generator=generator, dtype=torch.float64)
-
-    context, log_weight = normal(N, K, E), normal(N, K).log_softmax(-1)
-    weight, bias = normal(V, E), normal(V)
-    case = dict(CASES[case])
-    target = case.pop("target", torch.arange(N).mul(3).remainder(V))
-    if isinstance(target, torch.Tensor):
-        target[2] = -100
-    if case.pop("impossible", False):
-        bias[target[3]] = -torch.inf
-    if "bias" in case:
-        bias = case.pop("bias")
+    Of two backward passes, the second one recomputes.
+    """
+    generator, case = torch.Generator().manual_seed(1), dict(CASES[name])
+    shapes = {"context": (N, K, E), "log_weight": (N, K), "weight": (V, E), "bias": (V,)}
+    leaves = {
+        key: torch.randn(shape, generator=generator, dtype=torch.float64)
+        for key, shape in shapes.items()
+    }
+    leaves["log_weight"] = leaves["log_weight"].log_softmax(-1)
+    target = case.pop(
+        "target", torch.arange(N).mul(3).remainder(V).index_fill(0, torch.tensor(2), -100)
+    )
+    leaves["bias"][case.pop("impossible", [])] = -torch.inf
+    leaves |= {"bias": case.pop("bias")} if "bias" in case else {}
     if cut is not None:
         start, stop = options["shard"] = cut[dist.get_rank() : dist.get_rank() + 2]
-        weight, bias = weight[start:stop], None if bias is None else bias[start:stop]
-    leaves = {"context": context, "log_weight": log_weight, "weight": weight, "bias": bias}
-    extra, scale = case.pop("extra", None), case.get("logit_scale")
-    if extra is not None:
-        leaves |= {"extra_weight": extra[0], "extra": extra[1]}
-    if isinstance(scale, torch.Tensor):
-        leaves["scale"] = scale
+        for key in ("weight", "bias"):
+            leaves[key] = None if leaves[key] is None else leaves[key][start:stop]
+    if "extra" in case:
+        leaves["extra"], leaves["extra weight"] = case.pop("extra")
+    if isinstance(case.get("logit_scale"), torch.Tensor):
+        leaves["scale"] = case.pop("logit_scale")
     leaves = {n: x.clone().requires_grad_() for n, x in leaves.items() if x is not None}
-    if "scale" in leaves:
-        case["logit_scale"] = leaves["scale"]
-    terms = None if extra is None else (leaves["extra_weight"], leaves["extra"])
-    also = ("lse", "log_weight") if extra is not None else ALSO
-    context, log_weight, weight = (leaves[n] for n in ("context", "log_weight", "weight"))
+    extra = (leaves["extra"], leaves["extra weight"]) if "extra" in leaves else None
+    case |= {"logit_scale": leaves["scale"]} if "scale" in leaves else {}
     out = mixture_loss(
-        context,
-        log_weight,
-        weight,
+        *(leaves[key] for key in ("context", "log_weight", "weight")),
         target,
         bias=leaves.get("bias"),
-        extra=terms,
+        extra=extra,
         reduction=reduction,
-        also=also,
+        also=("lse", "log_weight") if extra else ("lse", "prediction", "entropy", "log_weight"),
         **case,
         **options,
     )
     upstream = numbers(*out.loss.shape) + 0.5
-    gradients = torch.autograd.grad(out.loss, list(leaves.values()), upstream, retain_graph=True)
-    again = torch.autograd.grad(out.loss, list(leaves.values()), upstream)
     found = {"token_loss": out.token_loss, "loss": out.loss, **out.by_products}
-    found |= {f"d_{n}": g for n, g in zip(leaves, gradients, strict=True)}
-    found |= {f"second d_{n}": g for n, g in zip(leaves, again, strict=True)}
-    return {name: x.detach() for name, x in found.items()}
+    for again in ("", " again"):
+        gradients = torch.autograd.grad(out.loss, list(leaves.values()), upstream, not again)
+        found |= {f"d_{n}{again}": g for n, g in zip(leaves, gradients, strict=True)}
+    return {key: x.detach() for key, x in found.items()}
 
 
-def whole(parts, cut):
-    """What the processes have, as one: all must have the same but for rows of the vocabulary."""
+def joined(parts, cut):
+    """Results of all processes as one: they must be the same but for rows of the vocabulary."""
     found = {}
     for name in parts[0]:
         values = [part[name] for part in parts]
-        if name.removeprefix("second ") in ("d_weight", "d_bias"):
+        if name.removesuffix(" again") in ("d_weight", "d_bias"):
             sizes = [stop - start for start, stop in zip(cut, cut[1:], strict=False)]
             assert [len(value) for value in values] == sizes
             found[name] = torch.cat(values)
@@ -126,26 +117,25 @@ def whole(parts, cut):
     return found
 
 
-def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for name, value in want.items():
-        torch.testing.assert_close(
-            got[name], value, rtol=0, atol=1e-10, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
-        )
+def sharded(cut, name, reduction, chunk_bytes):
+    return solved(cut, name, reduction, chunk_bytes=chunk_bytes)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("case", CASES)
-def test_every_option_is_that_of_one_process(processes, case, reduction):
-    cut = CUTS[processes.size]["even"]
-    got = whole(processes(solved, cut, case, reduction, {"chunk_bytes": 200}), cut)
-    assert_same(got, solved(None, case, reduction, {"backend": "reference"}))
-
-
-@pytest.mark.parametrize("case", ["plain", "all"])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("name", ["uneven", "empty"])
-def test_shards_may_be_uneven_or_empty(processes, name, case, reduction):
+@pytest.mark.parametrize(
+    "case, name",
+    [
+        *((case, "even") for case in CASES),
+        *((case, name) for case in ("plain", "all") for name in ("uneven", "empty")),
+    ],
+)
+def test_every_option_is_that_of_one_process(processes, case, name, reduction):
     cut = CUTS[processes.size][name]
-    got = whole(processes(solved, cut, case, reduction, {}), cut)
-    assert_same(got, solved(None, case, reduction, {"backend": "reference"}))
+    chunk_bytes = 200 if name == "even" else None
+    got = joined(processes(sharded, cut, case, reduction, chunk_bytes), cut)
+    want = solved(None, case, reduction, backend="reference")
+    assert got.keys() == want.keys()
+    for key, value in want.items():
+        torch.testing.assert_close(
+            got[key], value, rtol=0, atol=1e-10, equal_nan=True, msg=lambda m, n=key: f"{n}: {m}"
+        )

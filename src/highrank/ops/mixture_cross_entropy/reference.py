@@ -75,6 +75,8 @@ def token_losses(inputs: Inputs) -> Tensor:
     if inputs.z_loss:
         lse = logits.logsumexp(-1)  # (N, K)
         loss = loss + inputs.z_loss * (inputs.log_weight.exp() * lse.square()).sum(-1)
+    # The other terms of an impossible target have no gradient, either.
+    loss = loss.masked_fill(loss == torch.inf, torch.inf)
     return weight_losses(loss, inputs.token_weight)
 
 
