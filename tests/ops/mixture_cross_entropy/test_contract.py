@@ -4,20 +4,23 @@ N tokens, K components, J further terms, M targets of a token, E embedding size,
 """
 
 import pytest
-import scipy.special
 import torch
-import torch.nn.functional as F
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from highrank.ops.logit_map import GeneralizedSigsoftmax, PiecewiseLinear, Softcap
+from highrank.ops.logit_map import GeneralizedSigsoftmax, Softcap
 from highrank.ops.loss import REDUCTIONS
-from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
+from highrank.ops.mixture_cross_entropy import mixture_loss
 
 BACKENDS = ("reference", "chunked", "fused", "registered")
 EVERY_WAY = [(b, r) for b in BACKENDS for r in REDUCTIONS if (b, r) != ("fused", "none")]
 OPTIONS = ("class", "token", "zeros", "smoothing", "z-loss", "scale", "map", "shift", "soft")
 TOGETHER = ("class", "token", "smoothing", "z-loss", "scale", "map", "shift")
+EACH_OPTION = [
+    *((name,) for name in (*OPTIONS, "extra")),
+    *((), TOGETHER, ("extra", "z-loss", "token"), ("soft", "z-loss", "map", "shift")),
+]
 REFUSED = {
     ("class", "soft"): "class_weight must come with target ids, got probabilities",
     ("smoothing", "soft"): "label_smoothing must come with target ids, got probabilities",
@@ -42,6 +45,8 @@ class Case:
         self.leaves = {"context": scale * normal(N, K, E), "prior": normal(N, K)}
         self.leaves |= {"weight": normal(V, E)} | ({"bias": normal(V)} if bias else {})
         self.target = torch.randint(V, (N,), generator=generator)
+        if "impossible" in chosen:
+            self.leaves["bias"][self.target[-1]] = -torch.inf
         self.target[list(ignored)] = -100
         self.shift = min(2, N - 1) if "shift" in chosen else 0
         made = {
@@ -75,19 +80,16 @@ class Case:
         both = torch.cat((prior, self.leaves["gate"]), -1).log_softmax(-1)
         return both.split([prior.shape[1], 2], -1)
 
-    def loss(self, **way):
+    def output(self, **way):
         log_weight, gate = self.weights()
         extra = None if gate is None else (gate, self.leaves["constant"].log_softmax(-1))
         options = {**self.options, "logit_scale": self.leaves.get("scale"), **way}
-        return mixture_cross_entropy(
-            self.leaves["context"],
-            log_weight,
-            self.leaves["weight"],
-            self.target,
-            bias=self.leaves.get("bias"),
-            extra=extra,
-            **options,
-        )
+        options |= {"bias": self.leaves.get("bias"), "extra": extra}
+        context, weight = self.leaves["context"], self.leaves["weight"]
+        return mixture_loss(context, log_weight, weight, self.target, **options)
+
+    def loss(self, **way):
+        return self.output(**way).loss
 
     def dense(self, reduction):
         (log_weight, gate), options = self.weights(), self.options
@@ -108,7 +110,8 @@ class Case:
             log_q = torch.cat((log_q, terms), -1).logsumexp(-1, keepdim=True)
         class_weight = options.get("class_weight", torch.ones(self.V).double())
         epsilon = options.get("label_smoothing", 0.0)
-        loss = -(1 - epsilon) * (is_target * amount * class_weight[known] * log_q).sum(-1)
+        log_q = torch.where(is_target, log_q, 0.0)
+        loss = -(1 - epsilon) * (amount * class_weight[known] * log_q).sum(-1)
         if epsilon:
             loss = loss - epsilon * (log_p * class_weight).mean(-1)
         loss = (loss + options.get("z_loss", 0.0) * penalty) * token_weight
@@ -119,7 +122,7 @@ class Case:
     def gradients(self, loss):
         upstream = torch.linspace(0.5, 1.5, loss.numel(), dtype=torch.float64).reshape(loss.shape)
         leaves = list(self.leaves.values())
-        found = torch.autograd.grad(loss, leaves, upstream, allow_unused=True)
+        found = torch.autograd.grad(loss, leaves, upstream, retain_graph=True, allow_unused=True)
         pairs = zip(found, leaves, strict=True)
         return [torch.zeros_like(leaf) if g is None else g for g, leaf in pairs]
 
@@ -140,7 +143,7 @@ def solved(case, loss):
     return loss.detach(), *case.gradients(loss)
 
 
-@pytest.mark.parametrize("chosen", [(), *((name,) for name in (*OPTIONS, "extra")), TOGETHER])
+@pytest.mark.parametrize("chosen", EACH_OPTION)
 @pytest.mark.parametrize("backend, reduction", EVERY_WAY)
 def test_every_option_is_that_of_a_dense_computation(agree, backend, reduction, chosen):
     case = Case(chosen, N=9, ignored=[3])
@@ -188,200 +191,53 @@ def test_options_together_are_those_of_a_dense_computation(agree, drawn, way):
         agree(reference[1:], case.gradients(want))
     got = case.loss(backend=backend, reduction=reduction, chunk_bytes=chunk_bytes)
     agree(solved(case, got), reference)
+    # The gradient of a scale is that of the bias times the bias: 0 · inf.
+    assert "scale" in chosen or all(gradient.isfinite().all() for gradient in reference[1:])
 
 
-def naive_losses(inputs, cap):
-    """In probabilities, by SciPy: softmax, weigh, sum over the components, logarithm."""
-    logits = (inputs.context @ inputs.weight.T + inputs.bias).numpy()
-    if cap is not None:
-        logits = cap * scipy.special.expit(2 * logits / cap) * 2 - cap
-    share = scipy.special.softmax(inputs.log_weight.numpy(), axis=-1)
-    prob = (share[..., None] * scipy.special.softmax(logits, axis=-1)).sum(-2)
-    return -torch.from_numpy(prob[range(9), inputs.target]).log()
-
-
-@pytest.mark.parametrize("logit_map", [None, Softcap(2.0)])
-def test_the_definition_is_minus_the_log_of_the_weighted_softmaxes(problem, solve, logit_map):
-    inputs = problem()
-    want = naive_losses(inputs, logit_map and logit_map.cap)
-    options = {"logit_map": logit_map, "backend": "reference"}
-    for reduction, reduce in {"none": lambda x: x, "sum": torch.sum, "mean": torch.mean}.items():
-        got = solve(inputs, reduction=reduction, **options)[0]
-        torch.testing.assert_close(got, reduce(want))
-
-
-def torch_solution(inputs, loss_of, reduction, **options):
-    """The loss and its gradients for one component, by one of torch's functions."""
-    leaves = [t.detach().requires_grad_() for t in (inputs.context, inputs.weight, inputs.bias)]
-    loss = loss_of(leaves[0].squeeze(-2), *leaves[1:], inputs.target, reduction, **options)
-    return loss.detach(), *torch.autograd.grad(loss, leaves, torch.ones_like(loss))
-
-
-def cross_entropy(context, weight, bias, target, reduction, **options):
-    logits = F.linear(context, weight, bias)
-    renamed = {"weight" if key == "class_weight" else key: x for key, x in options.items()}
-    return F.cross_entropy(logits, target, reduction=reduction, **renamed)
-
-
-def linear_cross_entropy(context, weight, bias, target, reduction):
-    return F.linear_cross_entropy(
-        context, weight, target, linear_bias=bias, reduction=reduction, ignore_index=-100
-    )
-
-
-LOSSES = [
-    (cross_entropy, {}),
-    (cross_entropy, {"class_weight": torch.linspace(0.5, 2, 7).double(), "label_smoothing": 0.1}),
-    *([(linear_cross_entropy, {})] if hasattr(F, "linear_cross_entropy") else []),
+# By number of processes: even as far as V allows, uneven, one without any row.
+CUTS = {
+    2: {"even": (0, 4, 7), "uneven": (0, 6, 7), "empty": (0, 7, 7)},
+    3: {"even": (0, 3, 5, 7), "uneven": (0, 1, 6, 7), "empty": (0, 4, 4, 7)},
+}
+SHARDED = [
+    *((case, {}, "even") for case in (*EACH_OPTION, ("impossible",))),
+    *(((), sizes, "even") for sizes in ({"bias": False}, {"ignored": range(9)})),
+    *((case, {}, cut) for case in ((), TOGETHER) for cut in ("uneven", "empty")),
 ]
 
 
-@pytest.mark.parametrize("ignored", [[], [0, 3, 8]], ids=["all", "some ignored"])
-@pytest.mark.parametrize("loss_of, options", LOSSES)
-def test_one_component_is_torchs_cross_entropy(
-    problem, solve, agree, way, loss_of, options, ignored
+def sharded(cut, chosen, sizes, way):
+    """Losses, by-products and gradients, of rows cut[rank] … cut[rank + 1] or of all if None.
+
+    Of two backward passes, the second one recomputes.
+    """
+    case = Case(chosen, **{"N": 9, "ignored": [3], **sizes})
+    if cut is not None:
+        start, stop = cut[dist.get_rank() : dist.get_rank() + 2]
+        for name in {"weight", "bias"} & case.leaves.keys():
+            case.leaves[name] = case.leaves[name].detach()[start:stop].requires_grad_()
+        way = {**way, "shard": (start, stop)}
+    also = ("lse",) if "extra" in chosen else ("lse", "prediction", "entropy")
+    out = case.output(also=also, **way)
+    found = {"token_loss": out.token_loss, "loss": out.loss, **out.by_products}
+    for backward in ("first", "second"):
+        gradients = zip(case.leaves, case.gradients(out.loss), strict=True)
+        found |= {f"{backward} {name}": gradient for name, gradient in gradients}
+    return {name: x.detach() for name, x in found.items()}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("chosen, sizes, name", SHARDED)
+def test_every_option_of_shards_is_that_of_one_process(
+    processes, agree, chosen, sizes, name, reduction
 ):
-    inputs = problem(K=1)
-    inputs.target[ignored] = -100
-    loss, d_context, d_log_weight, *shared = solve(inputs, **way, **options, chunk_bytes=100)
-    agree((loss, d_context, *shared), torch_solution(inputs, loss_of, way["reduction"], **options))
-    assert (d_log_weight[ignored] == 0).all()
-    if not options:
-        # One component of weight one has the whole responsibility: -1, scaled as the loss is.
-        scale = 9 - len(ignored) if way["reduction"] == "mean" else 1
-        want = -(inputs.target != -100)[:, None].double() / scale
-        torch.testing.assert_close(d_log_weight, want)
-
-
-@pytest.mark.parametrize("without", ["tokens", "targets", "weights"])
-def test_without_any_target_the_loss_is_as_in_torch_and_the_gradients_are_zero(
-    problem, solve, agree, way, without
-):
-    inputs = problem((0 if without == "tokens" else 5,), K=1)
-    options = {}
-    if without == "targets":
-        inputs.target.fill_(-100)
-    elif without == "weights":
-        options["token_weight"] = torch.zeros(5).double()
-    loss, *gradients = solve(inputs, **way, **options)
-    assert loss.isnan() if way["reduction"] == "mean" else (loss == 0).all()
-    assert not any(gradient.any() for gradient in gradients)
-    if not options:
-        agree([loss], torch_solution(inputs, cross_entropy, way["reduction"])[:1])
-
-
-def strided(inputs):
-    """Nothing is contiguous."""
-    found = inputs._replace(
-        context=inputs.context.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1),
-        log_weight=inputs.log_weight.permute(2, 0, 1).contiguous().permute(1, 2, 0),
-        weight=inputs.weight.T.contiguous().T,
-        bias=torch.stack([inputs.bias, inputs.bias], -1)[:, 0],
-        target=inputs.target.T.contiguous().T,
-    )
-    assert not any(t.is_contiguous() for t in found)
-    return found
-
-
-def expanded(inputs):
-    """All tokens are the first one, without a copy."""
-    names = ("context", "log_weight", "target")
-    tensors = [getattr(inputs, name) for name in names]
-    new = [t[:1, :1].expand(t.shape) for t in tensors]
-    return inputs._replace(**dict(zip(names, new, strict=True)))
-
-
-@pytest.mark.parametrize(
-    "shape, change",
-    [((4, 9), strided), ((4, 9), expanded), *(((2, n, 2), None) for n in (3, 0)), ((1,), None)],
-)
-def test_tokens_are_the_leading_dimensions_in_any_memory_layout(
-    problem, solve, agree, way, shape, change
-):
-    inputs = problem(shape) if change is None else change(problem(shape))
-    flat = inputs._replace(
-        context=inputs.context.reshape(-1, 3, 4).contiguous(),
-        log_weight=inputs.log_weight.reshape(-1, 3).contiguous(),
-        weight=inputs.weight.contiguous(),
-        target=inputs.target.reshape(-1).contiguous(),
-    )
-    got = solve(inputs, chunk_bytes=400, **way)
-    want = solve(flat, **(way | {"backend": "reference"}))
-    agree(got, [w.reshape(g.shape) for w, g in zip(want, got, strict=True)])
-
-
-def test_one_token_needs_no_dimension(problem, solve, agree, way):
-    inputs = problem(())
-    one = type(inputs)(*(x[None] if i in (0, 1, 4) else x for i, x in enumerate(inputs)))
-    got = solve(inputs, **way)
-    agree(got, [w.reshape(g.shape) for w, g in zip(solve(one, **way), got, strict=True)])
-
-
-@pytest.mark.parametrize(
-    "dtype, V",
-    [(torch.int32, 7), (torch.int8, 300), (torch.uint8, 300), (torch.int16, 40_000)],
-    ids=str,
-)
-def test_targets_of_any_integer_type_mean_the_same(problem, solve, agree, way, dtype, V):
-    # V does not fit into the narrow types, nor -100 into uint8, where it would become 156.
-    inputs = problem(V=V)._replace(target=torch.tensor([0, 1, 100, 5, 6, 99, 127, 7, 0]) % V)
-    agree(solve(inputs._replace(target=inputs.target.to(dtype)), **way), solve(inputs, **way))
-    unsigned = problem((1,), V=200)._replace(target=torch.tensor([156], dtype=torch.uint8))
-    assert solve(unsigned, **way)[0] > 0
-
-
-@pytest.mark.parametrize("ignore_index", [-1, 2])
-def test_any_index_can_be_the_ignored_one(problem, solve, agree, way, ignore_index):
-    inputs, ignored = problem(), torch.arange(9) % 3 == 1
-    inputs.target[inputs.target == 2] = 3
-    usual = inputs._replace(target=inputs.target.masked_fill(ignored, -100))
-    other = inputs._replace(target=inputs.target.masked_fill(ignored, ignore_index))
-    got = solve(other, ignore_index=ignore_index, chunk_bytes=400, **way)
-    agree(got, solve(usual, **(way | {"backend": "reference"})))
-
-
-def test_the_token_losses_carry_gradients_only_without_reduction(problem, way):
-    context, log_weight, weight, bias, target = problem()
-    target[2] = -100
-    weight.requires_grad_()
-    token_loss, loss, _ = mixture_loss(context, log_weight, weight, target, bias=bias, **way)
-    reduction = way["reduction"]
-    assert token_loss[2] == 0 and token_loss.requires_grad == (reduction == "none")
-    counted = token_loss[target != -100]
-    want = token_loss if reduction == "none" else getattr(counted, reduction)()
-    torch.testing.assert_close(loss, want)
-
-
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=["plain", "general"])
-def test_by_products_are_those_of_the_mixture(problem, way, options):
-    context, log_weight, weight, bias, target = problem((4, 3))
-    target[0, 1] = -100
-    also = ("lse", "prediction", "entropy", "log_weight")
-    given = {"bias": bias, "also": also, "chunk_bytes": 200, **way, **options}
-    found = mixture_loss(context, log_weight, weight, target, **given).by_products
-    logits = F.linear(context, weight, bias)
-    log_p = (log_weight[..., None] + logits.log_softmax(-1)).logsumexp(-2)
-    want = {
-        "lse": logits.logsumexp(-1),
-        "prediction": log_p.argmax(-1),
-        "entropy": -(log_p.exp() * log_p).sum(-1),
-    }
-    kept = target != -100
-    for name, value in want.items():
-        torch.testing.assert_close(found[name][kept], value[kept])
-        assert found[name].shape == value.shape and not found[name][~kept].any()
-    assert found["log_weight"] is log_weight
-    nothing = torch.full_like(target, -100)
-    found = mixture_loss(context, log_weight, weight, nothing, **given).by_products
-    assert not any(found[name].any() or found[name].shape != want[name].shape for name in want)
-
-
-def test_a_learned_map_is_trained_by_the_reference_alone(problem):
-    context, log_weight, weight, bias, target = problem()
-    learned, options = PiecewiseLinear(5).double(), {"bias": bias}
-    given = (context, log_weight, weight, target)
-    loss = mixture_cross_entropy(*given, logit_map=learned, backend="reference", **options)
-    loss.backward()
-    assert learned.score.grad.any()
-    learned.requires_grad_(False)
-    torch.testing.assert_close(mixture_cross_entropy(*given, logit_map=learned, **options), loss)
+    cut = CUTS[processes.size][name]
+    way = {"reduction": reduction, "chunk_bytes": 200 if name == "even" else None}
+    parts = processes(sharded, cut, chosen, sizes, way)
+    want = sharded(None, chosen, sizes, {"reduction": reduction, "backend": "reference"})
+    for key, value in want.items():
+        if key.endswith((" weight", " bias")):
+            agree([torch.cat([part[key] for part in parts])], [value])
+        else:
+            agree([part[key] for part in parts], [value] * len(parts))

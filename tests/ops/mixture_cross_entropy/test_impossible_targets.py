@@ -76,15 +76,6 @@ def test_nan_is_not_hidden_and_stays_with_its_token(problem, solve, way, name):
         assert loss.isnan().nonzero().tolist() == [[2]]
 
 
-@pytest.mark.parametrize("scale", [1e4, -1e4])
-def test_enormous_logits_give_finite_results(problem, solve, agree, way, scale):
-    inputs = problem(E=1)
-    inputs = inputs._replace(context=inputs.context.sign() * scale, weight=inputs.weight.sign())
-    got = solve(inputs, chunk_bytes=400, **way)
-    assert all(x.isfinite().all() for x in got)
-    agree(got, solve(inputs, **(way | {"backend": "reference"})))
-
-
 @pytest.mark.parametrize("logit_map", [None, Softcap(300.0)], ids=["", "softcap"])
 @pytest.mark.parametrize("behind", [60.0, 90.0, 110.0, 200.0])
 def test_a_probability_too_small_for_float32_has_the_right_loss(
@@ -92,7 +83,7 @@ def test_a_probability_too_small_for_float32_has_the_right_loss(
 ):
     inputs = problem(K=2, E=8, V=50)
     inputs.bias[inputs.target] -= behind
-    want = solve(inputs, logit_map=logit_map, **way)[0]
+    want = solve(inputs, logit_map=logit_map, **(way | {"backend": "reference"}))[0]
     single = type(inputs)(*(t.float() for t in inputs[:4]), inputs.target)
     got = solve(single, logit_map=logit_map, chunk_bytes=1600, **way)[0]
     assert want.max() > behind / 2

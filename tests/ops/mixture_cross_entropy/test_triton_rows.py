@@ -208,25 +208,16 @@ def test_bfloat16_is_no_worse_than_the_reference_in_bfloat16(problem, solve, tak
 def test_log_sum_exps_come_along_and_what_needs_all_probabilities_takes_torch(
     problem, agree, taken
 ):
-    context, log_weight, weight, bias, target = problem(**SHAPE)
+    inputs = problem(**SHAPE)._asdict()
     for also, is_taken in ((["lse"], True), (["lse", "entropy", "prediction"], False)):
         taken.clear()
-        found = [
-            mixture_loss(context, log_weight, weight, target, bias=bias, also=also, backend=b)
-            for b in ("fused", "reference")
-        ]
+        found = [mixture_loss(**inputs, also=also, backend=b) for b in ("fused", "reference")]
         agree(*([x.by_products[name].double() for name in also] for x in found))
         assert bool(taken) == is_taken
-
-
-@interpreted
-@pytest.mark.parametrize("is_soft", [False, True], ids=["smoothing", "soft"])
-def test_several_targets_take_torch(problem, taken, is_soft):
-    context, log_weight, weight, _, target = problem(**SHAPE)
-    options = {} if is_soft else {"label_smoothing": 0.1}
-    if is_soft:
-        target = torch.stack((target, target), -1), torch.full((13, 2), 0.5)
-    mixture_cross_entropy(context, log_weight, weight, target, **options)
+    taken.clear()
+    mixture_cross_entropy(**inputs, label_smoothing=0.1)
+    inputs["target"] = inputs["target"][:, None].expand(13, 2), torch.full((13, 2), 0.5)
+    mixture_cross_entropy(**inputs)
     assert not taken
 
 
