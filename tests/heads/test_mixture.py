@@ -15,8 +15,8 @@ from highrank.heads import Head, LowRankMixture, MixtureOfContexts, MixtureOfSof
 from highrank.heads.bases.head import ForwardOptions
 from highrank.heads.bases.mixture import log_responsibility
 from highrank.ops.logit_map import Softcap
+from highrank.ops.loss import LossOptions
 from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.options import LossOptions
 
 D, V, E = 6, 11, 4
 HEADS = {

@@ -151,7 +151,7 @@ def test_on_an_accelerator_the_host_never_waits(head, syncs, monkeypatch):
     hidden, target, past = make_window(head)
     target[1, 1] = -100
     want = head(hidden, target, **past)
-    paths = ("mixture_cross_entropy.targets", "mixture_cross_entropy.stream", "row_blocks")
+    paths = ("loss.targets", "mixture_cross_entropy.stream", "row_blocks")
     modules = [f"highrank.ops.{path}" for path in (*paths, "streamed_cross_entropy")]
     for module in (*modules, "highrank.ops.linear_cross_entropy", "highrank.heads.multi_sense"):
         monkeypatch.setattr(f"{module}.is_static", lambda tensor: True)

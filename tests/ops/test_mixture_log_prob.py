@@ -49,23 +49,24 @@ def test_the_definition_is_the_log_of_the_weighted_softmaxes():
     prob = scipy.special.softmax((context @ weight.T + bias).numpy(), axis=-1)
     want = (log_weight.exp()[..., None] * torch.from_numpy(prob)).sum(-2).log()
     torch.testing.assert_close(reference(context, log_weight, weight, bias), want)
+    # Shapes are known without numbers.
+    assert mixture_log_prob(*(t.to("meta") for t in make_inputs())).shape == (N, V)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-def test_gradients_are_those_of_finite_differences(tokens_per_chunk, bias):
+def test_it_is_a_distribution_with_the_gradients_of_finite_differences(tokens_per_chunk, bias):
     assert gradcheck(mixture_log_prob, make_inputs((3,), bias))
-
-
-def test_probabilities_sum_to_one(tokens_per_chunk):
-    total = mixture_log_prob(*make_inputs(scale=30.0)).exp().sum(-1)
+    total = mixture_log_prob(*make_inputs(bias=bias, scale=30.0)).exp().sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-13)
 
 
-def test_memory_layout_does_not_matter():
+def test_memory_layout_does_not_matter_and_vmap_is_a_loop():
     context, log_weight, weight, bias = make_inputs((4, N))
+    want = mixture_log_prob(context, log_weight, weight, bias)
     strided = context.mT.contiguous().mT, log_weight.mT.contiguous().mT, weight.T.contiguous().T
-    got = mixture_log_prob(*strided, bias)
-    torch.testing.assert_close(got, mixture_log_prob(context, log_weight, weight, bias))
+    torch.testing.assert_close(mixture_log_prob(*strided, bias), want)
+    over = torch.vmap(mixture_log_prob, (0, 0, None, None))
+    torch.testing.assert_close(over(context, log_weight, weight, bias), want)
 
 
 def test_an_impossible_word_has_minus_infinity_and_no_gradient(tokens_per_chunk):
@@ -85,17 +86,12 @@ def test_an_impossible_word_has_minus_infinity_and_no_gradient(tokens_per_chunk)
 def test_a_component_without_weight_gets_no_gradient(tokens_per_chunk):
     context, log_weight, *others = make_inputs()
     log_weight.data[:, 1] = -torch.inf
-    log_p, d_context, d_log_weight, *_ = value_and_gradients(
-        mixture_log_prob, [context, log_weight, *others]
-    )
+    inputs = [context, log_weight, *others]
+    log_p, d_context, d_log_weight, *_ = value_and_gradients(mixture_log_prob, inputs)
     assert log_p.isfinite().all() and d_context.isfinite().all()
     assert (d_context[:, 1] == 0).all() and (d_log_weight[:, 1] == 0).all()
-
-
-def test_nan_is_not_hidden():
-    context, *others = make_inputs()
     context.data[2, 0, 0] = torch.nan
-    assert mixture_log_prob(context, *others).isnan().any(-1).nonzero().tolist() == [[2]]
+    assert mixture_log_prob(*inputs).isnan().any(-1).nonzero().tolist() == [[2]]
 
 
 def test_bfloat16_gives_float32_and_is_no_worse_than_the_definition():
@@ -141,15 +137,12 @@ def test_one_table_of_words_by_tokens_is_made_and_none_by_components(watch, monk
     assert [size for size in seen.sizes if size > 4 * V] == [N * V]
 
 
-def test_the_backward_pass_does_not_care_for_autocast():
+def test_the_backward_pass_and_float64_do_not_care_for_autocast():
     log_weight = torch.zeros(1, 1, requires_grad=True)
     log_p = mixture_log_prob(torch.ones(1, 1, 1), log_weight, torch.tensor([[301.0], [300.0]]))
     with torch.autocast("cpu", torch.bfloat16):
         (gradient,) = torch.autograd.grad(log_p[0, 0], log_weight)
     assert gradient.item() == pytest.approx(1.0)
-
-
-def test_float64_stays_float64_under_autocast():
     inputs = [t.detach() for t in make_inputs()]
     want = mixture_log_prob(*inputs)
     with torch.autocast("cpu", torch.bfloat16):
@@ -159,9 +152,7 @@ def test_float64_stays_float64_under_autocast():
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (1, lambda t: t.repeat(1, 2), r"log_weight must be \(9, 3\), got \(9, 6\)"),
         (1, lambda t: t[:1], r"log_weight must be \(9, 3\), got \(1, 3\)"),
-        (2, lambda t: t[:, :2], r"weight must be \(V, 4\) with V at least 1, got \(7, 2\)"),
         (2, lambda t: t.float(), "weight must be torch.float64 as context is, got torch.float32"),
         (3, lambda t: t[:2], r"bias must be \(7,\), got \(2,\)"),
     ],
@@ -171,8 +162,3 @@ def test_what_does_not_fit_is_refused(name, change, message):
     inputs[name] = change(inputs[name])
     with pytest.raises(ValueError, match=message):
         mixture_log_prob(*inputs)
-
-
-def test_shapes_can_be_found_without_numbers():
-    inputs = [t.detach().to("meta") for t in make_inputs()]
-    assert mixture_log_prob(*inputs).shape == (N, V)

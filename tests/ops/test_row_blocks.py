@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 
 ORDERS = pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 1, 2]], ids=str)
 
@@ -33,12 +33,8 @@ def test_torch_func_sees_through_them(order):
     torch.testing.assert_close(got, want)
 
 
-def test_rows_in_order_are_not_copied():
-    x = torch.randn(5, 3)
+def test_rows_in_order_are_not_copied_and_a_permutation_has_an_inverse():
+    x, order = torch.randn(5, 3), torch.tensor([3, 0, 4, 1, 2])
     first, second = row_blocks(x, torch.arange(5), (2, 3))
     assert first.data_ptr() == x.data_ptr() and second.data_ptr() == x[2:].data_ptr()
-
-
-def test_the_inverse_of_a_permutation():
-    order = torch.tensor([3, 0, 4, 1, 2])
-    assert torch.equal(inverse(order)[order], torch.arange(5))
+    assert torch.equal(inverse_permutation(order)[order], torch.arange(5))

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
+from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
 from highrank.ops.sharding import shard_of
 
@@ -58,39 +58,26 @@ def error_of(function, *arguments, **options):
 
 
 def mistakes(name):
-    """What a process says if it, or only the first one, makes a mistake."""
+    """The error of a process where it, or only the first one, makes a mistake."""
     rank, (start, stop) = dist.get_rank(), bounds()
     context, log_weight, weight, bias, target = make_problem()
-    weight, bias = weight[start:stop], bias[start:stop]
-    options = {"shard": (start, stop)}
-    if name == "rows":
-        weight = weight[: len(weight) - (rank == 0)]
-        bias = bias[: len(weight)]
-    elif name == "gap":
-        options["shard"] = (start + 1, stop + 1)
-    elif name == "number of tokens":
-        keep = N - (rank == 0)
-        context, log_weight, target = context[:keep], log_weight[:keep], target[:keep]
-    elif name == "context":
-        context = context + rank
-    elif name == "target":
-        target = (target + rank) % V
-    elif name == "chunk_bytes":
-        options["chunk_bytes"] = 500 * (1 + rank)
-    elif name == "backend":
-        options["backend"] = "chunked"
-    elif name == "range":
-        target = target + 1
-    elif name == "group alone":
-        options = {"group": dist.group.WORLD}
-    elif name == "func":
-        loss = torch.func.grad(
-            lambda h: mixture_cross_entropy(h, log_weight, weight, target, bias=bias, **options)
-        )
-        return error_of(loss, context)
-    return error_of(
-        mixture_cross_entropy, context, log_weight, weight, target, bias=bias, **options
-    )
+    keep = N - 1 if name == "number of tokens" and rank == 0 else N
+    rows = slice(start, stop - 1 if name == "rows" and rank == 0 else stop)
+    options = {
+        "backend": {"backend": "chunked"},
+        "chunk_bytes": {"chunk_bytes": 500 * (1 + rank)},
+        "gap": {"shard": (start + 1, stop + 1)},
+        "group alone": {"shard": None, "group": dist.group.WORLD},
+    }.get(name, {})
+    options = {"shard": (start, stop), **options}
+    context = context + rank if name == "context" else context
+    target = {"target": (target + rank) % V, "range": target + 1}.get(name, target)
+
+    def loss(context):
+        tensors = context[:keep], log_weight[:keep], weight[rows], target[:keep]
+        return mixture_cross_entropy(*tensors, bias=bias[rows], **options)
+
+    return error_of(torch.func.grad(loss) if name == "func" else loss, context)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +130,6 @@ def test_shards_need_processes():
         mixture_cross_entropy(context, log_weight, weight, target, shard=(0, V))
     with pytest.raises(ValueError, match="shard must be 0 ≤ start ≤ stop, got"):
         mixture_cross_entropy(context, log_weight, weight, target, shard=(3, 2))
-
-
-def test_a_whole_vocabulary_has_no_shards():
     assert shard_of(torch.zeros(3, 2)) is None
 
 
@@ -179,42 +163,43 @@ def test_distributed_tensors_are_taken_as_they_are(processes, dtype, tolerance):
 
 
 def pairs():
-    """Log-probabilities and predictions in a group without the last process."""
+    """Log-probabilities, predictions and gradients in a group without the last process."""
     group = dist.new_group(list(range(dist.get_world_size() - 1)))
     context, log_weight, weight, bias, _ = make_problem()
     if dist.get_rank() == dist.get_world_size() - 1:
         return None
     start, stop = (0, V) if group.size() == 1 else ((0, 2), (2, V))[group.rank()]
     arguments = context, log_weight, weight[start:stop], bias[start:stop]
-    options = {"group": group, "shard": (start, stop)}
-    return mixture_log_prob(*arguments, **options), mixture_argmax(*arguments, **options)
+    arguments, options = [x.requires_grad_() for x in arguments], {"shard": (start, stop)}
+    log_p = mixture_log_prob(*arguments, group=group, **options)
+    gradients = torch.autograd.grad(log_p.square().sum(), arguments)
+    best = mixture_argmax(*arguments, group=group, **options)
+    return log_p.detach(), best, (start, stop), gradients
 
 
 def test_a_group_need_not_have_all_processes(processes):
-    context, log_weight, weight, bias, _ = make_problem()
-    want = mixture_log_prob(context, log_weight, weight, bias)
+    leaves = [x.requires_grad_() for x in make_problem()[:4]]
+    want = mixture_log_prob(*leaves)
+    d_context, d_log_weight, *d_rows = torch.autograd.grad(want.square().sum(), leaves)
     *found, nothing = processes(pairs)
     assert nothing is None
-    for log_p, best in found:
-        torch.testing.assert_close(log_p, want, rtol=0, atol=1e-12)
+    for log_p, best, rows, gradients in found:
+        torch.testing.assert_close(log_p, want.detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(best, want.argmax(-1))
+        of_rows = (d[slice(*rows)] for d in d_rows)
+        wanted = (d_context, d_log_weight, *of_rows)
+        torch.testing.assert_close(gradients, wanted, rtol=0, atol=1e-10)
 
 
 def traffic(reduction):
-    """What a process sends for a loss in three chunks, and for its gradients."""
+    """Exchanges of a process for a loss in three chunks, and for its gradients."""
     start, stop = bounds()
     context, log_weight, weight, bias, target = make_problem()
     leaves = [x.requires_grad_() for x in (context, log_weight, weight[start:stop])]
     most = max(3, V - dist.get_world_size() - 1)
+    options = {"bias": bias[start:stop], "shard": (start, stop), "reduction": reduction}
     with Watch() as forward:
-        loss = mixture_cross_entropy(
-            *leaves,
-            target,
-            bias=bias[start:stop],
-            shard=(start, stop),
-            reduction=reduction,
-            chunk_bytes=3 * K * most * 8,
-        )
+        loss = mixture_cross_entropy(*leaves, target, **options, chunk_bytes=3 * K * most * 8)
     with Watch() as backward:
         loss.sum().backward()
     return forward.operations, backward.operations
@@ -231,6 +216,22 @@ def test_three_numbers_a_component_are_sent_and_the_gradient_of_the_contexts(pro
         assert backward == [("allreduce_", N * K * E)]
 
 
+def float16_gradients():
+    """Gradients of a vocabulary whose sums of exponentials are too large for float16."""
+    rank, rows = dist.get_rank(), 140_000 // dist.get_world_size()
+    weight = torch.zeros(rows, 2, dtype=torch.float16, requires_grad=True)
+    context, log_weight = torch.ones(4, 1, 2).half().requires_grad_(), torch.zeros(4, 1)
+    options = {"shard": (rank * rows, (rank + 1) * rows), "reduction": "sum"}
+    loss = mixture_cross_entropy(context, log_weight, weight, torch.zeros(4).long(), **options)
+    return [x.double() for x in torch.autograd.grad(loss, (context, weight))]
+
+
+def test_a_large_vocabulary_does_not_overflow_float16(processes):
+    for rank, (d_context, d_weight) in enumerate(processes(float16_gradients)):
+        assert not d_context.any() and d_weight.isfinite().all()
+        assert d_weight[0].tolist() == pytest.approx([-4.0 if rank == 0 else 0.0] * 2, abs=1e-3)
+
+
 def size_of_work(num_tokens):
     """Numbers in the largest tensor of a loss and its gradients."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -238,15 +239,10 @@ def size_of_work(num_tokens):
     context, weight = torch.randn(num_tokens, 2, 3), torch.randn(rows, 3)
     target = torch.arange(num_tokens)
     context.requires_grad_(), weight.requires_grad_()
+    options = {"shard": (rank * rows, (rank + 1) * rows), "chunk_bytes": 4 * 2 * rows * 4}
     with Watch() as seen:
-        mixture_cross_entropy(
-            context,
-            torch.randn(num_tokens, 2),
-            weight,
-            target,
-            shard=(rank * rows, (rank + 1) * rows),
-            chunk_bytes=4 * 2 * rows * 4,
-        ).backward()
+        log_weight = torch.randn(num_tokens, 2)
+        mixture_cross_entropy(context, log_weight, weight, target, **options).backward()
     return seen.largest
 
 
@@ -255,23 +251,8 @@ def test_memory_is_that_of_a_chunk_of_the_rows_that_are_here(processes):
         assert found == 4 * 2 * (600 // processes.size)
 
 
-def second_derivatives():
-    start, stop = bounds()
-    context, log_weight, weight, bias, target = make_problem()
-    context.requires_grad_()
-    loss = mixture_cross_entropy(
-        context, log_weight, weight[start:stop], target, bias=bias[start:stop], shard=(start, stop)
-    )
-    return error_of(torch.autograd.grad, loss, context, create_graph=True)
-
-
-def test_second_derivatives_are_refused(processes):
-    for found in processes(second_derivatives):
-        assert found == "Second derivatives of a sharded loss are not available."
-
-
-def unpacked():
-    """How often saved tensors are read, and how many there are."""
+def saved_tensors():
+    """Number of tensors that are saved and read, and the error of second derivatives."""
     start, stop = bounds()
     context, log_weight, weight, bias, target = make_problem()
     context.requires_grad_()
@@ -279,18 +260,15 @@ def unpacked():
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: packed.append(x) or x, lambda x: read.append(x) or x
     ):
-        out = mixture_loss(
-            context,
-            log_weight,
-            weight[start:stop],
-            target,
-            bias=bias[start:stop],
-            shard=(start, stop),
+        loss = mixture_cross_entropy(
+            context, log_weight, weight[start:stop], target, bias=bias[start:stop], shard=bounds()
         )
-    out.loss.backward()
-    return len(packed), len(read)
+    loss.backward(retain_graph=True)
+    counts = len(packed), len(read)
+    return *counts, error_of(torch.autograd.grad, loss, context, create_graph=True)
 
 
-def test_saved_tensors_are_read_once(processes):
-    for packed, read in processes(unpacked):
+def test_saved_tensors_are_read_once_and_second_derivatives_are_refused(processes):
+    for packed, read, error in processes(saved_tensors):
         assert packed == read > 0
+        assert error == "Second derivatives of a sharded loss are not available."

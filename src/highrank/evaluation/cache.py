@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from highrank.evaluation.static import Scored, closed
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from highrank.heads.bases.frequency import frequency_order
 from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.logits import StreamedHead
 from highrank.heads.softmax import Softmax
-from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.precision import log_sum
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 from highrank.ops.tracing import is_static
 
@@ -113,7 +113,7 @@ class MultiSenseSoftmax(StreamedHead):
         return is_rare.scatter(0, self.frequent, 0).argsort(stable=True)
 
     def places(self) -> Tensor:
-        return inverse(self._order())
+        return inverse_permutation(self._order())
 
     def logits(self) -> Logits:
         R, V, order = len(self.frequent), self.vocab_size, self._order()

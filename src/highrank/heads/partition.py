@@ -20,7 +20,7 @@ from highrank.heads.bases.embedding import (
 )
 from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.logits import LogitHead, one_each
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 

@@ -21,7 +21,7 @@ from highrank.heads.bases.extra import Extended, ExtendedMixture
 from highrank.heads.bases.head import Head, check_sizes
 from highrank.heads.bases.mixture import PriorOptions
 from highrank.heads.mos import MixtureOfSoftmaxes
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 
 class Memory(NamedTuple):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from highrank.heads.bases.logits import StreamedLoss, one_each
 from highrank.heads.bases.mixture import PriorMixture, PriorOptions
 from highrank.ops.logit_map import LogitMap, Pieces, PiecewiseLinear, parse_logit_map
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 

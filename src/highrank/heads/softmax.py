@@ -8,7 +8,7 @@ from torch import Tensor
 from highrank.heads.bases.head import LossSettings, MeasuredOutput
 from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, single
 from highrank.ops.linear_cross_entropy import is_small
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Target
+from highrank.ops.loss import REDUCTIONS, Target
 
 
 class Softmax(MixtureHead):

@@ -12,7 +12,7 @@ from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.heads.bases.head import Head
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup, State, map_state
-from highrank.ops.mixture_cross_entropy.targets import Reduction
+from highrank.ops.loss import Reduction
 
 
 class LanguageModelOutput(NamedTuple):

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from highrank.ops.loss import REDUCTIONS, LossOptions, Reduction, Target
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
-from highrank.ops.mixture_cross_entropy.options import LossOptions
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS, Reduction, Target
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.sharding import is_distributed
 from highrank.ops.tracing import is_static
 

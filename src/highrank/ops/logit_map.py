@@ -38,7 +38,7 @@ def map_in_place(logit_map: LogitMap, logits: Tensor, slope: Tensor) -> None:
     """Write φ(z) over the logits and φ′(z) over the slope, each (R, V)."""
     # A map with parameters prepares them in every call.
     is_cheap = logits.is_cpu and not isinstance(logit_map, nn.Module)
-    size = max(1, BLOCK_NUMBERS // logits.shape[1]) if is_cheap else max(1, len(logits))
+    size = max(1, BLOCK_NUMBERS // max(1, logits.shape[1])) if is_cheap else max(1, len(logits))
     for start in range(0, len(logits), size):
         rows = slice(start, start + size)
         logits[rows], slope[rows] = logit_map.with_slope(logits[rows])

@@ -15,23 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.mixture_cross_entropy.arguments import check_mixture, check_precision
-from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.numerics import at_least_float32, in_autocast_dtype, log_add, without_autocast
+from highrank.ops.loss import check_mixture, check_precision
+from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer, ShardReducer
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, log_add, without_autocast
 from highrank.ops.sharding import (
     Rows,
     VocabularyShard,
-    best,
-    check_same,
-    differentiable_total,
-    gathered,
-    largest,
-    local,
+    check_same_tokens,
+    full_tensor,
+    gather_columns,
+    local_rows,
+    row_argmax,
     shard_of,
-    shared,
-    whole,
 )
 from highrank.ops.tracing import is_traced
 
@@ -61,19 +57,10 @@ def mixture_log_prob(
         group, shard: as of `mixture_cross_entropy`; every process gets all V.
     """
     shards = shard_of(weight, bias, group, shard)
+    columns = _columns(context, log_weight, weight, bias, shards)
     if shards is not None:
-        columns, leading = _columns(context, log_weight, weight, bias, shards)
-        return gathered(columns, shards).reshape(*leading, shards.vocab_size)
-    check_mixture(context, log_weight, weight, bias)
-    leading = context.shape[:-2]
-    context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
-    log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
-    context, weight, bias = in_autocast_dtype(context, weight, bias)
-    check_precision(context, weight, bias)
-    with without_autocast(context.device):
-        of = _by_components if is_traced(context) else _LogProb.apply
-        log_p: Tensor = of(context, log_weight, weight, bias)  # (N, V)
-    return log_p.reshape(*leading, len(weight))
+        columns = gather_columns(columns, shards)
+    return columns.reshape(*context.shape[:-2], columns.shape[1])
 
 
 @torch.no_grad()
@@ -93,8 +80,8 @@ def mixture_argmax(
     shards = shard_of(weight, bias, group, shard)
     if shards is None:
         return mixture_log_prob(context, log_weight, weight, bias).argmax(-1)
-    columns, leading = _columns(context, log_weight, weight, bias, shards)
-    return best(columns, shards).reshape(leading)
+    columns = _columns(context, log_weight, weight, bias, shards)
+    return row_argmax(columns, shards).reshape(context.shape[:-2])
 
 
 def reference(
@@ -123,77 +110,73 @@ def _columns(
     log_weight: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    shards: VocabularyShard,
-) -> tuple[Tensor, torch.Size]:
-    """log p of the tokens of the vocabulary that are here (N, V), and the leading dimensions."""
-    context, log_weight = whole(context), whole(log_weight)
-    weight, bias = local(weight), None if bias is None else local(bias)
-    check_mixture(context, log_weight, weight, bias, least_rows=0)
-    leading = context.shape[:-2]
+    shards: VocabularyShard | None,
+) -> Tensor:
+    """log p of the tokens of the vocabulary that are here (N, V)."""
+    if shards is not None:
+        context, log_weight = full_tensor(context), full_tensor(log_weight)
+        weight, bias = local_rows(weight), None if bias is None else local_rows(bias)
+    check_mixture(context, log_weight, weight, bias, least_rows=1 if shards is None else 0)
+    context = context.reshape(-1, *context.shape[-2:])  # (N, K, E)
+    log_weight = log_weight.reshape(-1, log_weight.shape[-1])  # (N, K)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_precision(context, weight, bias)
-    context = shared(context.reshape(-1, *context.shape[-2:]), shards)  # (N, K, E)
-    log_weight = shared(log_weight.reshape(-1, log_weight.shape[-1]), shards)  # (N, K)
-    N, K, _ = context.shape
-    itemsize = at_least_float32(context.dtype).itemsize
-    check_same(shards, context, None, 1)
-
-    def columns_of(context: Tensor, log_weight: Tensor) -> Tensor:
-        z = _full(F.linear(context, weight, bias))  # (n, K, V)
-        top = largest(z, shards)  # (n, K, 1)
-        sums = differentiable_total((z - top).exp().sum(-1, keepdim=True), shards)
-        log_q = z - (top + sums.log())  # (n, K, V)
-        return log_sum(log_weight[..., None] + log_q, 1)
-
-    found = [context.new_empty(0, len(weight), dtype=at_least_float32(context.dtype))]
+    reducer = ONE_PROCESS
+    if shards is not None:
+        check_same_tokens(shards, context, None, 1)
+        reducer = ShardReducer(shards)
     with without_autocast(context.device):
-        for tokens in token_slices(N, K * shards.most_rows, itemsize):
-            parts = context[tokens], log_weight[tokens]
-            # The backward pass recomputes each chunk.
-            found.append(
-                checkpoint(columns_of, *parts, use_reentrant=False, preserve_rng_state=False)
-            )
-    return torch.cat(found), leading
+        if shards is None and is_traced(context):
+            return _by_components(context, log_weight, weight, bias)
+        log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias, reducer)
+    return log_p
 
 
 class _LogProb(Function):
     @staticmethod
     def forward(
-        ctx: Any, context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any,
+        context: Tensor,
+        log_weight: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        reducer: Reducer,
     ) -> Tensor:
         N, V = len(context), len(weight)
         log_p = context.new_empty(N, V, dtype=at_least_float32(context.dtype))
-        for tokens in token_slices(N, V, log_p.dtype.itemsize):
+        for tokens in token_slices(N, reducer.most_rows(weight), log_p.dtype.itemsize):
             out = log_p[tokens].fill_(-torch.inf)  # (n, V)
             for k in range(context.shape[1]):
-                log_q = _full(F.linear(context[tokens, k], weight, bias)).log_softmax(-1)  # (n, V)
+                z = _full(F.linear(context[tokens, k], weight, bias))  # (n, V)
+                log_q = reducer.log_softmax(z)  # (n, V)
                 torch.logaddexp(out, log_q.add_(log_weight[tokens, k, None]), out=out)
         ctx.save_for_backward(context, log_weight, weight, bias, log_p)
+        ctx.reducer = reducer
         return log_p
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(upstream.device):
-            return _LogProb._gradients(ctx, upstream)
+            return *_LogProb._gradients(ctx, upstream, ctx.reducer.replay()), None
 
     @staticmethod
-    def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def _gradients(ctx: Any, upstream: Tensor, reducer: Reducer) -> tuple[Tensor | None, ...]:
         context, log_weight, weight, bias, log_p = ctx.saved_tensors
-        wants_context, _, wants_weight, wants_bias = ctx.needs_input_grad
+        wants_context, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
         d_context, d_log_weight = torch.empty_like(context), torch.empty_like(log_weight)
         d_weight = torch.zeros_like(weight, dtype=log_p.dtype) if wants_weight else None
         d_bias = torch.zeros_like(bias, dtype=log_p.dtype) if wants_bias else None
-        for tokens in token_slices(len(context), len(weight), log_p.dtype.itemsize):
+        for tokens in token_slices(len(context), reducer.most_rows(weight), log_p.dtype.itemsize):
             # A token that no component can predict has gradient 0, rather than NaN.
             log_total = log_p[tokens]  # (n, V)
             log_total = log_total.masked_fill(log_total == -torch.inf, torch.inf)
             for k in range(context.shape[1]):
                 h = context[tokens, k]  # (n, E)
-                log_q = _full(F.linear(h, weight, bias)).log_softmax(-1)  # (n, V)
+                log_q = reducer.log_softmax(_full(F.linear(h, weight, bias)))  # (n, V)
                 part = (log_q - log_total).add_(log_weight[tokens, k, None]).exp_()  # (n, V)
                 part.mul_(upstream[tokens])
-                d_log_weight[tokens, k] = total = part.sum(-1)  # (n,)
+                d_log_weight[tokens, k] = total = reducer.sum_in_place(part.sum(-1))  # (n,)
                 slope = part.sub_(log_q.exp_().mul_(total[:, None]))  # (n, V)
                 if d_bias is not None:
                     d_bias += slope.sum(0)
@@ -205,7 +188,7 @@ class _LogProb(Function):
                 elif d_weight is not None:
                     d_weight += slope.T @ h
         return (
-            d_context if wants_context else None,
+            reducer.sum_in_place(d_context) if wants_context else None,
             d_log_weight,
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),

@@ -55,7 +55,7 @@ class _Blocks(Function):
         return whole, None, None
 
 
-def inverse(order: Tensor) -> Tensor:
+def inverse_permutation(order: Tensor) -> Tensor:
     """The place (V,) of each number in a permutation (V,)."""
     places = torch.arange(order.shape[0], device=order.device)
     return torch.zeros_like(order).scatter(0, order, places)

@@ -8,6 +8,7 @@ an error in one alone would let the others wait for it.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -27,7 +28,7 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Which rows of the vocabulary each process of a group has."""
+    """Rows of the vocabulary in each process of a group."""
 
     group: "ProcessGroup"
     rows: tuple[Rows, ...]
@@ -56,12 +57,12 @@ def is_distributed(tensor: Tensor | None) -> "TypeGuard[DTensor]":
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The tensor as every process needs it, if it is a DTensor: all of it."""
     return tensor.full_tensor() if is_distributed(tensor) else tensor
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_rows(tensor: Tensor) -> Tensor:
     """The rows that are here, if it is a DTensor."""
     return tensor.to_local() if is_distributed(tensor) else tensor
 
@@ -72,7 +73,7 @@ def shard_of(
     group: "ProcessGroup | None" = None,
     rows: Rows | None = None,
 ) -> VocabularyShard | None:
-    """Who has which rows; None if the whole vocabulary is here.
+    """The rows of each process; None if the whole vocabulary is here.
 
     Args:
         weight: this process's rows (stop - start, E), or a DTensor that is sharded on dimension 0.
@@ -96,10 +97,12 @@ def shard_of(
         )
     own = group if group is not None else dist.group.WORLD
     assert own is not None
-    return VocabularyShard(own, _exchanged(rows, weight, own))
+    return VocabularyShard(own, _gather_rows(rows, weight, own))
 
 
-def check_same(shard: VocabularyShard, context: Tensor, target: Tensor | None, size: int) -> None:
+def check_same_tokens(
+    shard: VocabularyShard, context: Tensor, target: Tensor | None, size: int
+) -> None:
     """Raise unless all processes have the same tokens and work in the same chunks.
 
     Nothing waits for an accelerator: there the process learns of it at its next synchronisation.
@@ -118,7 +121,7 @@ def check_same(shard: VocabularyShard, context: Tensor, target: Tensor | None, s
         # Numbers below 2^24 are exact in float32.
         look = torch.stack((look, ((target.flatten() * place).sum() % 2**24).float()))
     values = torch.cat((few.new_tensor(exact), look.reshape(-1)))
-    both = maximum(torch.cat((values, -values)), shard)
+    both = all_reduce_max(torch.cat((values, -values)), shard)
     spread = both[: len(values)] + both[len(values) :]
     differs = spread > torch.tensor([0.5, 0.5, 0.02, 0.5][: len(values)], device=few.device)
     if not few.is_cpu:
@@ -130,38 +133,38 @@ def check_same(shard: VocabularyShard, context: Tensor, target: Tensor | None, s
             raise ValueError(f"{name} must be the same in every process of the group, got others")
 
 
-def maximum(tensor: Tensor, shard: VocabularyShard) -> Tensor:
+def all_reduce_max(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The largest of the processes' numbers, in place."""
     if tensor.numel():
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=shard.group)
     return tensor
 
 
-def largest(logits: Tensor, shard: VocabularyShard) -> Tensor:
+def row_max(logits: Tensor, shard: VocabularyShard) -> Tensor:
     """The largest of each row's logits (..., 1) in all processes; 0 if all are -inf."""
     if shard.start < shard.stop:
         found = logits.detach().amax(-1, keepdim=True)
     else:
         found = logits.new_full((*logits.shape[:-1], 1), -torch.inf)
-    found = maximum(found, shard)
+    found = all_reduce_max(found, shard)
     return found.masked_fill(found == -torch.inf, 0.0)
 
 
-def total(tensor: Tensor, shard: VocabularyShard) -> Tensor:
+def all_reduce_sum(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The sum of the processes' numbers, in place."""
     if tensor.numel():
         dist.all_reduce(tensor, group=shard.group)
     return tensor
 
 
-def totals(tensors: Sequence[Tensor], shard: VocabularyShard) -> list[Tensor]:
+def all_reduce_sums(tensors: Sequence[Tensor], shard: VocabularyShard) -> list[Tensor]:
     """The sums of several tensors of one dtype, in one exchange."""
-    joined = total(torch.cat([tensor.reshape(-1) for tensor in tensors]), shard)
+    joined = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors]), shard)
     parts = joined.split([tensor.numel() for tensor in tensors])
     return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
 
 
-def best(columns: Tensor, shard: VocabularyShard) -> Tensor:
+def row_argmax(columns: Tensor, shard: VocabularyShard) -> Tensor:
     """The token (N,) with the largest number of its row, the first one if there are several.
 
     Args:
@@ -172,57 +175,32 @@ def best(columns: Tensor, shard: VocabularyShard) -> Tensor:
     else:
         value = columns.new_full((len(columns),), -torch.inf)
         index = torch.zeros_like(value, dtype=torch.long)
-    is_mine = value == maximum(value.clone(), shard)
+    is_mine = value == all_reduce_max(value.clone(), shard)
     # Of indices below zero the largest is the first one.
-    return -maximum(torch.where(is_mine, -(index + shard.start), -shard.vocab_size), shard)
+    return -all_reduce_max(torch.where(is_mine, -(index + shard.start), -shard.vocab_size), shard)
 
 
 def as_in_first_process(tensor: Tensor, weight: Tensor | None) -> Tensor:
-    """What the first process of a DTensor's group has; the tensor itself for other weights."""
+    """The tensor of the first process of a DTensor's group; the tensor itself for other weights."""
     if is_distributed(weight):
         group = weight.device_mesh.get_group()
         dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
     return tensor
 
 
-def shared(tensor: Tensor, shard: VocabularyShard) -> Tensor:
+def with_summed_gradient(tensor: Tensor, shard: VocabularyShard) -> Tensor:
     """The tensor itself, of whose gradient each process sees a part: they are summed."""
-    found: Tensor = _Shared.apply(tensor, shard)
+    found = tensor.view_as(tensor)
+    if found.requires_grad:
+        copy = partial(torch.clone, memory_format=torch.contiguous_format)
+        found.register_hook(lambda upstream: all_reduce_sum(copy(upstream), shard))
     return found
 
 
-def differentiable_total(tensor: Tensor, shard: VocabularyShard) -> Tensor:
-    """The sum of the processes' tensors, which each goes on to use for its own rows."""
-    found: Tensor = _Total.apply(tensor, shard)
-    return found
-
-
-def gathered(columns: Tensor, shard: VocabularyShard) -> Tensor:
+def gather_columns(columns: Tensor, shard: VocabularyShard) -> Tensor:
     """All columns (N, V) in every process, which goes on to use them as the others do."""
     found: Tensor = _Gathered.apply(columns, shard)
     return found
-
-
-class _Shared(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, shard: VocabularyShard) -> Tensor:
-        ctx.shard = shard
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return total(upstream.clone(memory_format=torch.contiguous_format), ctx.shard), None
-
-
-class _Total(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, shard: VocabularyShard) -> Tensor:
-        ctx.shard = shard
-        return total(tensor.clone(memory_format=torch.contiguous_format), shard)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        return total(upstream.clone(memory_format=torch.contiguous_format), ctx.shard), None
 
 
 class _Gathered(Function):
@@ -263,7 +241,7 @@ def _shard_of_distributed(weight: "DTensor", bias: Tensor | None) -> VocabularyS
     )
 
 
-def _exchanged(rows: Rows, weight: Tensor, group: "ProcessGroup") -> tuple[Rows, ...]:
+def _gather_rows(rows: Rows, weight: Tensor, group: "ProcessGroup") -> tuple[Rows, ...]:
     """The rows of all processes: every token of the vocabulary in one of them."""
     mine = torch.tensor([*rows, len(weight)], device=weight.device)
     found = [torch.empty_like(mine) for _ in range(group.size())]

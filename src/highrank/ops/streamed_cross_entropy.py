@@ -19,14 +19,15 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from highrank.ops.logit_map import Back, Pieces
-from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients, tokens_per_chunk
-from highrank.ops.mixture_cross_entropy.targets import weighted
-from highrank.ops.numerics import at_least_float32, autocast_dtype, new_table, without_autocast
+from highrank.ops.loss.chunks import new_table, tokens_per_chunk
+from highrank.ops.loss.targets import weight_losses
+from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients
+from highrank.ops.precision import at_least_float32, autocast_dtype, without_autocast
 from highrank.ops.tracing import is_static
 
 
 class Columns(NamedTuple):
-    """What the logits of n tokens are made from."""
+    """Factors and columns of the logits of n tokens."""
 
     contexts: Sequence[Tensor]
     """(n, E), of each block."""
@@ -47,7 +48,7 @@ ColumnsOf = Callable[[Sequence[Tensor], Tensor, Sequence[Tensor]], Columns]
 
 
 class Logits(NamedTuple):
-    """How logits are made."""
+    """A recipe for logits."""
 
     columns_of: ColumnsOf
     blocks: Sequence[Block]
@@ -120,7 +121,7 @@ def streamed_cross_entropy(
 
 
 class _Recipe(NamedTuple):
-    """What is no tensor."""
+    """The part of `Logits` that is no tensor, and the state of autograd."""
 
     columns_of: ColumnsOf
     blocks: Sequence[Block]
@@ -227,7 +228,7 @@ class _Work:
                 if self.d_slopes is not None:
                     self.d_slopes += d_slopes
             self._add(rows, features, columns, slope.flatten(1), factor)
-        return weighted(-log_p.squeeze(-1), scale)
+        return weight_losses(-log_p.squeeze(-1), scale)
 
     @torch.no_grad()
     def _logits(self, columns: Columns, table: Tensor, num_softmaxes: int) -> Tensor:
@@ -278,7 +279,7 @@ class _Work:
         slope: Tensor,
         factor: Tensor,
     ) -> None:
-        """What a slope (n, K · V) contributes, whose rows are multiplied with a factor (n, K)."""
+        """Add the gradients of a slope (n, K · V) whose rows have a factor (n, K)."""
         S = self.recipe.num_own
         reached: list[tuple[Tensor, Any]] = []
         if columns.own is not None:
@@ -300,9 +301,9 @@ class _Work:
                 factor[:, block.softmax, None],
             )
             reached.append((context, upstream))
-        self._go_on(rows, features, [pair for pair in reached if pair[0].requires_grad])
+        self._backpropagate(rows, features, [pair for pair in reached if pair[0].requires_grad])
 
-    def _go_on(
+    def _backpropagate(
         self, rows: slice, features: Sequence[Tensor], reached: Sequence[tuple[Tensor, Any]]
     ) -> None:
         """From the columns to what they were made from, by autograd."""

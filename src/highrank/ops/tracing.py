@@ -1,4 +1,4 @@
-"""What is possible with a tensor: may the host look at its numbers, may a Triton kernel?"""
+"""Whether the host, or a Triton kernel, may look at the numbers of a tensor."""
 
 from functools import cache
 from importlib.util import find_spec

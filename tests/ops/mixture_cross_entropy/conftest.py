@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from highrank.ops.loss import REDUCTIONS
 from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_cross_entropy
-from highrank.ops.mixture_cross_entropy.targets import REDUCTIONS
 
 WAYS = [(b, r) for b in BACKENDS for r in REDUCTIONS if (b, r) != ("fused", "none")]
 

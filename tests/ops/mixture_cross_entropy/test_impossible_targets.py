@@ -1,4 +1,4 @@
-"""Words that cannot be said, numbers that are not numbers, probabilities that underflow."""
+"""Tokens that cannot be predicted, numbers that are not numbers, probabilities that underflow."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ POSSIBLE = [0, 2, 3, 5, 6, 7]
 
 @pytest.fixture
 def with_impossible(problem):
-    """Nine tokens, of which three have a target that no component can say."""
+    """Nine tokens, of which three have a target that no component can predict."""
     inputs = problem()
     inputs.bias[6] = -torch.inf
     inputs.target[POSSIBLE] = torch.tensor([0, 1, 2, 3, 2, 1])
@@ -21,29 +21,23 @@ def with_impossible(problem):
 
 
 def only(inputs, tokens):
-    return inputs._replace(
-        context=inputs.context[tokens],
-        log_weight=inputs.log_weight[tokens],
-        target=inputs.target[tokens],
-    )
-
-
-def test_an_impossible_target_has_infinite_loss(with_impossible, solve, way):
-    loss = solve(with_impossible, **way)[0]
-    if way["reduction"] == "none":
-        assert (loss == torch.inf).nonzero().squeeze(1).tolist() == IMPOSSIBLE
-    else:
-        assert loss == torch.inf
+    names = ("context", "log_weight", "target")
+    return inputs._replace(**{name: getattr(inputs, name)[tokens] for name in names})
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 400, None])
 def test_gradients_are_those_of_the_batch_without_impossible_targets(
     with_impossible, solve, agree, way, chunk_bytes
 ):
-    _, d_context, d_log_weight, *shared = solve(with_impossible, chunk_bytes=chunk_bytes, **way)
+    loss, *gradients = solve(with_impossible, chunk_bytes=chunk_bytes, **way)
+    d_context, d_log_weight, *shared = gradients
     _, *want = solve(only(with_impossible, POSSIBLE), **(way | {"backend": "reference"}))
     agree([d_context[POSSIBLE], d_log_weight[POSSIBLE], *shared], want)
     assert (d_context[IMPOSSIBLE] == 0).all() and (d_log_weight[IMPOSSIBLE] == 0).all()
+    if way["reduction"] == "none":
+        assert (loss == torch.inf).nonzero().squeeze(1).tolist() == IMPOSSIBLE
+    else:
+        assert loss == torch.inf
 
 
 def test_only_impossible_targets_give_infinite_loss_and_no_gradient(with_impossible, solve, way):
@@ -52,16 +46,7 @@ def test_only_impossible_targets_give_infinite_loss_and_no_gradient(with_impossi
     assert all((gradient == 0).all() for gradient in gradients)
 
 
-def test_impossible_targets_and_ignored_ones_can_meet(with_impossible, solve, agree, way):
-    inputs = with_impossible
-    inputs.target[[0, 1]] = -100
-    got = solve(inputs, chunk_bytes=400, **way)
-    _, *want = solve(only(inputs, POSSIBLE[1:]), **(way | {"backend": "reference"}))
-    agree(got[3:], want[2:])
-    assert (got[1][[0, *IMPOSSIBLE]] == 0).all()
-
-
-def test_a_target_that_only_components_without_weight_can_say_is_impossible(problem, solve, way):
+def test_a_target_of_components_without_weight_is_impossible(problem, solve, way):
     inputs = problem(K=2)
     inputs.log_weight[3] = -torch.inf
     loss, *gradients = solve(inputs, **way)
@@ -70,7 +55,7 @@ def test_a_target_that_only_components_without_weight_can_say_is_impossible(prob
     assert (gradients[0][3] == 0).all()
 
 
-def test_words_that_nobody_can_say_do_no_harm_to_the_others(problem, solve, agree, way):
+def test_impossible_tokens_do_no_harm_to_the_others(problem, solve, agree, way):
     inputs = problem(V=7)
     inputs.target.fill_(2)
     fewer = inputs._replace(weight=inputs.weight[:5], bias=inputs.bias[:5])
@@ -82,27 +67,13 @@ def test_words_that_nobody_can_say_do_no_harm_to_the_others(problem, solve, agre
 
 
 @pytest.mark.parametrize("name", ["context", "log_weight", "weight", "bias"])
-def test_nan_is_not_hidden(problem, solve, way, name):
+def test_nan_is_not_hidden_and_stays_with_its_token(problem, solve, way, name):
     inputs = problem()
     getattr(inputs, name)[(2,) * getattr(inputs, name).dim()] = torch.nan
     loss = solve(inputs, **way)[0]
     assert (loss if loss.dim() == 0 else loss[2]).isnan()
-
-
-def test_nan_stays_with_its_token(problem, solve, backend):
-    inputs = problem()
-    inputs.context[2] = torch.nan
-    loss = solve(inputs, backend="chunked" if backend == "fused" else backend, reduction="none")[0]
-    assert loss.isnan().nonzero().tolist() == [[2]]
-
-
-@pytest.mark.parametrize("scale", [1e4, -1e4])
-def test_enormous_logits_give_finite_results(problem, solve, agree, way, scale):
-    inputs = problem(E=1)
-    inputs = inputs._replace(context=inputs.context.sign() * scale, weight=inputs.weight.sign())
-    got = solve(inputs, chunk_bytes=400, **way)
-    assert all(x.isfinite().all() for x in got)
-    agree(got, solve(inputs, **(way | {"backend": "reference"})))
+    if loss.dim() and name in ("context", "log_weight"):
+        assert loss.isnan().nonzero().tolist() == [[2]]
 
 
 @pytest.mark.parametrize("logit_map", [None, Softcap(300.0)], ids=["", "softcap"])
@@ -112,7 +83,7 @@ def test_a_probability_too_small_for_float32_has_the_right_loss(
 ):
     inputs = problem(K=2, E=8, V=50)
     inputs.bias[inputs.target] -= behind
-    want = solve(inputs, logit_map=logit_map, **way)[0]
+    want = solve(inputs, logit_map=logit_map, **(way | {"backend": "reference"}))[0]
     single = type(inputs)(*(t.float() for t in inputs[:4]), inputs.target)
     got = solve(single, logit_map=logit_map, chunk_bytes=1600, **way)[0]
     assert want.max() > behind / 2

@@ -17,8 +17,8 @@ from highrank.heads.bases.adaptive import AdaptiveHead, AdaptiveOptions, Feature
 from highrank.heads.bases.extra import check_start_weight, log_gates, log_sum, start_gate
 from highrank.heads.bases.head import Head
 from highrank.heads.pointer import Pointed, Pointing
+from highrank.ops.loss import Reduction
 from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.targets import Reduction
 
 
 class PointingFeatures(NamedTuple):

@@ -35,16 +35,18 @@ from highrank.heads.bases.head import (
     flattened,
 )
 from highrank.heads.bases.mixture import Mixture, draw_component, single
-from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    Reduction,
+    Target,
     check_reduction,
     check_target_shape,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Target, finished
+from highrank.ops.loss.targets import reduce_summed_loss
+from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
-from highrank.ops.numerics import at_least_float32
-from highrank.ops.row_blocks import inverse, row_blocks
+from highrank.ops.precision import at_least_float32
+from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.sampling import draw
 from highrank.ops.tracing import is_traced
 
@@ -272,7 +274,7 @@ class AdaptiveHead(EmbeddingHead):
         token_loss = token_loss.reshape(target.shape)
         if reduction == "none":
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
-        loss = finished(total, impossible, None, reduction)
+        loss = reduce_summed_loss(total, impossible, None, reduction)
         return MeasuredOutput(0.0 - token_loss, loss, {})
 
     def _losses(
@@ -326,7 +328,7 @@ class AdaptiveHead(EmbeddingHead):
 
     def _rank(self) -> Tensor:
         """(V,), the place of each token id in the order of frequency."""
-        return inverse(self.order)
+        return inverse_permutation(self.order)
 
     def _bands(self) -> list[Band]:
         """The output embedding (size, width) and the bias of each band, in band 0 with classes."""

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from highrank.heads.bases.head import Head, LossSettings, MeasuredOutput
 from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
+from highrank.ops.loss import Target, check_target_shape
 from highrank.ops.mixture_cross_entropy import mixture_loss
-from highrank.ops.mixture_cross_entropy.arguments import check_target_shape
-from highrank.ops.mixture_cross_entropy.targets import Target
 from highrank.ops.mixture_log_prob import mixture_log_prob
 
 

@@ -14,26 +14,28 @@ from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    ByProduct,
+    LossOptions,
+    Reduction,
+    Target,
+    check_options,
     check_reduction,
     check_target_shape,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import ByProduct, LossOptions, check_options
-from highrank.ops.mixture_cross_entropy.targets import (
-    Reduction,
-    Target,
+from highrank.ops.loss.targets import (
     Targets,
-    expected,
-    of,
-    reduce,
-    shifted,
-    targets_of,
-    weighted,
-    without_ignored,
+    drop_ignored,
+    index_or_none,
+    make_targets,
+    reduce_losses,
+    shift_targets,
+    weight_losses,
+    weighted_sum,
 )
 from highrank.ops.mixture_log_prob import token_slices
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.tracing import in_torch_func, is_traced
 
@@ -299,7 +301,7 @@ class Head(nn.Module):
         check_options(options)
         self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
         if shift := options.get("shift", 0):
-            target = shifted(target, shift)
+            target = shift_targets(target, shift)
             time = (target[0].dim() - 1 if isinstance(target, tuple) else target.dim()) - 1
             features = tree_map(lambda x: x.narrow(time, 0, x.shape[time] - shift), features)
         shape = target[0].shape[:-1] if isinstance(target, tuple) else target.shape
@@ -307,8 +309,8 @@ class Head(nn.Module):
         check_target_shape(target, tuple(leaves[0].shape[: len(shape)]))
         leaves = tree_flatten(flattened(features, len(shape)))[0]
         dtype = at_least_float32(leaves[0].dtype)
-        targets = targets_of(target, options, self.vocab_size, dtype)
-        targets, kept = without_ignored(targets, ignore_index, dtype)
+        targets = make_targets(target, options, self.vocab_size, dtype)
+        targets, kept = drop_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
         token_loss, loss = self._flat_loss(
@@ -329,9 +331,9 @@ class Head(nn.Module):
 
         def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
             log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
-            loss = expected(-log_p.gather(-1, ids), amount)  # (n,)
+            loss = weighted_sum(-log_p.gather(-1, ids), amount)  # (n,)
             if targets.smoothing is not None:
-                loss = loss + expected(-log_p, targets.smoothing)
+                loss = loss + weighted_sum(-log_p, targets.smoothing)
             return loss
 
         ids, amount = targets.target, targets.amount
@@ -342,13 +344,13 @@ class Head(nn.Module):
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
             # Also of no tokens: every parameter then has a gradient.
             for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
-                parts = (ids[rows], of(amount, rows), *(leaf[rows] for leaf in leaves))
+                parts = (ids[rows], index_or_none(amount, rows), *(leaf[rows] for leaf in leaves))
                 loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
                 found.append(loss)
-        token_loss = weighted(torch.cat(found), targets.token_weight)
+        token_loss = weight_losses(torch.cat(found), targets.token_weight)
         # An impossible target has no gradient.
         token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
-        return token_loss, reduce(token_loss, targets.mass, reduction)
+        return token_loss, reduce_losses(token_loss, targets.mass, reduction)
 
     def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         """Options that this head has no meaning for are errors, not ignored."""

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from highrank.heads.bases.embedding import EmbeddingHead
 from highrank.heads.bases.head import Head, flattened
-from highrank.ops.mixture_cross_entropy.reference import log_sum
-from highrank.ops.mixture_cross_entropy.targets import Reduction, Targets, finished
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss import Reduction
+from highrank.ops.loss.targets import Targets, reduce_summed_loss
+from highrank.ops.precision import at_least_float32, log_sum
 from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
 from highrank.ops.tracing import in_torch_func, is_traced
 
@@ -54,7 +54,9 @@ class StreamedLoss(Head):
         token_loss, total = streamed_cross_entropy(
             self.logits(), log_weight, rest, column, scale, chunk_bytes
         )
-        return token_loss, finished(total, token_loss == torch.inf, targets.mass, reduction)
+        return token_loss, reduce_summed_loss(
+            total, token_loss == torch.inf, targets.mass, reduction
+        )
 
 
 class StreamedHead(StreamedLoss):

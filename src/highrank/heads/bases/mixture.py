@@ -23,11 +23,10 @@ from highrank.heads.bases.embedding import (
 from highrank.heads.bases.head import LossSettings, MeasuredOutput, check_sizes
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.logit_map import LogitMap
+from highrank.ops.loss import Target, check_targets
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
-from highrank.ops.mixture_cross_entropy.arguments import check_targets
-from highrank.ops.mixture_cross_entropy.targets import Target
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
-from highrank.ops.numerics import at_least_float32, log_add
+from highrank.ops.precision import at_least_float32, log_add
 from highrank.ops.sampling import draw
 from highrank.ops.sharding import as_in_first_process, is_distributed
 

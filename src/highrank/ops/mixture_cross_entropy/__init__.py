@@ -13,30 +13,38 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from highrank.ops.mixture_cross_entropy import chunked, fused, reference, registered, sharded
-from highrank.ops.mixture_cross_entropy.arguments import (
+from highrank.ops.loss import (
+    ByProduct,
+    LossOptions,
+    Reduction,
+    Target,
     check_arguments,
+    check_by_products,
+    check_options,
     check_reduction,
     check_targets,
 )
-from highrank.ops.mixture_cross_entropy.options import (
-    ByProduct,
-    LossOptions,
-    check_by_products,
-    check_options,
-)
-from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
-from highrank.ops.mixture_cross_entropy.targets import (
-    Reduction,
-    Target,
+from highrank.ops.loss.targets import (
     Targets,
-    of,
-    shifted,
-    targets_of,
-    without_ignored,
+    drop_ignored,
+    index_or_none,
+    make_targets,
+    shift_targets,
 )
-from highrank.ops.numerics import at_least_float32, in_autocast_dtype, without_autocast
-from highrank.ops.sharding import local, shard_of, shared, whole
+from highrank.ops.mixture_cross_entropy import reference, registered
+from highrank.ops.mixture_cross_entropy.autograd import chunked_losses, fused_losses
+from highrank.ops.mixture_cross_entropy.reducer import ShardReducer
+from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
+from highrank.ops.mixture_cross_entropy.stream import chunk_size
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
+from highrank.ops.sharding import (
+    VocabularyShard,
+    check_same_tokens,
+    full_tensor,
+    local_rows,
+    shard_of,
+    with_summed_gradient,
+)
 from highrank.ops.tracing import in_torch_func, is_fake
 
 Backend = Callable[[Inputs, Request], Losses]
@@ -45,8 +53,8 @@ Extra = tuple[Tensor, Tensor]
 # Each takes flat tensors and returns the losses of the tokens and the reduced loss, in one pass.
 BACKENDS: dict[str, Backend] = {
     "reference": reference.losses,
-    "chunked": chunked.losses,
-    "fused": fused.losses,
+    "chunked": chunked_losses,
+    "fused": fused_losses,
 }
 
 
@@ -56,7 +64,7 @@ class MixtureLoss(NamedTuple):
     token_loss: Tensor
     loss: Tensor
     by_products: dict[str, Tensor]
-    """What `also` names; 0 where the target is ignored, log_weight aside."""
+    """Those that `also` names; 0 where the target is ignored, log_weight aside."""
 
 
 def mixture_cross_entropy(
@@ -131,7 +139,7 @@ def mixture_loss(
     also: Sequence[ByProduct] = (),
     **options: Unpack[LossOptions],
 ) -> MixtureLoss:
-    """As `mixture_cross_entropy`, and the loss of each token from the same pass.
+    """The loss of `mixture_cross_entropy`, and that of each token from the same pass.
 
     Gradients flow through `loss`; `token_loss` is detached unless `reduction` is "none".
 
@@ -143,55 +151,44 @@ def mixture_loss(
     check_options(options)
     check_by_products(also, extra is not None)
     if shift := options.get("shift", 0):
-        target = shifted(target, shift)
+        target = shift_targets(target, shift)
         context, log_weight = context[..., :-shift, :, :], log_weight[..., :-shift, :]
         extra = None if extra is None else (extra[0][..., :-shift, :], extra[1][..., :-shift, :])
     shard = shard_of(weight, bias, options.get("group"), options.get("shard"))
     if shard is not None:
-        context, log_weight = whole(context), whole(log_weight)
-        weight, bias = local(weight), None if bias is None else local(bias)
+        context, log_weight = full_tensor(context), full_tensor(log_weight)
+        weight, bias = local_rows(weight), None if bias is None else local_rows(bias)
     scale = options.get("logit_scale")
     if scale is not None:
         context = context * scale
         if shard is not None and isinstance(scale, Tensor):
-            scale = shared(scale, shard)
+            scale = with_summed_gradient(scale, shard)
         bias = None if bias is None else bias * scale
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
     vocab_size = len(weight) if shard is None else shard.vocab_size
-    targets, kept = _targets(target, options, vocab_size, ignore_index, context.dtype)
-    inputs = _flat(context, log_weight, weight, bias, extra, targets, kept, options)
+    dtype = at_least_float32(context.dtype)
+    targets = make_targets(target, options, vocab_size, dtype)
+    targets, kept = drop_ignored(targets, ignore_index, dtype)
+    check_targets(targets.target, vocab_size)
+    inputs = _flatten(context, log_weight, weight, bias, extra, targets, kept, options)
     computed = tuple(name for name in also if name != "log_weight")
     request = Request(reduction, options.get("chunk_bytes"), computed)
     with without_autocast(context.device):
-        losses = _choose(options.get("backend", "auto"), reduction, context)
+        backend = options.get("backend", "auto")
+        losses = _choose_backend(backend, reduction, context)
         if shard is not None:
-            losses = partial(sharded.losses, shard=shard, backend=options.get("backend", "auto"))
+            losses = partial(_sharded_losses, shard=shard, backend=backend)
         token_loss, loss, found = losses(inputs, request)
     shape = context.shape[:-2]
-    token_loss = _in_place(token_loss, kept, shape)
-    found = {name: _in_place(x, kept, shape) for name, x in found.items()}
+    token_loss = _unflatten(token_loss, kept, shape)
+    found = {name: _unflatten(x, kept, shape) for name, x in found.items()}
     if "log_weight" in also:
         found["log_weight"] = log_weight
     return MixtureLoss(token_loss, token_loss if reduction == "none" else loss, found)
 
 
-def _targets(
-    target: Target,
-    options: LossOptions,
-    vocab_size: int,
-    ignore_index: int,
-    precision: torch.dtype,
-) -> tuple[Targets, Tensor | None]:
-    """The targets that are not ignored, and their positions; None if there are all."""
-    dtype = at_least_float32(precision)
-    targets = targets_of(target, options, vocab_size, dtype)
-    targets, kept = without_ignored(targets, ignore_index, dtype)
-    check_targets(targets.target, vocab_size)
-    return targets, kept
-
-
-def _flat(
+def _flatten(
     context: Tensor,
     log_weight: Tensor,
     weight: Tensor,
@@ -201,7 +198,7 @@ def _flat(
     kept: Tensor | None,
     options: LossOptions,
 ) -> Inputs:
-    """One row a token that is kept."""
+    """The inputs of a backend: a row for each token that is kept."""
     dtype = at_least_float32(context.dtype)
     if extra is not None and options.get("label_smoothing"):
         raise ValueError("label_smoothing must come without extra terms, got both")
@@ -211,21 +208,40 @@ def _flat(
         log_weight.to(dtype).reshape(-1, log_weight.shape[-1]),
         None if joint is None else joint.reshape(-1, joint.shape[-1]),
     )
-    h, log_pi, terms = rows if kept is None else (of(x, kept) for x in rows)
+    h, log_pi, terms = rows if kept is None else (index_or_none(x, kept) for x in rows)
     assert h is not None and log_pi is not None
     others = options.get("logit_map"), options.get("z_loss", 0.0)
     return Inputs(h, log_pi, weight, bias, terms, *targets, *others)
 
 
-def _in_place(found: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
-    """What was found for the kept tokens (N, …) where they are (..., …), and 0 elsewhere."""
+def _unflatten(values: Tensor, kept: Tensor | None, shape: torch.Size) -> Tensor:
+    """Values of the kept tokens (N, …) at their positions (..., …), and 0 elsewhere."""
     if kept is not None:
-        whole = found.new_zeros(shape.numel(), *found.shape[1:])
-        found = whole.index_copy(0, kept, found)
-    return found.reshape((*shape, *found.shape[1:]))
+        zeros = values.new_zeros(shape.numel(), *values.shape[1:])
+        values = zeros.index_copy(0, kept, values)
+    return values.reshape((*shape, *values.shape[1:]))
 
 
-def _choose(backend: str, reduction: str, context: Tensor) -> Backend:
+def _sharded_losses(
+    inputs: Inputs, request: Request, shard: VocabularyShard, backend: str
+) -> Losses:
+    """The losses where each process has some rows of `weight` and `bias`, and all tokens."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "A sharded vocabulary is not for compilers: leave its head to eager mode."
+        )
+    if backend != "auto":
+        raise ValueError(f'backend must be "auto" for a sharded vocabulary, got {backend!r}')
+    if inputs.smoothing is not None:
+        inputs = inputs._replace(smoothing=inputs.smoothing[shard.start : shard.stop])
+    reducer = ShardReducer(shard)
+    size = chunk_size(inputs, request.chunk_bytes, reducer)
+    check_same_tokens(shard, inputs.context, inputs.target, size)
+    losses = chunked_losses if request.reduction == "none" else fused_losses
+    return losses(inputs, request, reducer)
+
+
+def _choose_backend(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "auto":
         if torch.compiler.is_compiling() or is_fake(context):
             return registered.losses

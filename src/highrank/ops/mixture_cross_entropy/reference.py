@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
-from highrank.ops.mixture_cross_entropy.targets import expected, reduce, weighted
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss.targets import reduce_losses, weight_losses, weighted_sum
+from highrank.ops.precision import at_least_float32, log_sum
 
 
 class Inputs(NamedTuple):
-    """What every backend is given: flat tensors, the five that have gradients first."""
+    """Inputs of every backend: flat tensors, the differentiable ones first, then constants."""
 
     context: Tensor  # (N, K, E)
     log_weight: Tensor  # (N, K)
@@ -34,9 +34,21 @@ class Inputs(NamedTuple):
     logit_map: LogitMap | None = None
     z_loss: float = 0.0
 
+    @property
+    def differentiable(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self.context, self.log_weight, self.weight, self.bias, self.extra
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return (*self.differentiable, self.target, *self[6:10])
+
+    @property
+    def constants(self) -> tuple[LogitMap | None, float]:
+        return self.logit_map, self.z_loss
+
 
 class Request(NamedTuple):
-    """What a backend is asked for."""
+    """Outputs that a backend has to return."""
 
     reduction: str
     chunk_bytes: int | None
@@ -47,9 +59,6 @@ class Request(NamedTuple):
 # by-products.
 Losses = tuple[Tensor, Tensor, dict[str, Tensor]]
 
-# Fields of `Inputs` that are tensors, and those of them that have gradients.
-NUM_TENSORS, NUM_DIFFERENTIABLE = 10, 5
-
 
 def token_losses(inputs: Inputs) -> Tensor:
     """The loss of each token (N,); +inf, without gradient, for an impossible target."""
@@ -59,14 +68,16 @@ def token_losses(inputs: Inputs) -> Tensor:
     joint = inputs.log_weight[..., None] + log_q.gather(-1, index)  # (N, K, M)
     if inputs.extra is not None:
         joint = torch.cat((joint, inputs.extra[..., None]), 1)  # (N, K + J, M)
-    loss = expected(-log_sum(joint, 1), inputs.amount)  # (N,)
+    loss = weighted_sum(-log_sum(joint, 1), inputs.amount)  # (N,)
     if inputs.smoothing is not None:
         log_p = log_sum(inputs.log_weight[..., None] + log_q, 1)  # (N, V)
-        loss = loss + expected(-log_p, inputs.smoothing)
+        loss = loss + weighted_sum(-log_p, inputs.smoothing)
     if inputs.z_loss:
         lse = logits.logsumexp(-1)  # (N, K)
         loss = loss + inputs.z_loss * (inputs.log_weight.exp() * lse.square()).sum(-1)
-    return weighted(loss, inputs.token_weight)
+    # The other terms of an impossible target have no gradient, either.
+    loss = loss.masked_fill(loss == torch.inf, torch.inf)
+    return weight_losses(loss, inputs.token_weight)
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:
@@ -74,15 +85,7 @@ def losses(inputs: Inputs, request: Request) -> Losses:
     token_loss, found = token_losses(inputs), by_products(inputs, request.also)
     if request.reduction == "none":
         return token_loss, token_loss, found
-    return token_loss.detach(), reduce(token_loss, inputs.mass, request.reduction), found
-
-
-def log_sum(joint: Tensor, dim: int) -> Tensor:
-    """logsumexp along a dimension; -inf, without gradient, where all is -inf."""
-    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
-    impossible = (joint == -torch.inf).all(dim)
-    found = joint.masked_fill(impossible.unsqueeze(dim), 0.0).logsumexp(dim)
-    return found.masked_fill(impossible, -torch.inf)
+    return token_loss.detach(), reduce_losses(token_loss, inputs.mass, request.reduction), found
 
 
 @torch.no_grad()

@@ -12,136 +12,87 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from highrank.ops.logit_map import GeneralizedSigsoftmax, LogitMap, Softcap
-from highrank.ops.mixture_cross_entropy.reference import (
-    NUM_DIFFERENTIABLE,
-    NUM_TENSORS,
-    Inputs,
-    Losses,
-    Request,
-)
-from highrank.ops.mixture_cross_entropy.stream import NOTHING, Gradients, Wanted, stream
-from highrank.ops.mixture_cross_entropy.targets import reduce, total_mass
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.loss.targets import reduce_losses, total_mass
+from highrank.ops.mixture_cross_entropy.autograd import NO_GRADIENTS, pad_gradients
+from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
+from highrank.ops.mixture_cross_entropy.stream import Gradients, finish_gradients, stream
+from highrank.ops.precision import at_least_float32
 
 # An operator takes tensors and numbers only: a map goes in as its name and its fields.
 LOGIT_MAPS: dict[str, type] = {
     "Softcap": Softcap,
     "GeneralizedSigsoftmax": GeneralizedSigsoftmax,
 }
+DIFFERENTIABLE = "Tensor context, Tensor log_weight, Tensor weight, Tensor? bias, Tensor? extra"
+OTHERS = "Tensor target, Tensor? amount, Tensor? smoothing, Tensor? token_weight, Tensor? mass"
+CONSTANTS = "str logit_map, float[] map_values, float z_loss, SymInt? chunk_bytes"
+INPUTS = f"{DIFFERENTIABLE}, {OTHERS}, {CONSTANTS}"
+GRADIENTS = "Tensor, Tensor, Tensor, Tensor, Tensor"
 
 
 def losses(inputs: Inputs, request: Request) -> Losses:
     if request.also:
         raise ValueError(f"also must be empty while compiling, got {list(request.also)}")
-    name, values = _encoded(inputs.logit_map)
-    arguments = (*inputs[:NUM_TENSORS], name, values, inputs.z_loss, request.chunk_bytes)
+    name, values = _encode_map(inputs.logit_map)
+    arguments = (*inputs.tensors, name, values, inputs.z_loss, request.chunk_bytes)
     if request.reduction == "none":
-        token_loss = mixture_token_loss(*arguments)
+        token_loss: Tensor = mixture_token_loss(*arguments)
         return token_loss, token_loss, {}
+    given: Sequence[Any] = inputs.differentiable
     in_training = torch.is_grad_enabled()
-    given: Sequence[Any] = inputs[:NUM_DIFFERENTIABLE]
     wanted = [in_training and x is not None and x.requires_grad for x in given]
     loss, token_loss, *_ = mixture_reduced_loss(*arguments, request.reduction, wanted)
     return token_loss.detach(), loss, {}
 
 
-@torch.library.custom_op("highrank::mixture_token_loss", mutates_args=())
-def mixture_token_loss(
-    context: Tensor,
-    log_weight: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    extra: Tensor | None,
-    target: Tensor,
-    amount: Tensor | None,
-    smoothing: Tensor | None,
-    token_weight: Tensor | None,
-    mass: Tensor | None,
-    logit_map: str,
-    map_values: Sequence[float],
-    z_loss: float,
-    chunk_bytes: int | None,
-) -> Tensor:
+@torch.library.custom_op(
+    "highrank::mixture_token_loss", mutates_args=(), schema=f"({INPUTS}) -> Tensor"
+)
+def mixture_token_loss(*arguments: Any) -> Tensor:
     """The loss of each token (N,)."""
-    tensors = (context, log_weight, weight, bias, extra, target, amount, smoothing)
-    decoded = _decoded(logit_map, map_values)
-    inputs = Inputs._make((*tensors, token_weight, mass, decoded, z_loss))
-    return stream(inputs, context.new_empty(0), NOTHING, chunk_bytes)[0]
+    inputs, chunk_bytes = _decode(arguments)
+    return stream(inputs, inputs.context.new_empty(0), NO_GRADIENTS, chunk_bytes)[0]
 
 
-@torch.library.custom_op("highrank::mixture_gradients", mutates_args=())
-def mixture_gradients(
-    upstream: Tensor,
-    context: Tensor,
-    log_weight: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    extra: Tensor | None,
-    target: Tensor,
-    amount: Tensor | None,
-    smoothing: Tensor | None,
-    token_weight: Tensor | None,
-    mass: Tensor | None,
-    logit_map: str,
-    map_values: Sequence[float],
-    z_loss: float,
-    chunk_bytes: int | None,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "highrank::mixture_gradients",
+    mutates_args=(),
+    schema=f"(Tensor upstream, {INPUTS}, bool[] wanted) -> ({GRADIENTS})",
+)
+def mixture_gradients(upstream: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """The gradients of Σ upstream · loss; empty where none is wanted."""
-    tensors = (context, log_weight, weight, bias, extra, target, amount, smoothing)
-    decoded = _decoded(logit_map, map_values)
-    inputs = Inputs._make((*tensors, token_weight, mass, decoded, z_loss))
-    gradients = stream(inputs, upstream, Wanted(*wanted), chunk_bytes)[1]
-    return _filled(inputs, gradients)
+    inputs, chunk_bytes = _decode(arguments[:-1])
+    gradients = stream(inputs, upstream, arguments[-1], chunk_bytes)[1]
+    return _without_none(inputs, gradients)
 
 
-@torch.library.custom_op("highrank::mixture_reduced_loss", mutates_args=())
-def mixture_reduced_loss(
-    context: Tensor,
-    log_weight: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    extra: Tensor | None,
-    target: Tensor,
-    amount: Tensor | None,
-    smoothing: Tensor | None,
-    token_weight: Tensor | None,
-    mass: Tensor | None,
-    logit_map: str,
-    map_values: Sequence[float],
-    z_loss: float,
-    chunk_bytes: int | None,
-    reduction: str,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The reduced loss, the loss of each token (N,), what the loss was divided by, gradients.
+@torch.library.custom_op(
+    "highrank::mixture_reduced_loss",
+    mutates_args=(),
+    schema=f"({INPUTS}, str reduction, bool[] wanted) -> (Tensor, Tensor, Tensor, {GRADIENTS})",
+)
+def mixture_reduced_loss(*arguments: Any) -> tuple[Tensor, ...]:
+    """The reduced loss, the loss of each token (N,), the divisor of the loss, gradients.
 
     The gradients are those of the summed loss: in half precision small factors, applied here,
     would turn them into zeros.
     """
-    tensors = (context, log_weight, weight, bias, extra, target, amount, smoothing)
-    decoded = _decoded(logit_map, map_values)
-    inputs = Inputs._make((*tensors, token_weight, mass, decoded, z_loss))
-    ones = log_weight.new_ones(1).expand(len(target))
-    token_loss, gradients, _ = stream(inputs, ones, Wanted(*wanted), chunk_bytes)
+    *others, reduction, wanted = arguments
+    inputs, chunk_bytes = _decode(others)
+    ones = inputs.log_weight.new_ones(1).expand(len(inputs.target))
+    token_loss, gradients, _ = stream(inputs, ones, wanted, chunk_bytes)
     total = token_loss.new_ones(())
     if reduction == "mean":
-        total = total_mass(token_loss == torch.inf, mass).to(total.dtype)
+        total = total_mass(token_loss == torch.inf, inputs.mass).to(total.dtype)
         total = torch.where(total == 0, 1.0, total)
-    loss = reduce(token_loss, mass, reduction)
-    return (loss, token_loss, total, *_filled(inputs, gradients))
+    loss = reduce_losses(token_loss, inputs.mass, reduction)
+    return (loss, token_loss, total, *_without_none(inputs, gradients))
 
 
-def _filled(inputs: Inputs, gradients: Gradients) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _without_none(inputs: Inputs, gradients: Gradients) -> tuple[Tensor, ...]:
     """The gradients in the precision of what they belong to; empty instead of None."""
-    none = inputs.context.new_empty(0)
-    given: Sequence[Any] = inputs[:NUM_DIFFERENTIABLE]
-    found = [
-        none.clone() if gradient is None else gradient.to(x.dtype)
-        for gradient, x in zip(gradients, given, strict=True)
-    ]
-    return (found[0], found[1], found[2], found[3], found[4])
+    found = finish_gradients(inputs, gradients)
+    return tuple(inputs.context.new_empty(0) if g is None else g for g in found)
 
 
 @mixture_token_loss.register_fake
@@ -149,21 +100,19 @@ def _(context: Tensor, *_: Any) -> Tensor:
     return context.new_empty(context.shape[0], dtype=at_least_float32(context.dtype))
 
 
-def _fake_gradients(tensors: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor]:
-    context = tensors[0]
-    assert context is not None
-    none = context.new_empty(0)
-    return [
+def _fake_gradients(arguments: Sequence[Any]) -> tuple[Tensor, ...]:
+    context, wanted = arguments[0], arguments[-1]
+    return tuple(
         torch.empty_like(x, memory_format=torch.contiguous_format)
         if want and x is not None
-        else torch.empty_like(none)
-        for x, want in zip(tensors, wanted, strict=True)
-    ]
+        else context.new_empty(0)
+        for x, want in zip(arguments, wanted, strict=False)
+    )
 
 
 @mixture_gradients.register_fake
 def _(upstream: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    return tuple(_fake_gradients(arguments[:NUM_DIFFERENTIABLE], arguments[-1]))
+    return _fake_gradients(arguments)
 
 
 @mixture_reduced_loss.register_fake
@@ -172,24 +121,19 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     dtype = at_least_float32(context.dtype)
     loss, total = context.new_empty((), dtype=dtype), context.new_empty((), dtype=dtype)
     token_loss = context.new_empty(context.shape[0], dtype=dtype)
-    return (
-        loss,
-        token_loss,
-        total,
-        *_fake_gradients(arguments[:NUM_DIFFERENTIABLE], arguments[-1]),
-    )
+    return (loss, token_loss, total, *_fake_gradients(arguments))
 
 
 def _save_all(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.others = inputs[NUM_TENSORS:]
-    ctx.save_for_backward(*inputs[:NUM_TENSORS])
+    *tensors, name, values, z_loss, chunk_bytes = inputs
+    ctx.constants = name, values, z_loss, chunk_bytes
+    ctx.save_for_backward(*tensors)
 
 
 def _recompute(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    wanted = list(ctx.needs_input_grad[:NUM_DIFFERENTIABLE])
-    found = mixture_gradients(upstream, *ctx.saved_tensors, *ctx.others, wanted)
-    gradients = [g if want else None for g, want in zip(found, wanted, strict=True)]
-    return (*gradients, *[None] * (NUM_TENSORS - NUM_DIFFERENTIABLE + len(ctx.others)))
+    wanted = list(ctx.needs_input_grad[: len(Gradients._fields)])
+    found = mixture_gradients(upstream, *ctx.saved_tensors, *ctx.constants, wanted)
+    return pad_gradients(ctx, [g if want else None for g, want in zip(found, wanted, strict=True)])
 
 
 mixture_token_loss.register_autograd(_recompute, setup_context=_save_all)
@@ -197,7 +141,7 @@ mixture_token_loss.register_autograd(_recompute, setup_context=_save_all)
 
 def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.num_inputs, ctx.wanted = len(inputs), inputs[-1]
+    ctx.wanted = inputs[-1]
     ctx.save_for_backward(*output[2:])
 
 
@@ -211,7 +155,7 @@ def _hand_over(ctx: Any, upstream: Tensor | None, *others: Tensor | None) -> tup
         (g * (upstream / total)).to(g.dtype) if want and upstream is not None else None
         for g, want in zip(found, ctx.wanted, strict=True)
     ]
-    return (*gradients, *[None] * (ctx.num_inputs - NUM_DIFFERENTIABLE))
+    return pad_gradients(ctx, gradients)
 
 
 mixture_reduced_loss.register_autograd(_hand_over, setup_context=_save_gradients)
@@ -238,7 +182,7 @@ def _(context: Any, log_weight: Any, weight: Any, *others: Any, **__: Any) -> in
     return _flops(context, weight, 1 + wanted[0] + wanted[2])
 
 
-def _encoded(logit_map: LogitMap | None) -> tuple[str, list[float]]:
+def _encode_map(logit_map: LogitMap | None) -> tuple[str, list[float]]:
     if logit_map is None:
         return "", []
     kind = type(logit_map)
@@ -250,5 +194,8 @@ def _encoded(logit_map: LogitMap | None) -> tuple[str, list[float]]:
     return kind.__name__, [float(value) for value in dataclasses.astuple(logit_map)]
 
 
-def _decoded(name: str, values: Sequence[float]) -> LogitMap | None:
-    return LOGIT_MAPS[name](*values) if name else None
+def _decode(arguments: Sequence[Any]) -> tuple[Inputs, int | None]:
+    """The inputs, and `chunk_bytes`."""
+    *tensors, name, values, z_loss, chunk_bytes = arguments
+    logit_map = LOGIT_MAPS[name](*values) if name else None
+    return Inputs._make((*tensors, logit_map, z_loss)), chunk_bytes

@@ -1,35 +1,32 @@
 """One pass over the tokens, a chunk at a time: their losses and, where wanted, the gradients.
 
 The table of a chunk's logits becomes its softmaxes and then the slope of the loss, in place. What
-multiplies a whole row stands on the thin side of each product, never in the R × V table.
+multiplies a whole row stands on the thin side of each product, never in the R × V table. Where the
+vocabulary is spread over processes, V is the number of its tokens that are here, and a reducer
+combines the processes' numbers.
 N tokens, K components, R = rows of a chunk (its tokens · K), M targets, E embedding size,
 V vocabulary.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from highrank.ops.logit_map import map_in_place
+from highrank.ops.loss.chunks import new_table, tokens_per_chunk
+from highrank.ops.loss.targets import index_or_none, weight_losses, weighted_sum
+from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer
 from highrank.ops.mixture_cross_entropy.reference import Inputs
-from highrank.ops.mixture_cross_entropy.targets import expected, of, weighted
-from highrank.ops.numerics import at_least_float32, new_table
-from highrank.ops.tracing import is_static, runs_triton
-
-# A chunk on a CPU has as many rows as its multiplies want, in between half of this and all of it:
-# within 4 % of the fastest for V = 10,000 … 50,257 (docs/log.md). Of a small vocabulary more rows
-# are no faster, and less of them stays in the cache.
-CHUNK_BYTES = 96 * 2**20
-CPU_ROWS, MOST_CPU_ROWS = 768, 1280
-# A kernel of an accelerator wants more, to keep all of it busy.
-ACCELERATOR_ROWS, ACCELERATOR_BYTES = 4096, 2**30
+from highrank.ops.precision import at_least_float32
+from highrank.ops.tracing import runs_triton
 
 
 class Gradients(NamedTuple):
-    """Of context, log_weight, weight, bias and extra; None where none is wanted."""
+    """Gradients in the differentiable inputs; None where none is wanted."""
 
     context: Tensor | None
     log_weight: Tensor | None
@@ -38,16 +35,8 @@ class Gradients(NamedTuple):
     extra: Tensor | None
 
 
-class Wanted(NamedTuple):
-    context: bool
-    log_weight: bool
-    weight: bool
-    bias: bool
-    extra: bool
-
-
 class Chunk(NamedTuple):
-    """What the logits of a chunk's tokens yield."""
+    """Losses, gradients and by-products of a chunk's tokens."""
 
     loss: Tensor  # (n,)
     slope: Tensor  # (R, V)
@@ -57,49 +46,47 @@ class Chunk(NamedTuple):
     by_products: dict[str, Tensor]
 
 
-NOTHING = Wanted(False, False, False, False, False)
-
-
 def stream(
     inputs: Inputs,
     upstream: Tensor,
-    wanted: Wanted,
+    wanted: Sequence[bool],
     chunk_bytes: int | None,
     also: tuple[str, ...] = (),
+    reducer: Reducer = ONE_PROCESS,
 ) -> tuple[Tensor, Gradients, dict[str, Tensor]]:
     """The loss of each token (N,), the wanted gradients of Σ upstream · loss, and by-products.
 
-    Impossible targets (loss +inf) contribute no gradient.
+    Impossible targets (loss +inf) contribute no gradient. If the vocabulary is sharded, the
+    gradients in contexts are those of the rows that are here: see `finish_gradients`.
 
     Args:
+        wanted: whether there is to be a gradient in each of the differentiable inputs.
         also: by-products: "lse" (N, K), "prediction" (N,), "entropy" (N,).
     """
-    context, log_weight, weight = inputs[:3]
+    context, weight = inputs.context, inputs.weight
     N, K, E = context.shape
     dtype = at_least_float32(context.dtype)
     token_loss = torch.empty(N, dtype=dtype, device=context.device)
-    gradients = _allocate(inputs, wanted, dtype)
-    # Smoothing keeps two more tables: the posteriors of all tokens, and what makes them.
-    num_tables = 1 if inputs.smoothing is None else 3
-    row_bytes = len(weight) * dtype.itemsize
-    size = tokens_per_chunk(num_tables * K, row_bytes, chunk_bytes, context.device)
+    gradients = _allocate(inputs, wanted, dtype, reducer)
+    size = chunk_size(inputs, chunk_bytes, reducer)
     buffer = new_table(context, min(N, size) * K, len(weight))  # (R, V)
     is_mapped, like = inputs.logit_map is not None, inputs.log_weight.to(dtype)
     slope = new_table(like, *buffer.shape) if is_mapped else None  # (R, V)
-    # The path of one target needs the host to look for underflow: not on an accelerator.
+    kernels = row_kernels(inputs, also) if reducer.is_trivial else None
     is_plain = inputs.target.shape[1] == 1 and inputs.smoothing is None and not inputs.z_loss
-    kernels = row_kernels(inputs, also)
-    in_general = partial(general_chunk, kernels=kernels)
-    work_through = plain_chunk if is_plain and not is_static(context) else in_general
+    if is_plain and reducer.has_softmaxes(context):
+        work_through = partial(plain_chunk, also=also, reducer=reducer)
+    else:
+        work_through = partial(general_chunk, also=also, reducer=reducer, kernels=kernels)
     found = _by_product_tables(inputs, also, dtype)
     for start in range(0, N, size):
         tokens = slice(start, start + size)
         part = _part(inputs, tokens, dtype)
         rows = context[tokens].reshape(-1, E)  # (R, E)
-        chunk = work_through(rows, part, *_logits(rows, part, (buffer, slope), kernels), also)
+        chunk = work_through(rows, part, *_logits(rows, part, (buffer, slope), kernels))
         for name in also:
             found[name][tokens] = chunk.by_products[name]
-        token_loss[tokens] = weighted(chunk.loss, part.token_weight)
+        token_loss[tokens] = weight_losses(chunk.loss, part.token_weight)
         if any(wanted):
             scale = upstream[tokens]
             if part.token_weight is not None:
@@ -114,7 +101,12 @@ def stream(
 
 
 def plain_chunk(
-    rows: Tensor, part: Inputs, z: Tensor, map_slope: Tensor | None, also: tuple[str, ...]
+    rows: Tensor,
+    part: Inputs,
+    z: Tensor,
+    map_slope: Tensor | None,
+    also: tuple[str, ...],
+    reducer: Reducer,
 ) -> Chunk:
     """One target a token: the softmaxes are the slope but for the target's place.
 
@@ -122,28 +114,23 @@ def plain_chunk(
         z: logits (R, V), overwritten.
         map_slope: φ′ of the logits, (R, V).
     """
-    K = part.log_weight.shape[1]
+    n, K = part.log_weight.shape
     index = part.target.repeat_interleave(K, 0)  # (R, 1)
-    lse = z.logsumexp(-1).view(-1, K) if "lse" in also else None  # (n, K)
-    target_logit = z.gather(1, index)  # (R, 1)
-    # In half precision a logit computed again may be rounded to another one.
-    top_logit = z.amax(-1) if rows.dtype != z.dtype else None  # (R,)
-    q = torch.softmax(z, -1, out=z)  # (R, V)
-    log_q = _log_probability(q, target_logit, top_logit, rows, part, index)
-    joint = part.log_weight + log_q.view(-1, K)  # (n, K)
-    if part.extra is not None:
-        joint = torch.cat((joint, part.extra), -1)  # (n, K + J)
-    log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
-    posterior = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K + J)
-    if part.amount is not None:
-        posterior = posterior * part.amount
-    by_products = _by_products(also, q, part.log_weight, lse)
-    slope = q.scatter_add_(1, index, torch.full_like(target_logit, -1.0))
+    q, total, log_q, lse = reducer.softmaxes(z, index, rows, part, "lse" in also)
+    loss, posterior = _mixed(part, log_q.view(n, K, 1))
+    posterior = posterior.squeeze(-1)  # (n, K + J)
+    by_products = _by_products(also, q, total, part.log_weight, lse, reducer)
+    factor = posterior[:, :K]  # (n, K)
+    d_log_weight = -factor
+    if total is None:
+        slope = reducer.scatter_add(q, index, torch.full_like(log_q[:, None], -1.0))
+    else:
+        factor, slope = factor / total.view(n, K), reducer.scatter_add(q, index, -total)
     return Chunk(
-        expected(-log_p, part.amount),
+        loss,
         slope if map_slope is None else slope.mul_(map_slope),
-        posterior[:, :K],
-        -posterior[:, :K],
+        factor,
+        d_log_weight,
         None if part.extra is None else -posterior[:, K:],
         by_products,
     )
@@ -155,6 +142,7 @@ def general_chunk(
     z: Tensor,
     map_slope: Tensor | None,
     also: tuple[str, ...],
+    reducer: Reducer,
     kernels: ModuleType | None = None,
 ) -> Chunk:
     """Any loss, and without a look at the numbers by the host.
@@ -165,7 +153,7 @@ def general_chunk(
     n, K = log_weight.shape
     index = part.target.repeat_interleave(K, 0)  # (R, M)
     if kernels is None:
-        lse, target_logit = z.logsumexp(-1, keepdim=True), z.gather(1, index)  # (R, 1), (R, M)
+        lse, target_logit = reducer.logsumexp(z, index)  # (R, 1), (R, M)
     else:
         lse, target_logit = kernels.row_statistics(z, index)
     loss, posterior = _mixed(part, (target_logit - lse).view(n, K, -1))
@@ -182,21 +170,21 @@ def general_chunk(
     factor, removed = torch.ones_like(log_weight), posterior.reshape(index.shape)
     if kernels is not None:
         slope = kernels.row_slope(z, lse, coefficient.reshape(-1, 1), index, removed, map_slope)
-        by_products = _by_products(also, slope, log_weight, component_lse)
+        by_products = _by_products(also, slope, None, log_weight, lse, reducer)
         return Chunk(loss, slope, factor, d_log_weight, d_extra, by_products)
     log_q = z.sub_(lse)  # (R, V)
     smoothed = None
     if part.smoothing is not None:
-        smooth_loss, smoothed = _smoothed(log_q.view(n, K, -1), log_weight, part.smoothing)
+        smooth_loss, smoothed = _smoothed(log_q.unflatten(0, (n, K)), log_weight, part.smoothing)
+        smooth_loss, total = reducer.sum(smooth_loss, smoothed.sum(-1))  # (n,), (n, K)
         loss = loss + smooth_loss
-        total = smoothed.sum(-1)  # (n, K)
         coefficient, d_log_weight = coefficient + total, d_log_weight - total
     q = log_q.exp_()  # (R, V)
-    by_products = _by_products(also, q, log_weight, component_lse)
+    by_products = _by_products(also, q, None, log_weight, lse, reducer)
     slope = q.mul_(coefficient.reshape(-1, 1))
     if smoothed is not None:
         slope.sub_(smoothed.view(slope.shape))
-    slope.scatter_add_(1, index, -removed)
+    slope = reducer.scatter_add(slope, index, -removed)
     if map_slope is not None:
         slope.mul_(map_slope)
     return Chunk(loss, slope, factor, d_log_weight, d_extra, by_products)
@@ -222,10 +210,10 @@ def _mixed(part: Inputs, log_q: Tensor) -> tuple[Tensor, Tensor]:
     if part.extra is not None:
         joint = torch.cat((joint, part.extra[..., None]), 1)  # (n, K + J, M)
     log_p = joint.logsumexp(1, keepdim=True)  # (n, 1, M)
-    posterior = (joint - log_p).exp().masked_fill(log_p == -torch.inf, 0.0)  # (n, K + J, M)
+    posterior = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K + J, M)
     if part.amount is not None:
         posterior = posterior * part.amount[:, None]
-    return expected(-log_p.squeeze(1), part.amount), posterior
+    return weighted_sum(-log_p.squeeze(1), part.amount), posterior
 
 
 def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,7 +223,7 @@ def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Ten
     posterior = joint.sub_(log_p[:, None]).exp_().mul_(smoothing)  # (n, K, V)
     # A token that no component can predict has no posterior.
     posterior.masked_fill_((log_p == -torch.inf)[:, None], 0.0)
-    return expected(-log_p, smoothing), posterior
+    return weighted_sum(-log_p, smoothing), posterior
 
 
 def _by_product_tables(
@@ -249,55 +237,58 @@ def _by_product_tables(
 
 
 def _by_products(
-    also: tuple[str, ...], q: Tensor, log_weight: Tensor, lse: Tensor | None
+    also: tuple[str, ...],
+    q: Tensor,
+    total: Tensor | None,
+    log_weight: Tensor,
+    lse: Tensor | None,
+    reducer: Reducer,
 ) -> dict[str, Tensor]:
-    """Of the softmaxes (R, V): see `stream`."""
+    """By-products of `stream` for a chunk whose softmaxes are q / total, (R, V) and (R, 1)."""
     if not also:
         return {}
     found = {}
     if "lse" in also:
         assert lse is not None
-        found["lse"] = lse
+        found["lse"] = lse.view(log_weight.shape)
     if "prediction" in also or "entropy" in also:
         n, K = log_weight.shape
-        p = torch.einsum("nk,nkv->nv", log_weight.exp(), q.view(n, K, -1))  # (n, V)
-        found |= {"prediction": p.argmax(-1), "entropy": torch.special.entr(p).sum(-1)}
+        weight = log_weight.exp()  # (n, K)
+        if total is not None:
+            weight = weight / total.view(n, K)
+        p = torch.einsum("nk,nkv->nv", weight, q.unflatten(0, (n, K)))  # (n, V)
+        found |= {"prediction": reducer.argmax(p), "entropy": reducer.entropy(p)}
     return {name: found[name] for name in also}
 
 
-def in_dtypes_of(inputs: Inputs, gradients: Gradients) -> tuple[Tensor | None, ...]:
-    """The gradients in the precision of what they belong to."""
-    return tuple(
-        gradient if gradient is None or x is None else gradient.to(x.dtype)
-        for gradient, x in zip(gradients, inputs[:5], strict=True)
-    )
+def finish_gradients(
+    inputs: Inputs, gradients: Gradients, reducer: Reducer = ONE_PROCESS
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the whole vocabulary, in the precision of what they belong to."""
+    if gradients.context is not None:
+        reducer.sum_in_place(gradients.context)
+    given: Sequence[Any] = inputs.differentiable
+    pairs = zip(gradients, given, strict=True)
+    return tuple(None if gradient is None else gradient.to(x.dtype) for gradient, x in pairs)
 
 
-def tokens_per_chunk(
-    rows_per_token: int, row_bytes: int, chunk_bytes: int | None, device: torch.device
-) -> int:
-    """At least one: a single token's K · V logits are the least that can be alive.
-
-    Args:
-        row_bytes: of one row of logits.
-        chunk_bytes: of a chunk; None chooses by the size of a row and by the device.
-    """
-    if chunk_bytes is None and device.type == "cpu":
-        least = min(MOST_CPU_ROWS * row_bytes, CHUNK_BYTES // 2)
-        chunk_bytes = min(max(CPU_ROWS * row_bytes, least), CHUNK_BYTES)
-    elif chunk_bytes is None:
-        chunk_bytes = min(ACCELERATOR_ROWS * row_bytes, ACCELERATOR_BYTES)
-    return max(1, chunk_bytes // (rows_per_token * row_bytes))
+def chunk_size(inputs: Inputs, chunk_bytes: int | None, reducer: Reducer = ONE_PROCESS) -> int:
+    """Tokens of a chunk; the same number in all processes that share a vocabulary."""
+    # Smoothing keeps two more tables: the posteriors of all tokens, and what makes them.
+    num_tables = 1 if inputs.smoothing is None else 3
+    context, dtype = inputs.context, at_least_float32(inputs.context.dtype)
+    row_bytes = reducer.most_rows(inputs.weight) * dtype.itemsize
+    return tokens_per_chunk(num_tables * context.shape[1], row_bytes, chunk_bytes, context.device)
 
 
 def _part(inputs: Inputs, tokens: slice, dtype: torch.dtype) -> Inputs:
-    """What a chunk needs of its tokens; the contexts are taken as rows."""
+    """The inputs of a chunk's tokens; the contexts are taken as rows."""
     return inputs._replace(
         log_weight=inputs.log_weight[tokens].to(dtype),
-        extra=of(inputs.extra, tokens),
+        extra=index_or_none(inputs.extra, tokens),
         target=inputs.target[tokens],
-        amount=of(inputs.amount, tokens),
-        token_weight=of(inputs.token_weight, tokens),
+        amount=index_or_none(inputs.amount, tokens),
+        token_weight=index_or_none(inputs.token_weight, tokens),
     )
 
 
@@ -322,48 +313,20 @@ def _logits(
     return z, slope[: len(z)]
 
 
-def _allocate(inputs: Inputs, wanted: Wanted, dtype: torch.dtype) -> Gradients:
-    # What is summed over tokens starts at zero and is kept in at least float32.
-    context, log_weight, weight, bias, extra = inputs[:5]
+def _allocate(
+    inputs: Inputs, wanted: Sequence[bool], dtype: torch.dtype, reducer: Reducer
+) -> Gradients:
+    pairs = zip(inputs.differentiable, wanted, strict=True)
+    context, log_weight, weight, bias, extra = (x if want else None for x, want in pairs)
+    # Sums over tokens or processes are kept in at least float32.
+    of_context = inputs.context.dtype if reducer.is_trivial else dtype
     return Gradients(
-        context.new_empty(context.shape) if wanted.context else None,
-        log_weight.new_empty(log_weight.shape) if wanted.log_weight else None,
-        weight.new_zeros(weight.shape, dtype=dtype) if wanted.weight else None,
-        bias.new_zeros(bias.shape, dtype=dtype) if wanted.bias and bias is not None else None,
-        extra.new_empty(extra.shape) if wanted.extra and extra is not None else None,
+        None if context is None else context.new_empty(context.shape, dtype=of_context),
+        None if log_weight is None else log_weight.new_empty(log_weight.shape),
+        None if weight is None else weight.new_zeros(weight.shape, dtype=dtype),
+        None if bias is None else bias.new_zeros(bias.shape, dtype=dtype),
+        None if extra is None else extra.new_empty(extra.shape),
     )
-
-
-def _log_probability(
-    q: Tensor,
-    target_logit: Tensor,
-    top_logit: Tensor | None,
-    rows: Tensor,
-    inputs: Inputs,
-    index: Tensor,
-) -> Tensor:
-    """log q[index] (R,), also where q[index] is too small for the dtype.
-
-    Args:
-        top_logit: the largest of each row, (R,); computed again where it is needed if None.
-    """
-    target_q = q.gather(1, index).squeeze(1)  # (R,)
-    log_q = target_q.log()
-    # 1e-30 leaves float32 all its digits: the smallest normal number is 1e-38.
-    small = (target_q < 1e-30).nonzero().squeeze(1)
-    if len(small):
-        # Relative to the likeliest token, whose logit is cheap to compute again.
-        top_q, top = q[small].max(-1)  # (S,)
-        if top_logit is not None:
-            largest = top_logit[small]  # (S,)
-        else:
-            largest = (rows[small] * inputs.weight[top]).sum(-1)
-            if inputs.bias is not None:
-                largest += inputs.bias[top]
-            if inputs.logit_map is not None:
-                largest = inputs.logit_map(largest)
-        log_q[small] = target_logit.squeeze(1)[small] - largest + top_q.log()
-    return log_q
 
 
 def add_gradients(
@@ -381,10 +344,14 @@ def add_gradients(
         else:
             gradients.bias.add_(slope.T @ factor.to(slope.dtype).flatten())
     slope = slope.to(rows.dtype)
-    factor = factor.to(rows.dtype).reshape(-1, 1)  # (R, 1)
+    factor = factor.reshape(-1, 1)  # (R, 1)
     if gradients.context is not None:
         out = gradients.context[tokens].view(-1, rows.shape[1])  # (R, E)
-        torch.mm(slope, weight, out=out).mul_(factor)
+        if out.dtype == rows.dtype:
+            torch.mm(slope, weight, out=out).mul_(factor.to(rows.dtype))
+        else:
+            torch.mul(slope @ weight, factor, out=out)
+    factor = factor.to(rows.dtype)
     if gradients.weight is not None:
         if gradients.weight.dtype == slope.dtype:
             # As an operator with `out`: flop counters do not know the one in place.

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from highrank.ops.numerics import at_least_float32
+from highrank.ops.precision import at_least_float32
 
 # The most columns that a program holds at once.
 MAX_BLOCK, NUM_WARPS = 4096, 8

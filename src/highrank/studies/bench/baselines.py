@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.ops.linear_cross_entropy import linear_cross_entropy
+from highrank.ops.loss.chunks import tokens_per_chunk
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
-from highrank.ops.mixture_cross_entropy.stream import tokens_per_chunk
 from highrank.studies.bench.harness import Variant
 
 SEED = 0

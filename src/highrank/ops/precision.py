@@ -1,13 +1,5 @@
-"""The precision of multiplies, and of sums over the vocabulary and tokens.
+"""The precision of multiplies, and of sums over the vocabulary and tokens."""
 
-Memory for a large table that lives as long as one call.
-
-The system hands out new memory in pages, each with an interruption at its first use: for 96 MiB in
-pages of 4 KiB these take a twentieth of the time of the fused loss. Linux gives pages of 2 MiB to
-who asks for them.
-"""
-
-import mmap
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -25,10 +17,18 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.logaddexp(a, b.masked_fill(impossible, 0.0)).masked_fill(impossible, -torch.inf)
 
 
+def log_sum(joint: Tensor, dim: int) -> Tensor:
+    """logsumexp along a dimension; -inf, without gradient, where all is -inf."""
+    # A row of -inf has no gradient, but autograd would make NaN of it: it never sees the row.
+    impossible = (joint == -torch.inf).all(dim)
+    found = joint.masked_fill(impossible.unsqueeze(dim), 0.0).logsumexp(dim)
+    return found.masked_fill(impossible, -torch.inf)
+
+
 def in_autocast_dtype(
     context: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What enters the matrix multiply, in autocast's dtype where autocast is on.
+    """The factors of the matrix multiply, in autocast's dtype where autocast is on.
 
     Autocast leaves float64 as it is.
     """
@@ -43,7 +43,7 @@ def in_autocast_dtype(
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What autocast multiplies in; None where it is off."""
+    """The dtype that autocast multiplies in; None where it is off."""
     is_there = torch.amp.is_autocast_available(device.type)
     if not is_there or not torch.is_autocast_enabled(device.type):
         return None
@@ -55,23 +55,3 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
-
-
-HUGE_PAGE = 2 * 2**20
-
-
-def new_table(like: Tensor, num_rows: int, num_columns: int) -> Tensor:
-    """A matrix of the tensor's dtype on its device; what is in it is not defined."""
-    num_bytes = num_rows * num_columns * like.itemsize
-    # Stand-ins for tensors, such as those of a compiler, are not made of memory.
-    is_plain = type(like) is Tensor and like.is_cpu and not torch.compiler.is_compiling()
-    if not is_plain or num_bytes < 2 * HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return like.new_empty(num_rows, num_columns)
-    # Shared memory, the default, has page sizes of its own.
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        return like.new_empty(num_rows, num_columns)
-    # The tensor keeps the memory, and gives it back when it goes.
-    return torch.frombuffer(memory, dtype=like.dtype).view(num_rows, num_columns)

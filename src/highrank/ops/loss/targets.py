@@ -1,4 +1,4 @@
-"""Which tokens a loss scores, how much each counts, and how the losses become one number.
+"""Targets of a loss, their weights, and the reduction of the losses to one number.
 
     loss = w · (Σ_m a[m] · nll(target[m]) + Σ_v s[v] · nll(v)),   nll(v) = -log p(v)
 
@@ -6,19 +6,13 @@ An ordinary loss has one target a token, a = w = 1 and s = 0. N tokens, M target
 V vocabulary.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank.ops.mixture_cross_entropy.options import LossOptions
+from highrank.ops.loss import LossOptions, Target
 from highrank.ops.tracing import is_static
-
-Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS: tuple[str, ...] = get_args(Reduction)
-
-# Token ids (...), or for distillation the ids and probabilities of the likeliest, each (..., M).
-Target = Tensor | tuple[Tensor, Tensor]
 
 
 class Targets(NamedTuple):
@@ -31,10 +25,10 @@ class Targets(NamedTuple):
     mass: Tensor | None  # (N,)
 
 
-def targets_of(
+def make_targets(
     target: Target, options: LossOptions, vocab_size: int, dtype: torch.dtype
 ) -> Targets:
-    """What the target and the options ask for.
+    """The targets and weights that the options ask for.
 
     Args:
         target: already shifted.
@@ -57,7 +51,7 @@ def targets_of(
     return _with_token_weight(targets, weight, options.get("shift", 0), dtype)
 
 
-def without_ignored(
+def drop_ignored(
     targets: Targets, ignore_index: int, dtype: torch.dtype
 ) -> tuple[Targets, Tensor | None]:
     """The targets without the ignored ones, and the positions that are kept; None if all are.
@@ -75,11 +69,11 @@ def without_ignored(
     kept = is_kept.nonzero().squeeze(1)
     if len(kept) == len(is_kept):
         return targets, None
-    amount, weight, mass = (of(x, kept) for x in (targets.amount, *targets[3:]))
+    amount, weight, mass = (index_or_none(x, kept) for x in (targets.amount, *targets[3:]))
     return Targets(targets.target[kept], amount, targets.smoothing, weight, mass), kept
 
 
-def shifted(target: Target, shift: int) -> Target:
+def shift_targets(target: Target, shift: int) -> Target:
     """The targets that are `shift` positions later."""
     if not shift:
         return target
@@ -92,35 +86,37 @@ def shifted(target: Target, shift: int) -> Target:
     return target[..., shift:]
 
 
-def of(tensor: Tensor | None, rows: Tensor | slice) -> Tensor | None:
+def index_or_none(tensor: Tensor | None, rows: Tensor | slice) -> Tensor | None:
     """The rows of a tensor that may be missing."""
     return None if tensor is None else tensor[rows]
 
 
-def expected(value: Tensor, amount: Tensor | None) -> Tensor:
+def weighted_sum(value: Tensor, amount: Tensor | None) -> Tensor:
     """Σ amount · value over the last dimension (N,); nothing of an infinite value is 0."""
     if amount is None:
         return value.sum(-1)
     return (amount * value.masked_fill(amount == 0, 0.0)).sum(-1)
 
 
-def weighted(loss: Tensor, token_weight: Tensor | None) -> Tensor:
+def weight_losses(loss: Tensor, token_weight: Tensor | None) -> Tensor:
     """The losses (N,) times the tokens' weights; a token without weight has loss 0."""
     if token_weight is None:
         return loss
     return token_weight * loss.masked_fill(token_weight == 0, 0.0)
 
 
-def reduce(token_loss: Tensor, mass: Tensor | None, reduction: str) -> Tensor:
+def reduce_losses(token_loss: Tensor, mass: Tensor | None, reduction: str) -> Tensor:
     """The mean or the sum; +inf if a target is impossible, with the gradient of the others."""
     if reduction == "none":
         return token_loss
     impossible = token_loss == torch.inf  # (N,)
     loss = token_loss.masked_fill(impossible, 0.0).sum()
-    return finished(loss, impossible, mass, reduction)
+    return reduce_summed_loss(loss, impossible, mass, reduction)
 
 
-def finished(loss: Tensor, impossible: Tensor, mass: Tensor | None, reduction: str) -> Tensor:
+def reduce_summed_loss(
+    loss: Tensor, impossible: Tensor, mass: Tensor | None, reduction: str
+) -> Tensor:
     """The mean or the sum from the summed loss of the possible targets.
 
     Without any target the mean is NaN, as in torch, but its gradients are 0.
@@ -132,7 +128,7 @@ def finished(loss: Tensor, impossible: Tensor, mass: Tensor | None, reduction: s
 
 
 def total_mass(impossible: Tensor, mass: Tensor | None) -> Tensor:
-    """What "mean" divides by: the targets that carry gradient, or the sum of their masses.
+    """The divisor of "mean": the targets that carry gradient, or the sum of their masses.
 
     1 if there are targets but none carries gradient: the loss is +inf then.
     """
