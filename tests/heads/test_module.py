@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from highrank.heads import HEADS, Head, head_arguments, head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
-from highrank.ops.mixture_cross_entropy import stream
+from highrank.ops.loss import chunks
 from highrank.signatures import help_of
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
@@ -151,7 +151,7 @@ def test_on_an_accelerator_the_host_never_waits(head, syncs, monkeypatch):
     hidden, target, past = make_window(head)
     target[1, 1] = -100
     want = head(hidden, target, **past)
-    paths = ("loss.targets", "mixture_cross_entropy.stream", "row_blocks")
+    paths = ("loss.targets", "mixture_cross_entropy.reducer", "row_blocks")
     modules = [f"highrank.ops.{path}" for path in (*paths, "streamed_cross_entropy")]
     for module in (*modules, "highrank.ops.linear_cross_entropy", "highrank.heads.multi_sense"):
         monkeypatch.setattr(f"{module}.is_static", lambda tensor: True)
@@ -166,7 +166,7 @@ def test_on_an_accelerator_the_host_never_waits(head, syncs, monkeypatch):
 
 def test_training_and_choosing_tokens_make_no_table_for_all_of_them(name, watch, monkeypatch):
     length, size = 120, 500
-    monkeypatch.setattr(stream, "CHUNK_BYTES", 4 * 4 * 10 * size)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 4 * 10 * size)
     monkeypatch.setattr(log_prob_module, "CHUNK_BYTES", 4 * 10 * size)
     monkeypatch.setattr("highrank.ops.linear_cross_entropy.SMALL_BYTES", 0)
     head = new_head(name, vocab_size=size)
