@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import torch
@@ -27,6 +28,12 @@ DEAD_FRACTION = 0.01
 COLLAPSED, SPECIALISED = 0.01, 0.1
 # Of each component.
 NUM_PREFERRED, NUM_CONTEXTS = 10, 5
+
+
+class MixtureState(StrEnum):
+    COLLAPSED = "collapsed"
+    WEAK = "weak"
+    SPECIALISED = "specialised"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +83,8 @@ class ComponentReport:
     gate_information: float
     """Mutual information I(component; context), in nats: the entropy of the mean weights minus the
     mean entropy of the weights. 0 if the weights are the same in every context."""
-    state: str
-    """"collapsed", "weak" or "specialised", see `mixture_state`."""
+    state: MixtureState
+    """By the rule of `mixture_state`."""
     state_reason: str
     """What that means, in a clause."""
     pair_divergence: tuple[tuple[float, ...], ...]
@@ -90,7 +97,7 @@ class ComponentReport:
     @property
     def state_text(self) -> str:
         """What the components have done."""
-        return "hardly specialised" if self.state == "weak" else self.state
+        return "hardly specialised" if self.state is MixtureState.WEAK else self.state
 
     @property
     def information(self) -> str:
@@ -162,7 +169,7 @@ def component_report(
     )
 
 
-def mixture_state(specialisation: float, gate_information: float) -> tuple[str, str]:
+def mixture_state(specialisation: float, gate_information: float) -> tuple[MixtureState, str]:
     """Whether components have specialised or collapsed, and why: the rule of training and audit.
 
     Where I(component; token) is nearly 0, every prediction is that of one softmax: components are
@@ -171,12 +178,12 @@ def mixture_state(specialisation: float, gate_information: float) -> tuple[str, 
     the same in every context and chooses nothing.
     """
     if specialisation < COLLAPSED:
-        return "collapsed", "in each context the mixture predicts as one softmax does"
+        return MixtureState.COLLAPSED, "in each context the mixture predicts as one softmax does"
     if gate_information < COLLAPSED:
-        return "collapsed", "the weights are nearly the same in every context"
+        return MixtureState.COLLAPSED, "the weights are nearly the same in every context"
     if specialisation < SPECIALISED:
-        return "weak", "components predict nearly the same tokens"
-    return "specialised", "components predict different tokens"
+        return MixtureState.WEAK, "components predict nearly the same tokens"
+    return MixtureState.SPECIALISED, "components predict different tokens"
 
 
 def entropy(prob: Tensor) -> Tensor:
