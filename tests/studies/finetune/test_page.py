@@ -1,30 +1,25 @@
-"""Curves are compared where all models have got to; table and page are as they were approved.
+"""Curves are compared where all models have got to; table, answers and page as approved."""
 
-`HIGHRANK_APPROVE=1 pytest tests/studies/finetune/test_page.py` writes the approved file anew.
-"""
-
-import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from rich.console import Console
+from scipy.stats import ttest_rel
 
-from highrank.environment import environment
+from highrank.analysis.components import MixtureState
+from highrank.environment import Environment
 from highrank.studies.finetune.page import answer, finetune_page, finetune_table
 from highrank.studies.finetune.result import (
     Components,
     FinetuneResult,
-    MixtureState,
     Point,
     TrainedVariant,
     compare,
 )
 from highrank.studies.finetune.settings import Settings
 
-APPROVED = Path(__file__).with_name("page.approved.txt")
 SECONDS, TOKENS = {"softmax": 1.0, "residual": 2.0}, {"softmax": 64, "residual": 64}
+WHERE = Environment(**dict.fromkeys(Environment.__dataclass_fields__, "1"))
 STATE = Components(
     divergence=0.2,
     num_collapsed=1,
@@ -46,7 +41,7 @@ def trained(variant, seed, curve, components=None):
     )
 
 
-def models(components=STATE, ends=(3.9, 3.98)):
+def models(components=STATE, ends=(3.9, 3.99)):
     """A mixture that is better at equal tokens and worse at equal time, for two seeds."""
     return [
         trained("softmax", 0, [(0, 5.0), (100, 4.0), (200, 3.5)]),
@@ -68,24 +63,29 @@ def result_of(variants):
         equal_tokens=compare(variants, TOKENS),
         step_seconds=SECONDS,
         equal_time=compare(variants, SECONDS),
-        environment=environment(),
+        environment=WHERE,
     )
 
 
-def test_equal_tokens():
+def test_equal_tokens_are_those_that_all_models_have_read():
     found = compare(models(), TOKENS)
-    assert found.at == 6_400
     softmax, mixture = found.rows
-    assert softmax.nats.value == pytest.approx(4.05) and softmax.gain is None
-    assert mixture.gain.value == pytest.approx((0.1 + 0.12) / 2)
-    assert mixture.gain.error == pytest.approx(0.01)
+    assert found.at == 6_400 and softmax.gain is softmax.contrast is None
+    assert softmax.nats.value == pytest.approx(4.05)
+    assert mixture.gain.value == pytest.approx((0.1 + 0.11) / 2)
+    assert mixture.gain.error == pytest.approx(0.005)
+    want = ttest_rel([3.9, 3.99], [4.0, 4.1])
+    assert mixture.contrast.p == pytest.approx(want.pvalue)
+    interval = (mixture.contrast.low, mixture.contrast.high)
+    assert interval == pytest.approx(tuple(want.confidence_interval()))
 
 
 def test_equal_time_is_steps_times_the_time_of_a_step():
     found = compare(models(), SECONDS)
-    assert found.at == 200
-    assert [row.step for row in found.rows] == [200, 100]
-    assert found.rows[1].gain.value == pytest.approx(((3.5 - 3.9) + (3.6 - 3.98)) / 2)
+    assert found.at == 200 and [row.step for row in found.rows] == [200, 100]
+    assert found.rows[1].gain.value == pytest.approx(((3.5 - 3.9) + (3.6 - 3.99)) / 2)
+    # Between two evaluations the loss is interpolated, beyond the last it stays.
+    assert [models()[0].nats_at(step) for step in (0, 150, 500)] == pytest.approx([5.0, 3.75, 3.5])
 
 
 def test_what_is_not_trained_decides_nothing_and_keeps_its_loss():
@@ -96,38 +96,19 @@ def test_what_is_not_trained_decides_nothing_and_keeps_its_loss():
         assert found.rows[1].gain.value == pytest.approx(1.1)
 
 
-def test_losses_between_evaluations_are_interpolated():
-    softmax = models()[0]
-    assert softmax.nats_at(150) == pytest.approx(3.75)
-    assert softmax.nats_at(0) == 5.0 and softmax.nats_at(500) == 3.5
-
-
-def text_of(html):
-    """The text of a page's main part, with what its charts show to those who do not see them."""
-    main = re.search("<main>.*</main>", html, flags=re.DOTALL)[0]
-    main = re.sub(
-        r'<div class="chart".*?aria-label="(.*?)">.*?</svg>', r"\1", main, flags=re.DOTALL
-    )
-    return re.sub("<.*?>", " ", main.replace("</td>\n", "</td>"), flags=re.DOTALL)
-
-
-def test_table_and_page_are_as_approved():
+def test_table_answers_and_page_are_as_approved(approve):
     result = result_of(models())
-    console = Console(width=100, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(finetune_table(result))
+    approve("table.txt", finetune_table(result))
     answers = {
         "one seed": models()[:2],
         "collapsed": models(replace(STATE, state=MixtureState.COLLAPSED)),
         "no difference": models(ends=(3.999, 4.101)),
     }
-    parts = [f"{name}: {answer(result_of(found))}" for name, found in answers.items()]
-    page = text_of(finetune_page(result, "highrank finetune '<base>' tale.txt"))
-    lines = "\n".join([capture.get(), *parts, page]).splitlines()
-    found = "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
-    if os.environ.get("HIGHRANK_APPROVE"):
-        APPROVED.write_text(found, encoding="utf-8")
-    assert found == APPROVED.read_text(encoding="utf-8")
+    lines = [f"{name}: {answer(result_of(found))}" for name, found in answers.items()]
+    approve("answers.txt", "\n".join(lines))
+    page = finetune_page(result, "highrank finetune '<base>' tale.txt")
+    approve("page.txt", page)
+    approve("charts.txt", "\n".join(re.findall('aria-label="(.*?)"', page)))
 
 
 def test_without_mixtures_two_charts_are_left():

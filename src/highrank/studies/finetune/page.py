@@ -1,10 +1,13 @@
 """The terminal table and the page of a finetuning."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from rich.table import Table as RichTable
 
+from highrank.analysis.components import MixtureState
+from highrank.analysis.contrasts import Verdict
 from highrank.report.figure import Axis, Lines, Series, describe, draw, to_svg
 from highrank.report.formats import duration, environment_text, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
@@ -12,16 +15,13 @@ from highrank.report.theme import Style
 from highrank.studies.finetune.result import (
     FinetuneResult,
     Mean,
-    MixtureState,
     Point,
     Row,
     TrainedVariant,
-    Verdict,
     of_variant,
 )
 from highrank.studies.finetune.settings import BASELINE, CONTROL
 
-Value = Callable[[Point], float | None]
 STYLES = [
     Style(f"series-{number}", marker=marker)
     for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
@@ -31,6 +31,12 @@ CAPTION = (
     "below softmax: of the same seed, + is better. JS divergence: Jensen-Shannon, mean of two "
     "components, nats; collapsed: components that predict as another does; both at the end."
 )
+CAPTIONS = {
+    "Equal tokens": "Held-out loss of the averaged weights, mean over seeds.",
+    "Equal time": "The same against minutes of training, evaluations left out.",
+    "Do components differ?": "Jensen-Shannon divergence of two components.",
+    "Collapsed components": "That predict as another does.",
+}
 
 
 def finetune_table(result: FinetuneResult) -> RichTable:
@@ -56,10 +62,7 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
         command=command,
         where=_where(result),
         table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
-        figures=[
-            Figure(svg=to_svg(draw(chart)), description=describe(chart), title=title, caption=text)
-            for title, text, chart in _charts(result)
-        ],
+        figures=list(_figures(result)),
     )
 
 
@@ -78,20 +81,17 @@ def answer(result: FinetuneResult) -> str:
 
 def _sentence(row: Row) -> str:
     """How a variant compares with the softmax."""
-    gain = row.gain
+    gain, contrast = row.gain, row.contrast
     assert gain is not None
-    name, amount = _name(row.variant), f"{abs(gain.value):.4f} nats per token"
     side = "below" if gain.value >= 0 else "above"
-    match gain.verdict:
-        case None:
-            return f"{name} is {amount} {side} the softmax, with one seed"
-        case Verdict.NO_DIFFERENCE:
-            return (
-                f"{name} does not differ from the softmax by more than two standard errors "
-                f"({amount} {side} it)"
-            )
-        case verdict:
-            return f"{name} is {verdict} than the softmax, by {amount}"
+    name, amount = _name(row.variant), f"{abs(gain.value):.4f} nats per token {side}"
+    if contrast is None:
+        return f"{name} is {amount} the softmax, with one seed"
+    finding = f"{name} is {contrast.verdict} than the softmax"
+    if contrast.verdict is Verdict.NO_DIFFERENCE:
+        finding = f"no difference is seen between {name} and the softmax"
+    interval = f"{contrast.low:+.4f} to {contrast.high:+.4f}".replace("-", "−")
+    return f"{finding}: {amount} it (95 % interval {interval})"
 
 
 def _where(result: FinetuneResult) -> str:
@@ -147,50 +147,48 @@ def _components(models: Sequence[TrainedVariant], num_components: int) -> tuple[
     return f"{divergence:.3g}", f"{collapsed:.2g} of {num_components}"
 
 
-def _charts(result: FinetuneResult) -> Iterator[tuple[str, str, Lines]]:
-    """Title, caption and curves of each; those of components only if there is a mixture."""
-    per_step = result.settings.batch_size * result.settings.block_length / 1e6
-    seconds, nats = result.step_seconds, Axis(label="held-out nats per token")
+def _figures(result: FinetuneResult) -> Iterator[Figure]:
+    """Curves of the loss, and of components if there is a mixture."""
+    names, settings = result.settings.variants, result.settings
+    tokens = dict.fromkeys(names, settings.batch_size * settings.block_length / 1e6)
+    minutes = {name: (each or 0.0) / 60 for name, each in result.step_seconds.items()}
+    steps = dict.fromkeys(names, 1)
+    nats = Axis(label="held-out nats per token")
+    divergence = Axis(label="nats", is_log=True, floor=1e-6)
+    for title, field, y, unit, of_step in (
+        ("Equal tokens", "valid_nats", nats, "million tokens", tokens),
+        ("Equal time", "valid_nats", nats, "minutes", minutes),
+        ("Do components differ?", "divergence", divergence, "steps", steps),
+        ("Collapsed components", "num_collapsed", Axis(label="components"), "steps", steps),
+    ):
+        if series := tuple(_series(result, field, of_step)):
+            chart = Lines(series=series, x=Axis(label=unit), y=y)
+            svg, text = to_svg(draw(chart)), describe(chart)
+            yield Figure(svg=svg, description=text, title=title, caption=CAPTIONS[title])
 
-    def lines(x: Callable[[str, int], float], x_label: str, y: Value, y_axis: Axis) -> Lines:
-        return Lines(series=tuple(_series(result, x, y)), x=Axis(label=x_label), y=y_axis)
 
-    chart = lines(lambda _, step: step * per_step, "million tokens", _nats, nats)
-    yield "Equal tokens", "Held-out loss of the averaged weights, mean over seeds.", chart
-    chart = lines(lambda name, step: step * (seconds[name] or 0.0) / 60, "minutes", _nats, nats)
-    yield "Equal time", "The same against minutes of training, evaluations left out.", chart
-    axis = Axis(label="nats", is_log=True, floor=1e-6)
-    chart = lines(lambda _, step: step, "steps", _divergence, axis)
-    if chart.series:
-        yield "Do components differ?", "Jensen-Shannon divergence of two components.", chart
-        chart = lines(lambda _, step: step, "steps", _collapsed, Axis(label="components"))
-        yield "Collapsed components", "That predict as another does.", chart
+def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) -> Iterator[Series]:
+    """One line per variant: means over the seeds, at steps that all of them have.
 
-
-def _series(result: FinetuneResult, x: Callable[[str, int], float], y: Value) -> Iterator[Series]:
-    """One line per variant: means over the seeds, at steps that all of them have."""
+    Args:
+        field: of a point or of its components.
+        of_step: tokens or time of a step, by variant.
+    """
     for variant, style in zip(result.settings.variants, STYLES, strict=False):
         curves = [
-            {point.step: value for point in model.points if (value := y(point)) is not None}
-            for model in of_variant(result.variants, variant)
+            {point.step: values[field] for point in one.points if field in (values := _all(point))}
+            for one in of_variant(result.variants, variant)
         ]
         if steps := sorted(set.intersection(*map(set, curves))):
             yield Series(
                 label=_name(variant),
-                x=[x(variant, step) for step in steps],
+                x=[step * of_step[variant] for step in steps],
                 y=[fmean(curve[step] for curve in curves) for step in steps],
                 style=style,
                 marker_spacing=0.1,
             )
 
 
-def _nats(point: Point) -> float:
-    return point.valid_nats
-
-
-def _divergence(point: Point) -> float | None:
-    return None if point.components is None else point.components.divergence
-
-
-def _collapsed(point: Point) -> float | None:
-    return None if point.components is None else float(point.components.num_collapsed)
+def _all(point: Point) -> dict[str, Any]:
+    """The fields of a point and of its components."""
+    return vars(point) | ({} if point.components is None else vars(point.components))

@@ -1,23 +1,16 @@
 """Curves of every model of a finetuning, compared at equal tokens and at equal time."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
+from highrank.analysis.components import MixtureState
+from highrank.analysis.contrasts import Contrast, analyse
 from highrank.environment import Environment
 from highrank.studies.finetune.settings import BASELINE, Settings
-
-
-class MixtureState(StrEnum):
-    """What the components of a mixture have done, by the rule of `mixture_state`."""
-
-    COLLAPSED = "collapsed"
-    WEAK = "weak"
-    SPECIALISED = "specialised"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +67,6 @@ class TrainedVariant:
         return float(np.interp(step, steps, [point.valid_nats for point in self.points]))
 
 
-class Verdict(StrEnum):
-    BETTER = "better"
-    WORSE = "worse"
-    NO_DIFFERENCE = "no difference seen"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mean:
     """A mean over seeds."""
@@ -89,18 +76,11 @@ class Mean:
     """Standard error; None for one seed."""
 
     @staticmethod
-    def over(values: Sequence[float]) -> "Mean":
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        return Mean(value=fmean(values), error=error)
+    def over(values: NDArray[np.float64]) -> "Mean":
+        from scipy.stats import sem  # type: ignore[import-untyped]
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """Of a gain: two standard errors decide; None for one seed, which decides nothing."""
-        if self.error is None:
-            return None
-        if abs(self.value) < 2 * self.error:
-            return Verdict.NO_DIFFERENCE
-        return Verdict.BETTER if self.value > 0 else Verdict.WORSE
+        error = float(sem(values)) if len(values) > 1 else None
+        return Mean(value=fmean(values), error=error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +92,8 @@ class Row:
     """Loss of a held-out token."""
     gain: Mean | None
     """Nats below the baseline of the same seed; None for the baseline itself."""
+    contrast: Contrast | None
+    """Loss minus that of the baseline; None for the baseline itself, or with one seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,17 +141,22 @@ def compare(models: Sequence[TrainedVariant], costs: Mapping[str, float | None])
         if model.num_trained > 0 and (cost := costs[model.variant]) is not None
     )
     steps = {variant: 0.0 if cost is None else at / cost for variant, cost in costs.items()}
-    nats = {(one.variant, one.seed): one.nats_at(steps[one.variant]) for one in models}
-    rows = []
-    for variant in dict.fromkeys(model.variant for model in models):
-        seeds = [model.seed for model in of_variant(models, variant)]
-        gains = [nats[BASELINE, seed] - nats[variant, seed] for seed in seeds]
-        rows.append(
-            Row(
-                variant=variant,
-                step=steps[variant],
-                nats=Mean.over([nats[variant, seed] for seed in seeds]),
-                gain=None if variant == BASELINE else Mean.over(gains),
-            )
+    variants = list(dict.fromkeys(model.variant for model in models))
+    losses = np.array(
+        [[one.nats_at(steps[name]) for one in of_variant(models, name)] for name in variants]
+    )  # (C, S)
+    baseline = variants.index(BASELINE)
+    others = [i for i in range(len(variants)) if i != baseline]
+    found = analyse(losses, [(i, baseline) for i in others])
+    contrasts = {} if found is None else dict(zip(others, found.contrasts, strict=True))
+    rows = (
+        Row(
+            variant=name,
+            step=steps[name],
+            nats=Mean.over(losses[i]),
+            gain=None if i == baseline else Mean.over(losses[baseline] - losses[i]),
+            contrast=contrasts.get(i),
         )
+        for i, name in enumerate(variants)
+    )
     return Comparison(at=at, rows=tuple(rows))

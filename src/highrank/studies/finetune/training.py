@@ -23,7 +23,7 @@ from highrank.files import from_json
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
-from highrank.studies.finetune.result import Components, MixtureState, Point, TrainedVariant
+from highrank.studies.finetune.result import Components, Point, TrainedVariant
 from highrank.studies.finetune.settings import Settings
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
@@ -57,11 +57,6 @@ class Task:
     check: Callable[[], None]
     """Called often, where the work may end; raises `Stopped` if it is to."""
 
-    def batches(self, seed: int) -> Blocks:
-        """The training split, in the order of a seed."""
-        size, length = self.settings.batch_size, self.settings.block_length
-        return Blocks(self.train, size, seed=seed, length=length, prefix=self.prefix)
-
     @property
     def num_evaluated(self) -> int:
         """Held-out blocks that an evaluation reads."""
@@ -84,7 +79,9 @@ class VariantTraining:
         # None if there is nothing to train.
         has_trained = any(p.requires_grad for p in model.parameters())
         self.trainer = Trainer(self.model, settings.stage) if has_trained else None
-        self.batches, self.clock = task.batches(seed), Clock(num_valid=0)
+        size, length = settings.batch_size, settings.block_length
+        self.batches = Blocks(task.train, size, seed=seed, length=length, prefix=task.prefix)
+        self.clock = Clock(num_valid=0)
         self.clock.set_budget(settings.seconds_of_each())
         self.losses: list[float] = []
         """Losses of the steps since the last evaluation."""
@@ -247,5 +244,5 @@ def find_components(model: TrainableModel, valid: Blocks) -> Components | None:
         num_dead=report.num_dead,
         specialisation=report.specialisation,
         gate_information=report.gate_information,
-        state=MixtureState(report.state),
+        state=report.state,
     )
