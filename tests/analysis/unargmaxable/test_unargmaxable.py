@@ -199,7 +199,7 @@ def test_progress_grows_to_one():
 
 def test_a_missing_solver_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[audit\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[cli\]'"):
         decide_tokens(torch.eye(2))
 
 

@@ -285,7 +285,7 @@ def audit_unargmaxable(
     if vectors is None:
         return None, "not decided, as no single logit decides which token is the most likely"
     if find_spec("scipy") is None:
-        return None, f"not decided, as linear programs need scipy: {install_hint('audit')}"
+        return None, f"not decided, as linear programs need scipy: {install_hint('cli')}"
     V, E = vectors.weight.shape
     if (needed := 8 * COPIES * V * E) > budget:
         return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"
