@@ -14,8 +14,8 @@ from highrank.cli.evaluate.options import Options, check
 from highrank.environment import set_threads
 
 if TYPE_CHECKING:
-    from highrank.evaluation.method import Dataset, Method
-    from highrank.evaluation.result import Result
+    from highrank.evaluation.result import Dataset, Result
+    from highrank.evaluation.search import Method
     from highrank.run.loading import LoadedRun
 
 DEFAULTS = Options()
@@ -36,8 +36,12 @@ def evaluate(
     """
     check(options)
     set_threads(options.threads)
-    from highrank.evaluation.method import find_datasets
-    from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
+    from highrank.evaluation.result import (
+        evaluate_dataset,
+        find_datasets,
+        result_folder,
+        write_result,
+    )
     from highrank.run.loading import load_run
 
     # Settings that cannot be are found before the run is loaded.
@@ -71,7 +75,7 @@ def evaluate(
 
 def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
     """The methods with their settings; what a search tried is printed before they are used."""
-    from highrank.evaluation.method import find_method
+    from highrank.evaluation.search import find_method
     from highrank.report.evaluation import search_table
 
     for ways, caches in options.grids():
