@@ -36,25 +36,20 @@ def evaluate(
     """
     check(options)
     set_threads(options.threads)
-    from highrank.evaluation.result import (
-        evaluate_dataset,
-        find_datasets,
-        result_folder,
-        write_result,
-    )
+    from highrank.evaluation import result as module
     from highrank.run.loading import load_run
 
     # Settings that cannot be are found before the run is loaded.
     options.grids()
     loaded = load_run(run, options.device)
     splits = ("valid", "test") if options.split == "both" else (options.split,)
-    datasets = find_datasets(loaded, options.text, splits)
-    folder = result_folder(loaded.folder)
+    datasets = module.find_datasets(loaded, options.text, splits)
+    folder = module.result_folder(loaded.folder)
     results: list[Result] = []
     files: list[Path] = []
     try:
         for dataset, method in product(datasets, _methods(loaded, options)):
-            result = evaluate_dataset(
+            result = module.evaluate_dataset(
                 loaded,
                 dataset,
                 method,
@@ -66,7 +61,7 @@ def evaluate(
                 progress=progress,
             )
             results.append(result)
-            files.append(write_result(folder, result))
+            files.append(module.write_result(folder, result))
     finally:
         # What there is, whatever happened to the next or to its file.
         if results:
