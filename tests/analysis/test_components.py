@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from highrank.analysis import components as module
+from highrank.analysis import log_probs
 from highrank.analysis.components import (
     component_report,
     mixture_use,
@@ -33,7 +33,7 @@ TOKENS = np.arange(40, dtype=np.uint16) % 8
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_BYTES", 8 * K * V * 7)
+    monkeypatch.setattr(log_probs, "BLOCK_BYTES", 8 * K * V * 7)
 
 
 @pytest.fixture

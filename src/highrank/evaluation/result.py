@@ -38,7 +38,7 @@ class Dataset:
     tokens: NDArray[np.integer[Any]]
     """A file's are after an `<eos>`, so that its first token is predicted, too."""
     sha256: str
-    """Of the tokens of the split, or of the file."""
+    """Hash of the tokens of the split, or of the file."""
     num_bytes: int
     """Size of the text in UTF-8."""
     num_chars: int
@@ -99,7 +99,7 @@ class Result:
 
     value: float
     unit: str
-    """What `value` is: "perplexity per word" or "perplexity per character"."""
+    """Unit of `value`: "perplexity per word" or "perplexity per character"."""
     nats: float
     """Mean of a predicted token."""
     bits: float
@@ -111,22 +111,22 @@ class Result:
     num_tokens: int
     """How many were predicted."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """Of a text file: tokens outside the vocabulary, which were read as <unk>, and how many of them
+    """For a text file: tokens outside the vocabulary, read as <unk>, and how many of them
     are distinct; empty for a split."""
     split: str
     """valid, test, or `text` and the name of a text file."""
     method: str
     """static, dynamic, cache or dynamic+cache."""
     settings: Mapping[str, Any]
-    """Of the method, with the batch size."""
+    """Settings of the method, with the batch size."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """What was tried on valid to find the settings; empty if they were given."""
+    """Trials on valid that found the settings; empty if they were given."""
     run: str
     model_sha256: str
-    """Of model.safetensors."""
+    """Hash of model.safetensors."""
     corpus: str
     data_sha256: str
-    """Of the tokens of the split, or of the text file."""
+    """Hash of the tokens of the split, or of the text file."""
     seconds: float
     """For this evaluation, the search left out."""
     environment: Environment

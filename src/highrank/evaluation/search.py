@@ -84,10 +84,10 @@ class Search(Generic[Settings]):
 class Method:
     dynamic: DynamicSettings | None = None
     statistics: GradientStatistics | None = None
-    """Of the training split; `dynamic` needs them for the rule rms."""
+    """Gradients on the training split; `dynamic` needs them for the rule rms."""
     cache: CacheSettings | None = None
     searches: Mapping[str, Search[Any]] = field(default_factory=dict)
-    """What was tried on valid to find the settings, by the method's part."""
+    """The searches on valid that found the settings, by the method's part."""
 
     @property
     def is_static(self) -> bool:
@@ -271,7 +271,7 @@ def search_cache(
 
 
 def _losses(block: Block, grid: Sequence[CacheSettings]) -> Iterator[Tensor]:
-    """Summed over the block, for each of the grid's settings."""
+    """Losses summed over the block, for each of the grid's settings."""
     for (window, theta, has_cache), group in groupby(
         grid, key=lambda settings: (settings.window, settings.theta, settings.weight > 0)
     ):
@@ -287,7 +287,7 @@ def _part(
     num_trials: int,
     settings: DynamicSettings,
 ) -> OnProgress | None:
-    """For one trial of many."""
+    """Progress of one trial of many."""
     if on_progress is None:
         return None
     done = len(trials)

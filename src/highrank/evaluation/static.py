@@ -93,14 +93,14 @@ class Scored(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a model's forward pass over a window returns."""
+    """Result of a model's forward pass over a window."""
 
     loss: Tensor
     """Mean negative log-likelihood of the targets: dynamic evaluation learns from its gradient."""
     log_prob: Tensor
     """(T, B), of each target."""
     state: Any
-    """What the next window starts from: tensors, in any nest of tuples, lists and dicts."""
+    """State that the next window starts from: tensors, in any nest of tuples, lists and dicts."""
     hidden: Tensor | None = None
     """(T, B, D), what a cache compares; without it, all of a cache's pairs count alike."""
 

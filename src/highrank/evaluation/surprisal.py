@@ -6,7 +6,7 @@ T time, D hidden size, K components, V vocabulary.
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ class Surprisal(NamedTuple):
     """The softmax most responsible for the token, from 1; None if the contexts were mixed before
     one softmax (MoC)."""
     weights: tuple[float, ...]
-    """Of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -142,7 +142,7 @@ def evaluate_lines(
     """Static evaluation of a text, token by token, or with a cache.
 
     Args:
-        lines: the tokens of each line, `<eos>` included.
+        lines: the tokens of each line, with `<eos>` as the last.
         independent: whether each line starts without a past, and without a cache's.
         out: a .csv or .jsonl that gets a row for each token.
     """
@@ -150,11 +150,16 @@ def evaluate_lines(
     found = chain.from_iterable(
         surprisals(model, vocabulary, tokens, cache=cache) for tokens in texts
     )
-    num_tokens, bits = sum(map(len, lines)), 0.0
+    places = [
+        {"line": line, "position": position}
+        for line, tokens in enumerate(lines, 1)
+        for position, _ in enumerate(tokens, 1)
+    ]
+    num_tokens, bits = len(places), 0.0
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal bits
-        for index, (place, surprisal) in enumerate(zip(places(lines), found, strict=True), 1):
+        for index, (place, surprisal) in enumerate(zip(places, found, strict=True), 1):
             bits += surprisal.bits
             if on_progress is not None:
                 on_progress(index / num_tokens, "token by token")
@@ -166,13 +171,6 @@ def evaluate_lines(
     else:
         write_atomically(out, lambda new: _write(new, rows(), out.suffix))
     return Evaluation(bits * math.log(2) / num_tokens, num_tokens)
-
-
-def places(lines: Iterable[Sequence[str]]) -> Iterator[dict[str, int]]:
-    """Line of the file and position in the line of each token, from 1; `<eos>` is a line's last."""
-    for line, tokens in enumerate(lines, 1):
-        for position, _ in enumerate(tokens, 1):
-            yield {"line": line, "position": position}
 
 
 def check_format(path: Path) -> None:

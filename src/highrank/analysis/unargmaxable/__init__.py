@@ -206,7 +206,7 @@ def _sample_states(
 def _verdicts(
     position: list[int], representatives: list[int], biases: list[float], found: Certificates
 ) -> tuple[TokenVerdict, ...]:
-    """What the certificates of the representatives prove of all tokens."""
+    """The verdicts on all tokens, by the certificates of the representatives."""
     keys = list(zip(position, biases, strict=True))
     members: dict[tuple[int, float], list[int]] = {}
     for token, key in enumerate(keys):
