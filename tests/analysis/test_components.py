@@ -158,22 +158,13 @@ def test_mixtures_of_contexts_and_half_precision_have_components_too(hidden):
     assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) == 5
 
 
-@pytest.mark.parametrize(
-    "make, rows, options, message",
-    [
-        (lambda: Softmax(D, V), (T, D), {}, "at least 2 components, got 1"),
-        (lambda: MixtureOfSoftmaxes(D, V, K, E), (D,), {}, "hidden must be"),
-        (
-            lambda: MixtureOfSoftmaxes(D, V, K, E),
-            (T, D),
-            {"num_pair_contexts": 0},
-            "num_pair_contexts must be at least 1, got 0",
-        ),
-    ],
-)
-def test_mistakes_are_named(make, rows, options, message):
-    with pytest.raises(ValueError, match=message):
-        component_report(make(), torch.randn(rows), **options)
+def test_mistakes_are_named(head, hidden):
+    with pytest.raises(ValueError, match="at least 2 components, got 1"):
+        component_report(Softmax(D, V), hidden)
+    with pytest.raises(ValueError, match="hidden must be"):
+        component_report(head, hidden[0])
+    with pytest.raises(ValueError, match="num_pair_contexts must be at least 1, got 0"):
+        component_report(head, hidden, num_pair_contexts=0)
 
 
 def model_with(head):
@@ -185,9 +176,8 @@ def test_components_with_a_token_each_share_all_its_information():
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
-        head.latent.bias.copy_(
-            torch.tensor([20.0, -20.0, -20.0, 20.0])
-        )  # contexts (1, -1), (-1, 1)
+        # Contexts (1, -1) and (-1, 1).
+        head.latent.bias.copy_(torch.tensor([20.0, -20.0, -20.0, 20.0]))
         head.weight[0, 0] = head.weight[1, 1] = 50.0
     use = mixture_use(model_with(head), TOKENS)
     assert use.specialisation == pytest.approx(math.log(2), rel=1e-5)

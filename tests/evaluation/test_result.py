@@ -17,7 +17,7 @@ from highrank.evaluation.result import (
     write_result,
 )
 from highrank.evaluation.search import Method, evaluate_by
-from highrank.evaluation.static import as_the_original_divides, evaluate
+from highrank.evaluation.static import evaluate
 
 CACHE = Method(cache=CacheSettings(weight=0.5, window=5))
 TEXT = "the newt saw a café\n\nthe newt slept\n"
@@ -59,13 +59,6 @@ def test_valid_has_the_run_s_batch_size_and_test_one(loaded):
         header = loaded.corpus.header.splits[split]
         bits = result.bits * header.num_tokens / header.num_bytes
         assert result.bits_per_byte == pytest.approx(bits)
-
-
-def test_the_division_of_the_original_can_be_asked_for(loaded):
-    valid = split_dataset(loaded, "valid")
-    result = evaluate_dataset(loaded, valid, Method(), batch_size=3, compat="mos")
-    want = as_the_original_divides(evaluate(loaded.model, valid.tokens, 3), 3)
-    assert result.nats == want.nats and result.settings["compat"] == "mos"
 
 
 @pytest.mark.parametrize("method", [Method(), CACHE], ids=["static", "cache"])
