@@ -80,7 +80,10 @@ def stream(
     for name, count in (("num_tokens", num_tokens), ("num_samples", num_samples)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
-    prompt_ids = vocabulary.encode(_line(vocabulary, prompt))
+    if vocabulary.eos is None and not prompt:
+        raise ValueError(f"the prompt must not be empty for a vocabulary without {EOS}")
+    # The prompt follows the end of the line before it.
+    prompt_ids = vocabulary.encode(prompt if vocabulary.eos is None else [EOS, *prompt])
 
     # Mistakes are found when the stream is asked for, not when its first step is.
     @torch.no_grad()
@@ -105,12 +108,3 @@ def stream(
                 yield Step(vocabulary.decode(ids.tolist()), components)
 
     return steps()
-
-
-def _line(vocabulary: Vocabulary, prompt: Sequence[str]) -> list[str]:
-    """The prompt after the `<eos>` of the line before it."""
-    if vocabulary.eos is None:
-        if not prompt:
-            raise ValueError(f"the prompt must not be empty for a vocabulary without {EOS}")
-        return list(prompt)
-    return [EOS, *prompt]

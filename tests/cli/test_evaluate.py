@@ -20,10 +20,10 @@ from highrank.evaluation.dynamic import (
     DynamicSettings,
     converted,
     evaluate_dynamically,
+    gradient_statistics,
     score_dynamically,
 )
 from highrank.evaluation.static import evaluate, summed
-from highrank.evaluation.statistics import gradient_statistics
 from highrank.run.loading import load
 
 

@@ -289,10 +289,10 @@ EVALUATION = (
     ),
     Mutation(
         "gradient statistics are sums instead of means",
-        "evaluation/statistics.py",
-        "s.div_(len(parts)).sqrt_()",
+        "evaluation/dynamic.py",
+        "s.div_(len(starts)).sqrt_()",
         "s.sqrt_()",
-        ("evaluation/test_statistics.py",),
+        ("evaluation/test_dynamic.py",),
     ),
     Mutation(
         "the decay of dynamic evaluation is not clipped",

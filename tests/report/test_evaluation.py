@@ -10,8 +10,7 @@ from rich.console import Console
 
 from highrank.environment import environment
 from highrank.evaluation.dynamic import DynamicSettings
-from highrank.evaluation.method import Dataset
-from highrank.evaluation.result import Result
+from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search, Trial, cache_grid
 from highrank.presets import PUBLISHED
 from highrank.report.evaluation import method_text, results_table, search_table, unknown_text

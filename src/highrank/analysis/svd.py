@@ -290,7 +290,7 @@ def _log_normalisers(
 
 
 def _product_spectrum(rows: Tensor, columns: Tensor) -> Spectrum:
-    """Of rows (T, c) times columns (V, c) transposed."""
+    """The spectrum of rows (T, c) times columns (V, c) transposed."""
     # Both factors get equally long columns: the product is the same, its error smaller.
     scale = (columns.norm(dim=0) / rows.norm(dim=0)).sqrt()  # (c,)
     scale = scale.where((scale > 0) & scale.isfinite(), torch.ones_like(scale))

@@ -8,8 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from highrank.evaluation.dynamic import DynamicSettings
-from highrank.evaluation.method import Dataset
-from highrank.evaluation.result import Result
+from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search
 from highrank.presets import Published
 from highrank.report.formats import make_table, printable
