@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from highrank.report import page
+from highrank.report.figure import DARK, LIGHT
 from highrank.report.page import Column, Figure, Table, render, write_html
-from highrank.report.theme import DARK, LIGHT
 
 EVIL = '<script>alert("1")</script>'
 FIGURE = Figure(svg="<svg><g/></svg>", title="T", caption="C", description="D")

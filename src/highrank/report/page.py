@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from highrank.files import write_atomically
+from highrank.report.figure import DARK, LIGHT
 from highrank.report.formats import listed
-from highrank.report.theme import DARK, LIGHT
 
 # Where templates are found.
 TEMPLATES = [Path(__file__).parents[1]]

@@ -4,12 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import press_threshold
-from highrank.report.figure import PANEL, Axis, Bars, Lines, Series, draw
-from highrank.report.theme import LIGHT, TRUTH, Style
+from highrank.report.figure import DASHED, TRUTH, Axis, Bars, Lines, Mark, Series, Style, line_style
 from highrank.studies.audit.measure import ModelAudit
 
 FLOAT32_EPS = 2.0**-23
@@ -17,85 +15,34 @@ FLOAT32_EPS = 2.0**-23
 MAX_POINTS = 300
 # Far below the round-off of any model's own numbers.
 LOWEST = 1e-9
-# Components whose numbers fit beside each other.
-MAX_CATEGORIES = 20
-NOTE: dict[str, Any] = {"color": LIGHT["muted"], "fontsize": 11, "textcoords": "offset points"}
 STYLES = (
-    Style("series-1", marker="o", width=3.2, marker_size=8.0),
-    Style("series-3", marker="D"),
-    Style("series-2", marker="s", width=1.6, is_dashed=True),
-    Style("series-4", marker="^"),
-    Style("series-5", marker="v", is_dashed=True),
-    Style("series-6", marker="X", width=1.6),
+    line_style("series-1", marker="o", linewidth=3.2, markersize=8.0),
+    line_style("series-3", marker="D"),
+    line_style("series-2", marker="s", linewidth=1.6, linestyle=DASHED),
+    line_style("series-4", marker="^"),
+    line_style("series-5", marker="v", linestyle=DASHED),
+    line_style("series-6", marker="X", linewidth=1.6),
 )
 # Between markers, which tell the curves of several models apart.
 MARKER_SPACING = 0.25
 
 
 def spectra(names: Sequence[str], models: Sequence[ModelAudit]) -> Lines:
-    """Singular values divided by the largest."""
+    """Singular values divided by the largest, with the bounds and float32's round-off."""
     labels = ("index, the largest first", "singular value ÷ the largest")
-    return _curves(names, models, relative_values, labels)
-
-
-def draw_spectra(
-    chart: Lines,
-    models: Sequence[ModelAudit],
-    size: tuple[float, float] = PANEL,
-    margin: float = 0.04,
-) -> Any:
-    """The figure of `spectra`, with the bounds and float32's round-off."""
-    figure = draw(chart, size=size, margin=margin)
-    axes = figure.axes[0]
-    _mark_bounds(axes, models)
-    thresholds = {
-        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_tokens), FLOAT32_EPS) for m in models
-    }
-    # Values of few contexts are all far above it.
-    on_axis = [level for level in thresholds if level >= axes.get_ylim()[0]]
-    for level in on_axis:
-        axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-    if on_axis:
-        axes.annotate(
-            "round-off of float32",
-            (0, min(on_axis)),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(4, -3),
-            verticalalignment="top",
-            **NOTE,
-        )
-    return figure
-
-
-def _mark_bounds(axes: Any, models: Sequence[ModelAudit]) -> None:
-    """An upright line at each bound, with labels below each other in a strip above the data."""
     bounds: dict[int, str] = {}
     for index, model in enumerate(models):
         if model.rank.bound is not None:
-            bounds.setdefault(model.rank.bound, style_of(index).color)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** (0.08 * len(bounds)))
-    left, right = axes.get_xlim()
-    for row, (bound, color) in enumerate(sorted(bounds.items())):
-        # With few contexts there are fewer values than the bound allows: it is beyond the axis.
-        is_beyond, shown = bound > right, min(bound, right)
-        if not is_beyond:
-            style = {"linewidth": 1.4, "linestyle": (0, (1, 1.4)), "zorder": 1}
-            axes.axvline(bound, color=LIGHT[color], **style)
-        place = math.log(shown / left) / math.log(right / left)
-        # Away from the other lines, as far as there is space.
-        is_left = place < 0.78 and (place < 0.3 or bound == max(bounds))
-        axes.annotate(
-            f"bound {bound:,}{' →' if is_beyond else ''}",
-            (shown, 1),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(5 if is_left else -5, -2 - 15 * row),
-            horizontalalignment="left" if is_left else "right",
-            verticalalignment="top",
-            # The lines of other bounds do not cross it out.
-            bbox={"facecolor": LIGHT["surface"], "edgecolor": "none", "pad": 0.5},
-            **NOTE,
-        )
+            bounds.setdefault(model.rank.bound, style_of(index)["color"])
+    thresholds = {
+        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_tokens), FLOAT32_EPS) for m in models
+    }
+    return replace(
+        _curves(names, models, relative_values, labels),
+        marks=tuple(Mark(x, f"bound {x:,}", color) for x, color in sorted(bounds.items())),
+        levels=tuple(sorted(thresholds)),
+        level_label="round-off of float32",
+    )
 
 
 def residuals(names: Sequence[str], models: Sequence[ModelAudit]) -> Lines:
@@ -128,51 +75,49 @@ def growth(names: Sequence[str], models: Sequence[ModelAudit], key: str) -> Line
 
 
 def use(mixture: ComponentReport) -> Bars:
-    """How much each component is used."""
+    """How much each component is used; the level is that of components that are used alike."""
     components = mixture.components
     return _bars(
-        ("mean weight", [component.mean_weight for component in components]),
-        ("largest in so many contexts", [c.largest_fraction for c in components]),
-        Axis(label="fraction"),
+        {
+            "mean weight": [component.mean_weight for component in components],
+            "largest in so many contexts": [c.largest_fraction for c in components],
+        },
+        "fraction",
+        1 / len(components),
     )
 
 
 def differences(mixture: ComponentReport) -> Bars:
-    """How far each component is from the others: on average, and from the nearest."""
+    """How far each component is from the others: on average, and from the nearest.
+
+    The level is that of components without a token in common.
+    """
     others = [
         [value for j, value in enumerate(row) if j != k]
         for k, row in enumerate(mixture.pair_divergence)
     ]
     return _bars(
-        ("mean over the others", [sum(row) / len(row) for row in others]),
-        ("the nearest", [min(row) for row in others]),
-        Axis(label="divergence, nats"),
+        {
+            "mean over the others": [sum(row) / len(row) for row in others],
+            "the nearest": [min(row) for row in others],
+        },
+        "divergence, nats",
+        math.log(2),
     )
 
 
-def draw_components(chart: Bars, level: float) -> Any:
-    """The figure of bars, with a dashed line at a level."""
-    figure, total = draw(chart), len(chart.categories)
-    axes = figure.axes[0]
-    axes.axhline(level, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
-    axes.set_ylim(top=1.05 * max(level, *(y for series in chart.series for y in series.y)))
-    if total > MAX_CATEGORIES:
-        step = 5 * math.ceil(total / MAX_CATEGORIES / 5)
-        shown = range(step - 1, total, step)
-        axes.set_xticks(shown, [str(k + 1) for k in shown])
-    return figure
-
-
-def _bars(bars: tuple[str, list[float]], dots: tuple[str, list[float]], y: Axis) -> Bars:
-    total = len(bars[1])
+def _bars(values: dict[str, list[float]], label: str, level: float) -> Bars:
+    styles = (line_style("series-3"), line_style("series-1", marker="o"))
+    total = len(next(iter(values.values())))
     return Bars(
         categories=tuple(str(k) for k in range(1, total + 1)),
-        series=(
-            Series(label=bars[0], x=range(total), y=bars[1], style=Style("series-3")),
-            Series(label=dots[0], x=range(total), y=dots[1], style=Style("series-1", marker="o")),
+        series=tuple(
+            Series(label=name, x=range(total), y=ys, style=style)
+            for (name, ys), style in zip(values.items(), styles, strict=True)
         ),
         x=Axis(label="component"),
-        y=y,
+        y=Axis(label=label),
+        level=level,
     )
 
 
@@ -180,7 +125,8 @@ def style_of(index: int) -> Style:
     """How the model of this index is drawn in every chart; beyond six, dashes change."""
     turn, place = divmod(index, len(STYLES))
     style = STYLES[place]
-    return replace(style, is_dashed=not style.is_dashed) if turn % 2 else style
+    other = {"linestyle": "-" if "linestyle" in style else DASHED} if turn % 2 else {}
+    return style | other
 
 
 def relative_values(model: ModelAudit) -> list[float]:
@@ -215,7 +161,7 @@ def _curves(
                 label=name,
                 x=[k + 1 for k in shown],
                 y=[values[k] for k in shown],
-                style=style_of(index) if len(models) > 1 else replace(style_of(index), marker=""),
+                style=style_of(index) | ({} if len(models) > 1 else {"marker": ""}),
                 marker_spacing=MARKER_SPACING,
             )
         )

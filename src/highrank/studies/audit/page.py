@@ -8,10 +8,12 @@ from typing import Any
 from highrank.analysis.components import ComponentReport
 from highrank.report.figure import Bars, Lines, describe, draw, save_png, to_svg
 from highrank.report.formats import (
+    count,
     duration,
     environment_text,
     legible,
     legible_context,
+    millions,
     nats,
     power,
 )
@@ -22,10 +24,8 @@ from highrank.studies.audit.measure import AuditResult, ModelAudit, Unargmaxable
 from highrank.studies.audit.model import Source
 from highrank.studies.audit.table import (
     comparison,
-    count,
     glossary,
     legible_name,
-    millions,
     mixture_verdict,
     rows_of,
     short_names,
@@ -74,7 +74,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
     title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
-    spectra, shown = charts.spectra(names, models), [r for r in rows_of(models) if not r.is_brief]
+    shown = [row for row in rows_of(models) if not row.is_brief]
     return render(
         "studies/audit/page.html.j2",
         title=title,
@@ -90,7 +90,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
         comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
         key_table=_side_by_side(names, ((_upper(r.label), *map(r.cell, models)) for r in shown)),
-        spectra=_figure(spectra, charts.draw_spectra(spectra, models)),
+        spectra=_figure(charts.spectra(names, models)),
         residuals=_figure(charts.residuals(names, models)),
         growth=_figure(charts.growth(names, models, "numerical_rank_float32")),
         effective_growth=_figure(charts.growth(names, models, EFFECTIVE)),
@@ -106,8 +106,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
 def audit_picture(result: AuditResult, path: Path) -> None:
     """Write the spectra as a PNG, 1200 pixels wide."""
     chart = charts.spectra(short_names(result.models), result.models)
-    figure = charts.draw_spectra(chart, result.models, size=(8, 4.5), margin=0.1)
-    save_png(figure, path, dpi=150)
+    save_png(draw(chart, size=(8, 4.5), margin=0.1), path, dpi=150)
 
 
 def _model(name: str, model: ModelAudit) -> Block:
@@ -153,7 +152,6 @@ def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
 
 def _mixture(mixture: ComponentReport, source: str) -> Block:
     components = list(enumerate(mixture.components, 1))
-    use, differences = charts.use(mixture), charts.differences(mixture)
     contexts = [
         (str(k), legible_context(at.text), legible(at.next_token, source), f"{at.weight:.2f}")
         for k, component in components
@@ -164,8 +162,8 @@ def _mixture(mixture: ComponentReport, source: str) -> Block:
         "weight_entropy": f"{mixture.weight_entropy:.3f}",
         "use_entropy": f"{mixture.use_entropy:.3f}",
         "most_entropy": f"{math.log(len(components)):.3f}",
-        "use": _figure(use, charts.draw_components(use, 1 / len(components))),
-        "differences": _figure(differences, charts.draw_components(differences, math.log(2))),
+        "use": _figure(charts.use(mixture)),
+        "differences": _figure(charts.differences(mixture)),
         "components": _components(mixture),
         "preferred": _preferred(mixture, source),
         "pairs": _pairs(mixture),
@@ -217,11 +215,10 @@ def _table(
     return {"columns": columns, "rows": [tuple(row) for row in rows], "highlighted": ()}
 
 
-def _figure(chart: Lines | Bars | None, figure: Any = None) -> Block | None:
-    """A chart as `draw` draws it, or as it is drawn already; None if there is none."""
+def _figure(chart: Lines | Bars | None) -> Block | None:
     if chart is None:
         return None
-    return {"svg": to_svg(figure or draw(chart)), "description": describe(chart)}
+    return {"svg": to_svg(draw(chart)), "description": describe(chart)}
 
 
 def _embedding(model: ModelAudit) -> str:

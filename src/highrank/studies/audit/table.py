@@ -16,8 +16,8 @@ from rich.text import Text
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
 from highrank.files import path_text
-from highrank.report.formats import legible, listed, nats, shortened, with_error
-from highrank.report.theme import HEAD_NAMES
+from highrank.heads import HEADS, head_class
+from highrank.report.formats import count, legible, listed, millions, nats, shortened, with_error
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
 from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableFacts
 from highrank.studies.audit.rank import RANDOM_WEIGHTS
@@ -40,14 +40,6 @@ class Row(NamedTuple):
     """Whether it is left out where no model is a mixture."""
     is_brief: bool = False
     """Whether only the terminal has it: the page says more about it elsewhere."""
-
-
-def count(value: float | None, decimals: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{decimals}f}"
-
-
-def millions(number: int) -> str:
-    return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
 def _measure_rows(measure: Measure) -> Iterator[Row]:
@@ -87,7 +79,7 @@ def _random_specialisation(model: ModelAudit) -> str:
 
 
 ROWS = (
-    Row("head", lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind)),
+    Row("head", lambda m: head_class(m.head.kind).title if m.head.kind in HEADS else m.head.kind),
     Row("tokens, V", lambda m: count(m.head.vocab_size)),
     Row("context, d", lambda m: count(m.head.context_size)),
     Row("components, K", lambda m: count(m.head.num_components)),

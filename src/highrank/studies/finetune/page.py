@@ -8,10 +8,9 @@ from rich.table import Table as RichTable
 
 from highrank.analysis.components import MixtureState
 from highrank.analysis.contrasts import Verdict
-from highrank.report.figure import Axis, Lines, Series, describe, draw, to_svg
+from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
-from highrank.report.theme import Style
 from highrank.studies.finetune.result import (
     FinetuneResult,
     Mean,
@@ -23,7 +22,7 @@ from highrank.studies.finetune.result import (
 from highrank.studies.finetune.settings import BASELINE, CONTROL
 
 STYLES = [
-    Style(f"series-{number}", marker=marker)
+    line_style(f"series-{number}", marker=marker)
     for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
 ]
 CAPTION = (

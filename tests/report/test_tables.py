@@ -14,7 +14,7 @@ from highrank.evaluation.method import Dataset
 from highrank.evaluation.result import Result
 from highrank.evaluation.search import Search, Trial, cache_grid
 from highrank.presets import PUBLISHED
-from highrank.report.evaluation import method_text, results_table, search_table, unknown_text
+from highrank.report.tables import method_text, results_table, search_table, unknown_text
 
 DYNAMIC = {"lr": 5e-5, "epsilon": 2e-5, "decay": 0.002}
 CACHE = {"window": 500, "theta": 1.0, "weight": 0.1}
