@@ -127,7 +127,8 @@ def training_progress() -> "Iterator[Callable[[TrainingProgress], None]]":
 
         def show_training(now: "TrainingProgress") -> None:
             nonlocal valid_loss
-            text = f"epoch {now.epoch} step {now.step}: perplexity train {perplexity(now.train_loss):.4g}"
+            train = f"{perplexity(now.train_loss):.4g}"
+            text = f"epoch {now.epoch} step {now.step}: perplexity train {train}"
             if now.valid_loss is not None:
                 text += f", valid {perplexity(now.valid_loss):.4g}"
             if now.tokens_per_second is not None:

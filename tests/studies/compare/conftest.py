@@ -10,7 +10,7 @@ import pytest
 
 from highrank.config import BatchConfig
 from highrank.data import senses
-from highrank.studies.compare import source
+from highrank.studies.compare import presets
 from highrank.studies.compare.plan import Plan, Speed, write_plan
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.record import Mark, Point, RunRecord, RunState
@@ -24,12 +24,12 @@ RENEW = "HIGHRANK_RENEW_APPROVED"
 def tiny(monkeypatch):
     """The name of an exact language of 20 tokens."""
     make = {"tiny": lambda: senses(vocab_size=V, num_contexts=16, num_senses=6, seed=1)}
-    for module in ("source", "presets", "sentences"):
+    for module in ("presets", "sentences"):
         monkeypatch.setattr(f"highrank.studies.compare.{module}.LANGUAGES", make)
-    monkeypatch.setattr(source, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
-    source.open_source.cache_clear()
+    monkeypatch.setattr(presets, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
+    presets.open_source.cache_clear()
     yield "tiny"
-    source.open_source.cache_clear()
+    presets.open_source.cache_clear()
 
 
 @pytest.fixture

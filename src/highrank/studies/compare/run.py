@@ -21,8 +21,8 @@ from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime
+from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunState
-from highrank.studies.compare.source import open_source
 from highrank.training.session import open_session
 from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged

@@ -9,9 +9,9 @@ from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
 from highrank.presets.small import fitted, small
 from highrank.studies.compare.plan import Plan, Regime
+from highrank.studies.compare.presets import LANGUAGES
 from highrank.studies.compare.record import break_even, curves_of
 from highrank.studies.compare.result import CompareResult, Cost, Recommendation, RegimeResult, Row
-from highrank.studies.compare.source import LANGUAGES
 from highrank.studies.compare.variant import Role, Variant, has_components
 
 # Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
