@@ -102,8 +102,8 @@ def hf(
     Args:
         quick: Two blocks and fewer tokens: a minute or two, rough numbers.
     """
-    from highrank.studies.bench.huggingface import run_huggingface_bench
     from highrank.studies.bench.page import bench_table
+    from highrank.studies.bench.step import run_huggingface_bench
 
     result = _measure("Measuring a GPT-2", run_huggingface_bench, rounds, quick, threads)
     show(result, bench_table, json=json)

@@ -10,7 +10,7 @@ from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunState
-from highrank.studies.compare.run import VariantRun, next_point
+from highrank.studies.compare.schedule import VariantRun, next_point
 from highrank.training.trainer import Diverged, Trainer
 
 

@@ -1,8 +1,10 @@
 """The demo: three heads fitted to two languages whose true distribution is known.
 
 Each context has a free vector of its own, so that nothing but the output layer limits a fit. The
-excess over a language's entropy is computed over all contexts and tokens, not estimated. C contexts,
-D hidden size, V vocabulary, K components, d the size of the vectors that meet the output embedding.
+excess over a language's entropy is computed over all contexts and tokens, not estimated.
+
+C contexts, D hidden size, V vocabulary, K components, d the size of the vectors that meet the output
+embedding.
 """
 
 import signal
