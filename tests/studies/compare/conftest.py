@@ -1,9 +1,7 @@
 """A tiny language, a plan on it that trains in a second, and runs that never were."""
 
 import gc
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from highrank.studies.compare.record import Mark, Point, RunRecord, RunState
 from highrank.studies.compare.variant import make_variants
 
 V = 20
-RENEW = "HIGHRANK_RENEW_APPROVED"
 
 
 @pytest.fixture
@@ -145,19 +142,3 @@ def make_records():
         )
 
     return make
-
-
-@pytest.fixture
-def approved():
-    """Compare a text with a stored one that somebody has read."""
-
-    def check(name, text):
-        path = Path(__file__).parent / "approved" / name
-        if os.environ.get(RENEW):
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), (
-            f"{path} has another text: if the new one is right, renew it with {RENEW}=1 pytest "
-            f"{Path(__file__).parent}, and read the difference"
-        )
-
-    return check

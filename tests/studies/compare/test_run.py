@@ -62,15 +62,6 @@ def test_slices_change_nothing(written, folder):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_variants_of_a_seed_read_the_same_windows(written, folder):
-    plan = written("mos", "moc")
-    counts = []
-    for index in range(3):
-        finish(plan, folder, index)
-        counts.append([line["tokens"] for line in events(lines(plan, folder, index), "epoch")])
-    assert counts[0] == counts[1] == counts[2]
-
-
 def test_equal_time_ends_a_run_that_has_its_tokens(written, folder):
     plan = written("mos", cpu_seconds=0.2, num_tokens=200)
     finish(plan, folder)
