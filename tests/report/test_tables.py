@@ -117,13 +117,6 @@ def test_no_cache_is_one_row_without_a_window():
     assert {row[0] for row in rows[1:]} == {"100", "500"} and "that was tried" not in text
 
 
-def test_a_long_search_shows_the_best():
-    settings = [DynamicSettings(lr=n * 1e-6) for n in range(30)]
-    trials = tuple(Trial(settings=s, nats=abs(n - 15)) for n, s in enumerate(settings))
-    text = printed(search_table("dynamic", Search(trials=trials, num_tokens=9)))
-    assert "18 more" in text and "1.5e-05" in text and "lowest" not in text
-
-
 def test_unknown_tokens_are_listed_most_frequent_first():
     unknown = Counter({"newt": 2, **{f"word{n}": 1 for n in range(10)}})
     found = Dataset(

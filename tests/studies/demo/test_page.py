@@ -83,7 +83,8 @@ def test_a_small_softmax_has_no_part_in_the_comparison_at_equal_parameters(resul
     assert verdict(groups, *PLACES) == "MoS has the lowest excess at every d"
     for fits in groups.values():
         assert {fit.head for fit in fits} == {"softmax", "moc", "mos"}
-        assert len({fit.num_parameters for fit in fits}) == 1
+        sizes = [fit.num_parameters for fit in fits]
+        assert max(sizes) < 1.01 * min(sizes)
 
 
 @pytest.mark.parametrize("moc, mos", [(0.1, 0.1005), (0.0, 9e-6)])
