@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from highrank.studies.audit.charts import (
+from highrank.studies.audit.page import (
     MAX_POINTS,
-    differences,
-    growth,
+    difference_chart,
+    growth_chart,
     relative_values,
     residual_values,
-    spectra,
+    spectra_chart,
     style_of,
     thinned,
-    use,
+    use_chart,
 )
 
 
@@ -62,10 +62,10 @@ def test_ranks_that_are_unknown_leave_no_line():
         for n, rank in ((10, None), (40, 30), (80, 60))
     ]
     models = [model([1.0], growth=at), model([1.0], growth=at[:1])]
-    guide, line = growth(("a", "b"), models, "rank").series
+    guide, line = growth_chart(("a", "b"), models, "rank").series
     assert (guide.label, line.label) == ("one per context", "a")
     assert (line.x, line.y) == ((40, 80), (30, 60))
-    assert growth(("b",), models[1:], "rank") is None
+    assert growth_chart(("b",), models[1:], "rank") is None
 
 
 def test_six_models_have_six_colours_and_markers_and_a_seventh_other_dashes():
@@ -79,9 +79,9 @@ def test_six_models_have_six_colours_and_markers_and_a_seventh_other_dashes():
 
 def test_curves_of_several_models_have_markers_bounds_and_the_round_off_of_float32(make):
     models = [make.softmax(), make.mos()]
-    chart = spectra(("a", "b"), models)
+    chart = spectra_chart(("a", "b"), models)
     assert [line.style["marker"] for line in chart.series] == ["o", "D"]
-    (alone,) = spectra(("a",), models[:1]).series
+    (alone,) = spectra_chart(("a",), models[:1]).series
     assert alone.style["marker"] == ""
     assert chart.marks == ((17, "bound 17", chart.series[0].style["color"]),)
     # Press et al.: sqrt(m + n + 1) / 2 · ε.
@@ -90,7 +90,7 @@ def test_curves_of_several_models_have_markers_bounds_and_the_round_off_of_float
 
 def test_components_are_compared_with_equal_use_and_with_no_token_in_common(make):
     report = make.mixture_report(0.5, 0.3, 0.2)
-    assert use(report).level == pytest.approx(1 / 3)
-    assert differences(report).level == pytest.approx(math.log(2))
-    mean, nearest = differences(report).series
+    assert use_chart(report).level == pytest.approx(1 / 3)
+    assert difference_chart(report).level == pytest.approx(math.log(2))
+    mean, nearest = difference_chart(report).series
     assert list(mean.y) == pytest.approx([0.115, 0.11, 0.115]) and nearest.y == [0.11] * 3

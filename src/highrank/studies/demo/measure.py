@@ -3,8 +3,8 @@
 Each context has a free vector of its own, so that nothing but the output layer limits a fit. The
 excess over a language's entropy is computed over all contexts and tokens, not estimated.
 
-C contexts, D hidden size, V vocabulary, K components, d the size of the vectors that meet the output
-embedding.
+C contexts, D hidden size, V vocabulary, K components, d the size of the vectors that meet the
+output embedding.
 """
 
 import signal
