@@ -1,4 +1,4 @@
-"""What all commands share: option hints, progress bars, how results are shown and written.
+"""Shared by all commands: option hints, progress bars, how results are shown and written.
 
 Progress goes to standard error, so that standard output can be piped: a bar on a terminal, plain
 lines elsewhere.

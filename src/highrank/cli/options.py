@@ -164,11 +164,11 @@ def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
 class Source:
     preset: str
     default: RunConfig
-    """What the options override."""
+    """The configuration that options override."""
     text: str | None
     """The path of the user's text."""
     name: str | None
-    """What the user wrote; None if it was left out."""
+    """The first argument; None if it was left out."""
     options: list[str]
     """The other arguments of the command."""
 

@@ -69,7 +69,7 @@ def _settings(results: Sequence[Result]) -> list[str]:
         splits.setdefault(method_text(result), []).append(printable(result.split))
     if len(splits) == len({result.method for result in results}):
         return [f"{text}." for text in splits]
-    return [f"{', '.join(of)}: {text}." for text, of in splits.items()]
+    return [f"{', '.join(some)}: {text}." for text, some in splits.items()]
 
 
 def _title(result: Result) -> str:

@@ -62,7 +62,7 @@ CONSTANT = StageConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared on what, how, and for how long: options of the command, with its help."""
+    """A question: heads, a text, sizes and a budget; options of the command, with its help."""
 
     corpus: str
     """Name or path, as `open_source` takes it."""
@@ -85,7 +85,7 @@ class Comparison:
         "context",
         "tokens",
     )
-    """What is the same for all: parameters, through the layers before the last; context, D and E;
+    """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
     """Also an adaptive softmax, and the control with a cache at evaluation."""

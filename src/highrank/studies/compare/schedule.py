@@ -241,7 +241,7 @@ class Slice:
 
 
 class Schedule:
-    """Whose turn it is: within a seed the run that is furthest behind."""
+    """Gives the next turn to the run of a seed that is furthest behind."""
 
     def __init__(self, plan: Plan, runs: Sequence[RunRecord]) -> None:
         self.plan = plan

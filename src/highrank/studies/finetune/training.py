@@ -99,7 +99,7 @@ class TrainedVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all models of a finetuning share."""
+    """Everything that all models of a finetuning share."""
 
     settings: Settings
     train: NDArray[np.int32]
