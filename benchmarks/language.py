@@ -24,7 +24,7 @@ from highrank.environment import set_threads
 from highrank.evaluation.static import evaluate
 from highrank.report.formats import make_table
 from highrank.run.loading import load
-from highrank.studies.demo.fit import fit_head
+from highrank.studies.demo.measure import fit_head
 from highrank.training.budget import parse_duration
 from highrank.training.outcome import Progress, Reason
 from highrank.training.session import open_session

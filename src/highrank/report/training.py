@@ -1,6 +1,5 @@
 """The summary and the learning curve at the end of `highrank train`."""
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,21 @@ from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
 from highrank.heads import head_class
 from highrank.models import backbone_class
-from highrank.report.figure import Axis, Lines, Series, draw, save_png
-from highrank.report.theme import Style
+from highrank.report.figure import (
+    DASHED,
+    Axis,
+    Lines,
+    Series,
+    draw,
+    line_style,
+    save_png,
+)
+from highrank.report.formats import perplexity
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
-TRAIN = Style("series-1", marker="o", is_dashed=True)
-VALID = Style("series-3", marker="D")
+TRAIN = line_style("series-1", marker="o", linestyle=DASHED)
+VALID = line_style("series-3", marker="D")
 
 
 def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
@@ -95,7 +102,7 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
         Series(
             label=label,
             x=[line["tokens"] / 1e6 for line in lines],
-            y=[math.exp(min(line[key], 700.0)) for line in lines],
+            y=[perplexity(line[key]) for line in lines],
             style=style,
         )
         for label, key, style, lines in (

@@ -71,7 +71,7 @@ def evaluate(
 def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
     """The methods with their settings; what a search tried is printed before they are used."""
     from highrank.evaluation.search import find_method
-    from highrank.report.evaluation import search_table
+    from highrank.report.tables import search_table
 
     for ways, caches in options.grids():
         method = find_method(
@@ -97,7 +97,7 @@ def _show_results(
 ) -> None:
     """The results beside the papers' rows, their files, and what is outside the vocabulary."""
     from highrank.presets import published
-    from highrank.report.evaluation import results_table, unknown_text
+    from highrank.report.tables import results_table, unknown_text
 
     rows = published(loaded.config, loaded.corpus.name)
     found = {

@@ -1,17 +1,20 @@
-"""The tables of `highrank evaluate`: results, those of papers, settings that a search tried."""
+"""Tables for the terminal: corpora, evaluations, those of papers, what a search tried."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from highrank.data.catalog import Listing
+from highrank.data.corpus import SPLITS, Corpus
+from highrank.data.tokenizer import unit_of
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search
 from highrank.presets import Published
-from highrank.report.formats import make_table, printable
+from highrank.report.formats import count, make_table, perplexity, printable
 
 # Settings that a search varies, as they are called on the command line.
 SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
@@ -65,7 +68,7 @@ def _settings(results: Sequence[Result]) -> list[str]:
         splits.setdefault(method_text(result), []).append(printable(result.split))
     if len(splits) == len({result.method for result in results}):
         return [f"{text}." for text in splits]
-    return [f"{', '.join(of)}: {text}." for text, of in splits.items()]
+    return [f"{', '.join(some)}: {text}." for text, some in splits.items()]
 
 
 def _title(result: Result) -> str:
@@ -171,5 +174,44 @@ def unknown_text(dataset: Dataset, unit: str) -> str:
 
 
 def _perplexity(nats: float) -> str:
-    value = math.exp(min(nats, 700.0))
+    value = perplexity(nats)
     return f"{value:.2f}" if value < 1e6 else "> 1e6"
+
+
+def corpora_table(listings: Sequence[Listing], cache: Path) -> Table:
+    """All corpora, known and prepared, 80 columns wide at most."""
+    table = make_table(
+        ("corpus", "text", "licence"),
+        ("tokens", "distinct"),
+        caption=(
+            f"Prepared corpora are in {cache / 'corpora'}. tokens: of the training split. "
+            "distinct: the vocabulary's size. Downloads are checked by hash and by the published "
+            "counts; whether an address still answers is found out when it is used. Addresses: "
+            "--json."
+        ),
+    )
+    table.add_column("ready", no_wrap=True)
+    for listing in listings:
+        tokens = None if listing.num_tokens is None else listing.num_tokens.get("train")
+        ready = "yes" if listing.prepared else "broken" if listing.problem else "no"
+        table.add_row(
+            listing.name,
+            printable(listing.title),
+            listing.licence or "–",
+            count(tokens),
+            count(listing.vocab_size),
+            ready,
+        )
+    return table
+
+
+def corpus_table(corpus: Corpus) -> Table:
+    """The splits of a prepared corpus."""
+    header = corpus.header
+    title = f"{corpus.name}: {header.vocab_size:,} distinct {unit_of(header.recipe.tokenizer)}s"
+    table = make_table(("split",), ("tokens", "<unk>", "fraction"), title=title)
+    for name in SPLITS:
+        split = header.splits[name]
+        cells = (f"{split.num_tokens:,}", f"{split.num_unknown:,}", f"{split.unknown_fraction:.2%}")
+        table.add_row(name, *cells)
+    return table

@@ -13,7 +13,7 @@ from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search, Trial, cache_grid
 from highrank.presets import PUBLISHED
-from highrank.report.evaluation import method_text, results_table, search_table, unknown_text
+from highrank.report.tables import method_text, results_table, search_table, unknown_text
 
 DYNAMIC = {"lr": 5e-5, "epsilon": 2e-5, "decay": 0.002}
 CACHE = {"window": 500, "theta": 1.0, "weight": 0.1}
@@ -114,13 +114,6 @@ def test_no_cache_is_one_row_without_a_window():
     rows = [line.split() for line in text.splitlines() if re.search(r"\d\.\d\d$", line.rstrip())]
     assert rows[0] == ["–", "–", "0", "54.60"] and len(rows) == 5
     assert {row[0] for row in rows[1:]} == {"100", "500"} and "that was tried" not in text
-
-
-def test_a_long_search_shows_the_best():
-    settings = [DynamicSettings(lr=n * 1e-6) for n in range(30)]
-    trials = tuple(Trial(settings=s, nats=abs(n - 15)) for n, s in enumerate(settings))
-    text = printed(search_table("dynamic", Search(trials=trials, num_tokens=9)))
-    assert "18 more" in text and "1.5e-05" in text and "lowest" not in text
 
 
 def test_unknown_tokens_are_listed_most_frequent_first():
