@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from highrank.data.archive import extract, is_archive
+from highrank.data.sources import extract, is_archive
 
 WANTED = {"a.txt", "b.txt"}
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from highrank.config import BatchConfig
-from highrank.data.batches import IGNORED
-from highrank.data.blocks import Blocks
+from highrank.data.batches import IGNORED, Blocks
 from highrank.training.outcome import Reason
 from highrank.training.session import open_session
 

@@ -9,8 +9,7 @@ from safetensors.torch import load_file
 
 from highrank import presets
 from highrank.config import StageConfig
-from highrank.data.sampled import MemoryCorpus
-from highrank.data.token_counts import read_counts
+from highrank.data.corpus import MemoryCorpus, read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.models.tensors import write_tensors
 from highrank.run.configuration import config_from_json, config_to_json, is_run, read_config

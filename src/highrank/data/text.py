@@ -1,6 +1,5 @@
 """Text files, read block by block in bounded memory, split, and turned into a corpus' tokens."""
 
-import codecs
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ class Span(NamedTuple):
     end: int
 
 
-def whole(path: Path) -> Span:
+def file_span(path: Path) -> Span:
     """All of a file, which must not be empty."""
     size = path.stat().st_size
     if size == 0:
@@ -50,7 +49,7 @@ def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
     start of its line: no line is in two splits, and every split keeps the order of the text.
     """
     files = text_files(path)
-    spans = [whole(file) for file in files]
+    spans = [file_span(file) for file in files]
     own = {f"{name}.txt": name for name in SPLITS}
     if own.keys() <= {file.name for file in files}:
         if len(files) > len(own):
@@ -123,37 +122,17 @@ def _decode(block: bytes, path: Path, position: int) -> str:
             return block.decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             bad = error.start
-    if wide := _wide_encoding(path):
-        raise ValueError(f"{path}: text must be UTF-8, got {wide}: {_conversion(path, wide)}")
-    found = "a zero byte: is it binary?"
-    if byte := block[bad]:
-        found = f"byte 0x{byte:02x} at byte {position + bad} of the file: if it is Latin-1, "
-        found += _conversion(path, "LATIN1")
-    line = _line(path, position + bad)
-    raise ValueError(f"{path}, line {line}: text must be UTF-8, got {found}")
-
-
-def _wide_encoding(path: Path) -> str | None:
-    """UTF-16 or UTF-32, by the byte order mark or by the zero bytes of Latin letters."""
-    with path.open("rb") as file:
-        start = file.read(1024)
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "UTF-32"
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "UTF-16"
-    for order, zeros, others in (("LE", start[1::2], start[::2]), ("BE", start[::2], start[1::2])):
-        if zeros.count(0) > len(zeros) / 2 and 0 not in others:
-            return f"UTF-16{order}"
-    return None
-
-
-def _conversion(path: Path, encoding: str) -> str:
+    guess = "LATIN1" if block[bad] else "UTF-16"
     old, new = map(shlex.quote, (str(path), f"{path.stem}-utf8{path.suffix}"))
-    return f"convert it with `iconv -f {encoding} -t UTF-8 {old} > {new}`"
+    raise ValueError(
+        f"{path}, line {_line_number(path, position + bad)}: text must be UTF-8, got byte "
+        f"0x{block[bad]:02x} at byte {position + bad} of the file: if it is {guess}, convert it "
+        f"with `iconv -f {guess} -t UTF-8 {old} > {new}`"
+    )
 
 
-def _line(path: Path, position: int) -> int:
-    """Number of the line that the byte is in."""
+def _line_number(path: Path, position: int) -> int:
+    """The line that the byte is in, from 1."""
     line = 1
     with path.open("rb") as file:
         while block := file.read(min(BLOCK_BYTES, position - file.tell())):
@@ -165,12 +144,7 @@ def read_file(path: Path) -> str:
     """All of a text file; line ends are newlines, and a byte order mark is left out."""
     if not path.is_file():
         raise ValueError(f"the text must be a file, got {path}")
-    return "".join(block for block, _ in read_text(whole(path)))
-
-
-def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
-    """As `tokenized_lines`, of a text file."""
-    return tokenized_lines(read_file(path), recipe)
+    return "".join(block for block, _ in read_text(file_span(path)))
 
 
 def tokenized_lines(text: str, recipe: Recipe) -> list[list[str]]:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from highrank.data.corpus import OnProgress
 from highrank.environment import check_device, set_threads
+from highrank.progress import OnProgress
 from highrank.studies.compare.plan import Plan, available_cores
 from highrank.studies.compare.record import RunRecord, RunState, read_runs
 from highrank.studies.compare.run import VariantRun

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.data.text import read_text, split_text
 from highrank.environment import environment
 from highrank.files import (

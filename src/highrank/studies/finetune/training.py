@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from highrank.analysis.components import COLLAPSED, component_report
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.files import from_json
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.trainable import TrainableModel

@@ -7,7 +7,7 @@ import pytest
 
 from highrank.data import prepare_text
 from highrank.data.prepare import TextOptions
-from highrank.data.recorded import prepare_command, read_record, write_record
+from highrank.run.corpus import prepare_command, read_record, write_record
 
 
 @pytest.fixture
