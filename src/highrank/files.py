@@ -94,7 +94,9 @@ def _no_number(text: str) -> None:
 
 def without_format(content: Any, name: str, version: int) -> dict[str, Any]:
     """The other fields of what `json.loads` gave, if it is of this format and version."""
-    values = dict(content) if isinstance(content, Mapping) else {}
+    if not isinstance(content, Mapping):
+        raise ValueError(f"it must be an object, got {reprlib.repr(content)}")
+    values = dict(content)
     found = (values.pop("format", None), values.pop("version", None))
     if found != (name, version):
         raise ValueError(

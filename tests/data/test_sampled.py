@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from highrank.data.languages import sample_corpus
 
 from highrank.data import factorised
+from highrank.data.languages import sample_corpus
 
 
 def test_the_floor_is_the_entropy_of_the_language():

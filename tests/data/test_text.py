@@ -12,11 +12,12 @@ from highrank.data import text as module
 from highrank.data.text import (
     Span,
     check_known,
-    read_lines,
+    file_span,
+    read_file,
     read_text,
     split_text,
     text_files,
-    whole,
+    tokenized_lines,
 )
 
 
@@ -26,7 +27,7 @@ def small_blocks(monkeypatch):
 
 
 def blocks(path):
-    return [text for text, _ in read_text(whole(path))]
+    return [text for text, _ in read_text(file_span(path))]
 
 
 def spans_text(spans):
@@ -53,7 +54,7 @@ def test_a_line_longer_than_a_block_is_cut_at_spaces_or_between_characters(tmp_p
 def test_sizes_add_up_and_windows_line_ends_and_byte_order_marks_vanish(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    ((text, size),) = read_text(whole(path))
+    ((text, size),) = read_text(file_span(path))
     assert text == "one\ntwo\n" and size == path.stat().st_size
 
 
@@ -202,7 +203,7 @@ def test_a_split_s_file_gives_its_tokens(level, ending, tmp_path):
         (folder / f"{name}.txt").write_text("\r\n".join(lines) + ending)
     options = TextOptions(level=level, lower=True, min_count=2)
     corpus = prepare_text(folder, options=options, cache=tmp_path / "cache").corpus
-    lines = read_lines(folder / "valid.txt", corpus.header.recipe)
+    lines = tokenized_lines(read_file(folder / "valid.txt"), corpus.header.recipe)
     found = corpus.vocabulary.encode(chain.from_iterable(lines))
     np.testing.assert_array_equal(found, corpus.split("valid"))
     assert lines[1][:2] == (["it's", "1"] if level == "word" else ["i", "t"])
@@ -234,4 +235,4 @@ def test_an_unknown_token_is_refused_where_there_is_no_unk():
 
 def test_a_folder_is_no_text(tmp_path):
     with pytest.raises(ValueError, match="the text must be a file, got"):
-        read_lines(tmp_path, None)
+        read_file(tmp_path)

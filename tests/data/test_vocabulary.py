@@ -73,9 +73,9 @@ def test_bad_tokens_are_refused(tokens, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "format"),
+        ("[]", "must be an object, got \\[\\]"),
         ("{", "Expecting"),
-        (json.dumps({"format": "highrank vocabulary", "version": 2}), "version must be 1, got 2"),
+        (json.dumps({"format": "highrank vocabulary", "version": 2}), "version 1, got .* and 2"),
         (json.dumps({"format": "highrank vocabulary", "version": 1}), "list of words"),
     ],
 )

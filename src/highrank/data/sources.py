@@ -1,13 +1,16 @@
 """The files of a known corpus: the user's own, those of an installed package, or downloaded."""
 
+import hashlib
 import re
 import shutil
+import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
-from http.client import HTTPException
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from http.client import HTTPException, HTTPResponse
 from importlib.util import find_spec
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
@@ -22,8 +25,9 @@ from highrank.environment import install_hint
 from highrank.files import file_sha256, is_disk_full
 from highrank.progress import OnProgress
 
-# Per split its files, in order.
+# Per split its files, in order; and all files of a folder, by name.
 Files = dict[str, list[Path]]
+Index = dict[str, list[Path]]
 
 SPEECH = re.compile(r"(\d{4})-.+\.txt")
 
@@ -52,20 +56,27 @@ IN_MEMORY = (
     tarfile.SOLARIS_XHDTYPE,
 )
 MAX_HEADER_BYTES = 1 << 16
+# First bytes of gzip, bzip2 and xz.
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 
 
 def own_files(name: str, source: Path, scratch: Path) -> Files:
     """The files of each split that the user has.
 
     Args:
-        source: a folder that has them at any depth, or an archive of them.
+        source: a folder that has them at any depth, or has an archive of them; or the archive.
         scratch: a folder to unpack to.
     """
     if source.is_dir():
-        return _choose(name, source, source)
+        index = _index(source)
+        archives = (address.rsplit("/", 1)[1] for address in CATALOG[name].addresses)
+        packed = [path for archive in archives for path in index.get(archive, [])]
+        if not packed or not _missing(name, index):
+            return _choose(name, index, source)
+        source = packed[0]
     if CATALOG[name].package:
         raise ValueError(f"the files of {name} must be in a folder, got {source}")
-    if not source.is_file():
+    if not is_archive(source):
         raise ValueError(f"the files of {name} must be in a folder or an archive, got {source}")
     return _unpack(name, source, scratch)
 
@@ -78,7 +89,7 @@ def package_files(name: str) -> Files:
     for location in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(location) / "data" / "speeches"
         if folder.is_dir():
-            return _choose(name, folder, folder)
+            return _choose(name, _index(folder), folder)
     raise ValueError(
         f"corpus {name} comes with the Python package {package}, which is not installed: "
         f"run {install_hint('data')}"
@@ -112,7 +123,8 @@ def _download(
     known = CATALOG[name]
     # Empty if the address is a folder of the files.
     archive = address.rsplit("/", 1)[1]
-    for file in [archive] if archive else [names[0] for names in _places(name)]:
+    files = [archive] if archive else [names[0] for names in _places(name)]
+    for file in files:
         if not (folder / file).exists():
             fetch(
                 address.removesuffix(archive) + file,
@@ -122,7 +134,7 @@ def _download(
                 on_progress=on_progress,
             )
     if not archive:
-        return _choose(name, folder, folder)
+        return _choose(name, {file: [folder / file] for file in files}, folder)
     on_progress(1.0, f"unpacking {archive}")
     try:
         return _unpack(name, folder / archive, scratch)
@@ -136,7 +148,7 @@ def _unpack(name: str, archive: Path, scratch: Path) -> Files:
     folder = Path(mkdtemp(dir=scratch))
     wanted = {file for names in _places(name) for file in names}
     extract(archive, wanted, folder, max_bytes=CATALOG[name].max_bytes)
-    return _choose(name, folder, archive)
+    return _choose(name, _index(folder), archive)
 
 
 def _places(name: str) -> list[tuple[str, ...]]:
@@ -144,23 +156,23 @@ def _places(name: str) -> list[tuple[str, ...]]:
     return [names for split in CATALOG[name].files.values() for names in split]
 
 
-def _choose(name: str, folder: Path, where: Path) -> Files:
-    """The one file for each place, checked by its hash where that is known.
+def _missing(name: str, index: Index) -> list[str]:
+    """The published names of files that are there under no name."""
+    return [names[0] for names in _places(name) if not index.keys() & set(names)]
 
-    Args:
-        where: what the user knows the folder as.
-    """
-    known, index = CATALOG[name], _index(folder)
+
+def _choose(name: str, index: Index, where: Path) -> Files:
+    """The one file for each place, checked by its hash where that is known."""
+    known = CATALOG[name]
     if known.package:
         return _speeches_by_year(index, where)
+    if missing := _missing(name, index):
+        raise ValueError(f"{where} must have the files of {name}, but has no {missing[0]}")
     files: Files = {}
     for split, places in known.files.items():
         files[split] = []
         for names in places:
-            file = next((file for file in names if file in index), None)
-            if file is None:
-                raise ValueError(f"{where} must have the files of {name}, but has no {names[0]}")
-            path = _only(index[file], where)
+            path = _only(next(index[file] for file in names if file in index), where)
             want = known.sha256.get(names[0])
             if want is not None and (got := file_sha256(path)) != want:
                 raise ValueError(f"{path} must have sha256 {want}, got {got}")
@@ -168,7 +180,7 @@ def _choose(name: str, folder: Path, where: Path) -> Files:
     return files
 
 
-def _speeches_by_year(index: dict[str, list[Path]], where: Path) -> Files:
+def _speeches_by_year(index: Index, where: Path) -> Files:
     """Years are the first four digits of a name; the newest speeches are the test split."""
     files: Files = {split: [] for split in SPLITS}
     for name, found in sorted(index.items()):
@@ -185,9 +197,9 @@ def _speeches_by_year(index: dict[str, list[Path]], where: Path) -> Files:
     return files
 
 
-def _index(folder: Path) -> dict[str, list[Path]]:
+def _index(folder: Path) -> Index:
     """The files at any depth, by name."""
-    index: dict[str, list[Path]] = {}
+    index: Index = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             index.setdefault(path.name, []).append(path)
@@ -201,8 +213,24 @@ def _only(found: list[Path], where: Path) -> Path:
     return found[0]
 
 
+def is_archive(path: Path) -> bool:
+    """Whether it is a zip, a tar, or compressed as a tar would be, sound or not."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        if file.read(6).startswith(COMPRESSED) or zipfile.is_zipfile(file):
+            return True
+    try:
+        with tarfile.open(path, "r:", tarinfo=_Header):
+            return True
+    except DAMAGED:
+        return False
+
+
 def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: int) -> None:
-    """Write the plain files called one of `names`, wherever they are, flat into `folder`.
+    """Write the members called one of `names`, whatever folder they are in, flat into `folder`.
+
+    An archive with an absolute path or `..` is refused as a whole.
 
     Args:
         archive: zip, or tar in any compression.
@@ -210,7 +238,14 @@ def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: i
     """
     num_bytes = 0
     try:
-        for name, size, file in _plain_files(archive, names):
+        for path, size, open_file in _members(archive):
+            name = _checked_name(path, archive)
+            if name not in names:
+                continue
+            file = open_file() if open_file else None
+            if file is None:
+                raise ValueError(f"{path} in {archive.name} must be a plain file")
+            # No more than the size can be read.
             num_bytes += size
             if num_bytes > max_bytes:
                 raise ValueError(f"{archive.name} must unpack to at most {max_bytes:,} bytes")
@@ -220,24 +255,32 @@ def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: i
         name = Path(error.filename).name
         raise ValueError(f"{archive.name} must have {name} once, got it twice") from error
     except DAMAGED as error:
-        reason = str(error).partition("\n")[0]
+        # tarfile lists what each of its ways to open a file found, a line each.
+        reason = str(error).partition(":\n")[0]
         raise ValueError(f"{archive.name} must be a sound zip or tar archive: {reason}") from error
 
 
-def _plain_files(archive: Path, names: Collection[str]) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and content; no more than the size can be read."""
+def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes] | None] | None]]:
+    """Yield path, size and a function that opens it, None unless it is a plain file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as pack:
             for info in pack.infolist():
-                name = PurePosixPath(info.filename).name
-                if name in names and not info.is_dir():
-                    yield name, info.file_size, pack.open(info)
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                is_file = not info.filename.endswith("/") and kind in (0, stat.S_IFREG)
+                yield info.filename, info.file_size, partial(pack.open, info) if is_file else None
         return
     with tarfile.open(archive, tarinfo=_Header) as tar:
         for entry in tar:
-            name = PurePosixPath(entry.name).name
-            if name in names and entry.isreg() and (file := tar.extractfile(entry)):
-                yield name, entry.size, file
+            is_file = entry.isreg()
+            yield entry.name, entry.size, partial(tar.extractfile, entry) if is_file else None
+
+
+def _checked_name(path: str, archive: Path) -> str:
+    """The last part of a member's path, if the path stays inside."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in (*parts.parts, "")[0]:
+        raise ValueError(f"{archive.name} must only have paths inside it, got {path!r}")
+    return parts.name
 
 
 class _Header(tarfile.TarInfo):
@@ -256,14 +299,14 @@ def fetch(
 ) -> None:
     """Write what is at `url` to `target`.
 
-    What has arrived is in a .part beside `target`, and survives a broken connection and Ctrl-C: the
-    next call asks for the rest.
+    What has arrived is in a .part beside `target`, one for each address, and survives a broken
+    connection and Ctrl-C: the next call asks for the rest, if the server still has the same file.
 
     Args:
         sha256: of the whole file; another one is an error, and the download is thrown away.
         max_bytes: a larger file is an error.
     """
-    part = target.with_name(f"{target.name}.part")
+    part = target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
     for attempt in range(1, ATTEMPTS + 1):
         before = _size(part)
         try:
@@ -276,39 +319,65 @@ def fetch(
                 reason = error.reason if type(error) is URLError else error
                 raise ConnectionError(str(reason) or type(error).__name__) from error
     if sha256 is not None and (found := file_sha256(part)) != sha256:
-        part.unlink()
+        _discard(part)
         raise ValueError(f"sha256 must be {sha256}, got {found}")
     part.replace(target)
+    _discard(part)
 
 
 def _fetch_rest(url: str, part: Path, max_bytes: int, on_progress: OnProgress) -> None:
-    done = _size(part)
+    validator = _validator_file(part).read_text() if _validator_file(part).exists() else ""
+    done = _size(part) if validator else 0
     headers = {"User-Agent": "highrank", "Accept-Encoding": "identity"}
     if done:
-        headers["Range"] = f"bytes={done}-"
+        # With If-Range, a server whose file has changed sends all of the new one.
+        headers |= {"Range": f"bytes={done}-", "If-Range": validator}
     try:
         response = urlopen(Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and done:
-            # There is no more: the hash will tell whether it is all.
-            return
-        raise
+        if error.code != 416 or not done:
+            raise
+        # All of it may be here, if the last attempt ended after its last byte.
+        if error.headers.get("Content-Range") != f"bytes */{done}":
+            _discard(part)
+            _fetch_rest(url, part, max_bytes, on_progress)
+        return
     with response:
-        # Some servers send the whole file again.
-        done = done if response.status == 206 else 0
+        found = response.headers.get("Content-Range", "")
+        if response.status != 206:
+            # The server sends the whole file.
+            done = 0
+            _validator_file(part).write_text(_strong_validator(response))
+        elif not found.startswith(f"bytes {done}-"):
+            raise ConnectionError(f"the server must send bytes {done}-, got {found!r}")
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with part.open("ab" if done else "wb") as file:
             while block := response.read(COPY_BYTES):
                 done += len(block)
                 if done > max_bytes:
-                    part.unlink()
+                    _discard(part)
                     raise ValueError(f"a download must be at most {max_bytes:,} bytes, got more")
                 file.write(block)
                 on_progress(done / total if total else 0.0, f"{done / 1e6:,.1f} MB of {url}")
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke after {done:,} of {total:,} bytes")
+
+
+def _strong_validator(response: HTTPResponse) -> str:
+    """What identifies the server's file; empty if nothing does, so that it cannot be resumed."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
+
+
+def _validator_file(part: Path) -> Path:
+    return part.with_name(part.name + ".validator")
+
+
+def _discard(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _validator_file(part).unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Text files, read block by block in bounded memory, split, and turned into a corpus' tokens."""
 
+import codecs
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -122,13 +123,33 @@ def _decode(block: bytes, path: Path, position: int) -> str:
             return block.decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             bad = error.start
-    guess = "LATIN1" if block[bad] else "UTF-16"
+    if wide := _wide_encoding(path):
+        raise ValueError(f"{path}: text must be UTF-8, got {wide}: {_conversion(path, wide)}")
+    found = "a zero byte: is it binary?"
+    if byte := block[bad]:
+        found = f"byte 0x{byte:02x} at byte {position + bad} of the file: if it is Latin-1, "
+        found += _conversion(path, "LATIN1")
+    line = _line_number(path, position + bad)
+    raise ValueError(f"{path}, line {line}: text must be UTF-8, got {found}")
+
+
+def _wide_encoding(path: Path) -> str | None:
+    """UTF-16 or UTF-32, by the byte order mark or by the zero bytes of Latin letters."""
+    with path.open("rb") as file:
+        start = file.read(1024)
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    for order, zeros, others in (("LE", start[1::2], start[::2]), ("BE", start[::2], start[1::2])):
+        if zeros.count(0) > len(zeros) / 2 and 0 not in others:
+            return f"UTF-16{order}"
+    return None
+
+
+def _conversion(path: Path, encoding: str) -> str:
     old, new = map(shlex.quote, (str(path), f"{path.stem}-utf8{path.suffix}"))
-    raise ValueError(
-        f"{path}, line {_line_number(path, position + bad)}: text must be UTF-8, got byte "
-        f"0x{block[bad]:02x} at byte {position + bad} of the file: if it is {guess}, convert it "
-        f"with `iconv -f {guess} -t UTF-8 {old} > {new}`"
-    )
+    return f"convert it with `iconv -f {encoding} -t UTF-8 {old} > {new}`"
 
 
 def _line_number(path: Path, position: int) -> int:

@@ -106,6 +106,10 @@ def read_record(file: Path, option: str) -> RecordedCorpus:
         path = values.get("path")
         if not isinstance(path, str) or "\0" in path:
             raise ValueError(f"it must have the path of a corpus, got {path!r:.80}")
-        return RecordedCorpus(Header.from_json(values.get("header")), Path(path), option)
+        try:
+            header = Header.from_json(values.get("header"))
+        except ValueError as error:
+            raise ValueError(f"its header: {error}") from None
+        return RecordedCorpus(header, Path(path), option)
     except ValueError as error:
         raise ValueError(f"{file} must be the record of a corpus: {error}") from None
