@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from highrank.evaluation.static import (
     Evaluation,
     Forward,
-    OnProgress,
     Scored,
     forward_of,
     scored,
@@ -45,6 +44,7 @@ from highrank.evaluation.statistics import (
     gradients,
 )
 from highrank.models.weights import restored
+from highrank.progress import OnProgress
 
 RULES = ("rms", "sgd")
 

@@ -18,17 +18,15 @@ from highrank.evaluation.dynamic import DynamicSettings, converted, score_dynami
 from highrank.evaluation.search import Search, Settings, search_cache, search_dynamic
 from highrank.evaluation.static import (
     Evaluation,
-    OnProgress,
-    ProgressBar,
     Scored,
     evaluate,
-    no_progress,
     score,
     summed,
 )
 from highrank.evaluation.statistics import GradientStatistics, chosen, statistics_beside
 from highrank.files import file_sha256
 from highrank.models.language_model import LanguageModel
+from highrank.progress import OnProgress, ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
 

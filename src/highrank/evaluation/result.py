@@ -14,12 +14,11 @@ from highrank.environment import Environment, environment
 from highrank.evaluation.method import Dataset, Method, evaluate_by
 from highrank.evaluation.static import (
     Evaluation,
-    ProgressBar,
     as_the_original_divides,
-    no_progress,
 )
 from highrank.evaluation.surprisal import evaluate_lines
 from highrank.files import check_writable, write_atomically
+from highrank.progress import ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
 FORMAT, VERSION = "highrank result", 2

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from highrank.evaluation.cache import Block, CacheSettings, History, mixed
 from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.static import Forward, OnProgress, Scored, closed
+from highrank.evaluation.static import Forward, Scored, closed
 from highrank.evaluation.statistics import SEGMENT, GradientStatistics
+from highrank.progress import OnProgress
 
 Settings = TypeVar("Settings", DynamicSettings, CacheSettings)
 

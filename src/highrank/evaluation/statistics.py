@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from highrank.data.batches import Streams
-from highrank.evaluation.static import Forward, OnProgress, Output, forward_of
+from highrank.evaluation.static import Forward, Output, forward_of
 from highrank.models.tensors import read_tensors, write_tensors
 from highrank.models.weights import without_dropout
 from highrank.ops.precision import at_least_float32
+from highrank.progress import OnProgress
 
 BATCH_SIZE, SEGMENT = 100, 5
 # Tokens that are hashed at once: the corpus may be a memory map larger than memory.

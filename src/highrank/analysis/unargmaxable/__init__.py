@@ -10,7 +10,6 @@ E embedding size, V vocabulary.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -28,8 +27,8 @@ from highrank.analysis.unargmaxable.problem import (
 )
 from highrank.analysis.unargmaxable.program import check_scipy, decide_token
 from highrank.analysis.unargmaxable.search import search_states
+from highrank.progress import OnProgress
 
-OnProgress = Callable[[float, str], None]
 # Of the distinct vectors, and the positions of those for which there was no time.
 Certificates = tuple[list[Certificate | None], set[int]]
 

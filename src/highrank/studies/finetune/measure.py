@@ -28,9 +28,10 @@ from highrank.files import (
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.reader import HuggingFaceModel
 from highrank.integrations.huggingface.upgrade import to_softmax, upgrade
+from highrank.progress import OnProgress
 from highrank.studies.finetune.result import FinetuneResult, TrainedVariant, compare
 from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
-from highrank.studies.finetune.training import OnProgress, Task, VariantTraining
+from highrank.studies.finetune.training import Task, VariantTraining
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 
