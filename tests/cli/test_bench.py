@@ -54,9 +54,6 @@ def test_heads_have_a_table_and_a_picture(bench, tmp_path):
     [
         (("--shapes", "ptb", "foo"), "shapes must be among ptb, got foo"),
         (("--rounds", "0"), "rounds must be at least 1, got 0"),
-        (("--chunk-bytes", "0"), "chunk_bytes must be at least 1, got 0"),
-        (("--out", "numbers.json"), "out must be a page and not end in .json, got numbers.json"),
-        (("--out", "nowhere/page.html"), "folder must exist"),
     ],
 )
 def test_mistakes_end_with_one_line_and_leave_no_file(bench, tmp_path, arguments, message):
@@ -66,14 +63,8 @@ def test_mistakes_end_with_one_line_and_leave_no_file(bench, tmp_path, arguments
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",)])
-def test_help_names_every_benchmark(bench, arguments):
-    code, out, _ = bench(*arguments)
-    assert code == 0
-    assert "highrank bench" in out and "time and memory" in out
-    assert all(name in out for name in BENCHMARKS)
-
-
-def test_an_unknown_benchmark_is_an_error(bench):
+def test_without_a_benchmark_all_are_named_and_an_unknown_one_is_an_error(bench):
+    code, out, _ = bench()
+    assert code == 0 and "time and memory" in out and all(name in out for name in BENCHMARKS)
     code, out, errors = bench("lsos")
     assert code == 2 and "lsos" in out + errors
