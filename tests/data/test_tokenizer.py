@@ -40,17 +40,14 @@ def test_no_tokenizer_loses_anything_but_spaces(line):
 def test_readable_text_has_the_same_tokens(line):
     tokens = words(line)
     assert words(readable(tokens).removesuffix("\n")) == tokens
+    spoken = '"No," he said (at 5%): well-known.'
+    assert readable(words(spoken)) == spoken + "\n"
 
 
 @given(st.lists(LINE))
 def test_characters_become_the_same_text_again(lines):
     tokens = [token for line in lines for token in characters(line)]
     assert readable(tokens, "char") == "".join(line + "\n" for line in lines)
-
-
-def test_readable_text_reads_well():
-    line = '"No," he said (at 5%): well-known.'
-    assert readable(words(line)) == line + "\n"
 
 
 @pytest.mark.parametrize(
