@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 import warnings
 
 import pytest
@@ -245,30 +244,3 @@ def test_a_full_disk_loses_nothing_and_is_named(name, options, highrank, monkeyp
     code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs, *options)
     assert f"The disk is full: {tmp_path / name} was not written." in errors
     assert code == 2 and ('{"answer": ' if options else "numerical rank, float32") in printed
-
-
-def test_the_answer_is_printed_before_the_table_and_opens_the_json(highrank, trained, tmp_path):
-    options = ("--contexts", "50", "--out", tmp_path / "a.html")
-    _, printed, _ = highrank("audit", "tiny", *options)
-    question, rest = printed.split("\n", 1)
-    assert question == "Does the bound of one softmax limit this model?"
-    assert rest.startswith(("Yes: ", "No: ", "Cannot tell: "))
-    _, numbers, _ = highrank("audit", "tiny", "--json", *options)
-    assert numbers.startswith('{"answer": "')
-    assert " ".join(rest.split()).startswith(json.loads(numbers)["answer"])
-
-
-def test_a_model_of_16_bits_is_audited_as_one_of_32(highrank, hugging_face, tmp_path):
-    results = []
-    for dtype in (torch.bfloat16, torch.float32):
-        folder = tmp_path / "model"
-        shutil.copytree(hugging_face / "llama", folder, dirs_exist_ok=True)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-        model.to(torch.bfloat16).to(dtype).save_pretrained(folder)
-        options = ["--contexts", "100", "--text", "tale.txt", "--json", "--out"]
-        code, printed, errors = highrank("audit", folder, *options, tmp_path / "a.html")
-        assert code == 0, errors
-        results.append(json.loads(printed)["models"][0])
-    assert [result["head"]["dtype"] for result in results] == ["bfloat16", "float32"]
-    for part in ("text", "rank", "divergence"):
-        assert results[0][part] == results[1][part]

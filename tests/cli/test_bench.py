@@ -41,14 +41,6 @@ def test_json_is_all_that_is_printed_and_what_is_written(bench, tmp_path):
     assert json.loads(out)["rounds"] == 2
 
 
-def test_heads_have_a_table_and_a_picture(bench, tmp_path):
-    options = ("--kinds", "mos", "--rounds", "1", "--picture", "heads.png")
-    code, out, errors = bench("heads", *options)
-    assert code == 0, errors
-    assert "softmax, E" in out and "multiplies" in out
-    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -86,22 +86,23 @@ def test_a_cache_goes_on_top_of_a_model_that_learns(results, run):
     assert found["method"] == "dynamic+cache"
 
 
-def test_a_search_takes_the_best_on_valid_and_shows_what_it_tried(highrank, results):
+def test_a_search_shows_what_it_tried_on_the_tokens_asked_for(highrank):
     options = ("--dynamic.lr", 1e-6, 1e-3, "--dynamic.epsilon", 0.01, "--dynamic.decay", 0.01)
-    options += ("--cache.window", 50, "--cache.weight", 0.0, 0.3, "--cache.theta", 0.5)
-    both = ("--dynamic", "--cache", "--search", *options)
-    valid, test = results(*both)
-    for name, key in (("dynamic", "lr"), ("cache", "weight")):
-        trials = valid["search"][name]["trials"]
-        assert len(trials) == 2
-        best = min(trials, key=lambda trial: trial["nats"])
-        assert valid["settings"][name][key] == test["settings"][name][key] == best[key]
-    assert valid["nats"] == pytest.approx(
-        min(trial["nats"] for trial in valid["search"]["cache"]["trials"]), rel=1e-6
-    )
-    code, printed, _ = highrank("evaluate", "tiny", *both, "--search-tokens", 50)
+    both = ("--dynamic", "--search", *options, "--search-tokens", 50)
+    code, printed, _ = highrank("evaluate", "tiny", *both)
     assert code == 0 and "dynamic: tried on 50 tokens of valid" in printed
     assert "that was tried" in " ".join(printed.split())
+
+
+def test_per_token_files_and_independent_lines_are_passed_on(results, tmp_path):
+    text, out = tmp_path / "mine.txt", tmp_path / "out.csv"
+    text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
+    (whole,) = results("--text", text, "--per-token", out)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
+    assert mean == pytest.approx(whole["bits"], rel=1e-6) and whole["num_tokens"] == len(rows) == 10
+    (apart,) = results("--text", text, "--per-token", out, "--independent-lines")
+    assert whole["split"] == "text mine.txt" and apart["nats"] != whole["nats"]
 
 
 def test_all_methods_are_rows_of_one_table(highrank, results, run):
@@ -146,18 +147,6 @@ def test_a_full_disk_loses_no_result(highrank, monkeypatch):
     assert code == 2 and "perplexity" in printed and "Result: " not in printed
     message = r"highrank: The disk is full: tiny/results/\S+-static-test\S*\.json was not written\."
     assert re.fullmatch(message, errors.splitlines()[-1])
-
-
-def test_per_token_files_add_up_to_the_perplexity(results, tmp_path):
-    text, out = tmp_path / "mine.txt", tmp_path / "out.csv"
-    text.write_text("the cat saw an axolotl\n\nthe dog slept\n")
-    (found,) = results("--text", text, "--per-token", out)
-    rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert [row["token"] for row in rows if row["known"] == "0"] == ["an", "axolotl"]
-    assert [(row["line"], row["position"]) for row in rows[-2:]] == [("3", "3"), ("3", "4")]
-    mean = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
-    assert mean == pytest.approx(found["bits"], rel=1e-6) and found["num_tokens"] == len(rows) == 10
-    assert found["split"] == "text mine.txt"
 
 
 @pytest.mark.parametrize(

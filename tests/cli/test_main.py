@@ -39,12 +39,6 @@ def test_help_names_every_command(arguments, monkeypatch, capsys):
         assert re.search(rf"\b{command}\b", printed.out)
 
 
-def test_an_unknown_command_is_an_error(monkeypatch, capsys):
-    code, printed = run(monkeypatch, capsys, "dmeo")
-    assert code == 2
-    assert "dmeo" in printed.out + printed.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "guess"),
     [
