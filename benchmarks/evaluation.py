@@ -27,7 +27,8 @@ from highrank.evaluation.dynamic import (
 from highrank.evaluation.static import score, steps, summed
 from highrank.models.language_model import LanguageModel
 from highrank.presets.small import ptb_small_mos
-from highrank.studies.bench.harness import BenchResult, OnProgress, Variant, measure
+from highrank.progress import OnProgress
+from highrank.studies.bench.harness import BenchResult, Variant, measure
 from highrank.studies.bench.page import bench_table
 
 SEED, WINDOW = 0, 2000

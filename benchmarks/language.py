@@ -19,7 +19,8 @@ from highrank.analysis.components import mixture_use
 from highrank.cli.console import Threads, show, training_progress, unless_given
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
-from highrank.data.sampled import MemoryCorpus, sample_corpus
+from highrank.data.corpus import MemoryCorpus
+from highrank.data.languages import sample_corpus
 from highrank.environment import set_threads
 from highrank.evaluation.static import evaluate
 from highrank.report.formats import make_table

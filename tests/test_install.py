@@ -12,7 +12,7 @@ import pytest
 
 from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
-from highrank.data.sampled import MemoryCorpus
+from highrank.data.corpus import MemoryCorpus
 from highrank.data.vocabulary import Vocabulary
 from highrank.integrations.huggingface.library import LEAST_VERSION
 from highrank.models.weights import save_state

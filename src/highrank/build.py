@@ -152,8 +152,8 @@ def check_options(config: RunConfig) -> None:
     # Numbers of which torch cannot even make a shape are found when the size is checked.
     with torch.device("meta"), suppress(RuntimeError, TypeError, OverflowError):
         _build_backbone(config, vocab_size=2)
-    num_tokens = 3 * config.batch.batch_size
-    build_batches(config, np.broadcast_to(np.uint16(0), num_tokens))
+    # Longer than any text, and of one byte: whether a text is long enough is found out with it.
+    build_batches(config, np.broadcast_to(np.uint8(0), 1 << 62))
 
 
 def _options(config: RunConfig, part: str) -> dict[str, Any]:

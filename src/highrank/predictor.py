@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from highrank.data.text import tokenized_lines
 from highrank.heads import Head
+from highrank.progress import OnProgress
 
 if TYPE_CHECKING:
     from highrank.data.corpus import Recipe
@@ -38,7 +39,6 @@ LONG_HISTORY = 512
 LARGEST_INTEGER = 1 << 24
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
-OnProgress = Callable[[float, str], None]
 # A pytree of tensors, as `highrank.models.backbone` has it.
 State = Any
 

@@ -26,6 +26,7 @@ from rich.progress import (
 )
 
 from highrank.files import check_writable, write_atomically
+from highrank.progress import OnProgress
 from highrank.report.formats import perplexity
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Show(Protocol):
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[float, str], None]]:
+def progress(title: str) -> Iterator[OnProgress]:
     """Yield a function to be called with the fraction of the work done and what is being done."""
     with _bar(title, is_transient=True) as show:
         yield lambda fraction, text: show(fraction, text, title=title)

@@ -236,7 +236,7 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
 
     config = options.config
     if options.resume is not None:
-        return read_corpus(options.resume, config).found, config
+        return read_corpus(options.resume, config).prepared, config
     if source.text is None:
         corpus = resolve_corpus(config.corpus, progress)
         is_named = config.corpus in (corpus.name, str(corpus.path))

@@ -39,7 +39,6 @@ from highrank.data.batches import Streams
 from highrank.evaluation.static import (
     Evaluation,
     Forward,
-    OnProgress,
     Output,
     Scored,
     forward_of,
@@ -50,6 +49,7 @@ from highrank.evaluation.static import (
 from highrank.models.tensors import read_tensors, write_tensors
 from highrank.models.weights import restored, without_dropout
 from highrank.ops.precision import at_least_float32
+from highrank.progress import OnProgress
 
 RULES = ("rms", "sgd")
 # Whether σ² is a sum over batches, and σ̄ a sum over tensors, where the paper has means.

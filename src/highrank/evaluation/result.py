@@ -23,9 +23,10 @@ from highrank.data.tokenizer import unit_of
 from highrank.data.vocabulary import EOS
 from highrank.environment import Environment, environment
 from highrank.evaluation.search import Method, evaluate_by
-from highrank.evaluation.static import ProgressBar, as_the_original_divides, no_progress
+from highrank.evaluation.static import as_the_original_divides
 from highrank.evaluation.surprisal import evaluate_lines
 from highrank.files import check_writable, file_sha256, write_atomically
+from highrank.progress import ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
 FORMAT, VERSION = "highrank result", 2

@@ -26,19 +26,9 @@ from highrank.evaluation.dynamic import (
     select_parameters,
     statistics_beside,
 )
-from highrank.evaluation.static import (
-    Evaluation,
-    Forward,
-    OnProgress,
-    ProgressBar,
-    Scored,
-    closed,
-    evaluate,
-    no_progress,
-    score,
-    summed,
-)
+from highrank.evaluation.static import Evaluation, Forward, Scored, closed, evaluate, score, summed
 from highrank.models.language_model import LanguageModel
+from highrank.progress import OnProgress, ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
 Settings = TypeVar("Settings", DynamicSettings, CacheSettings)

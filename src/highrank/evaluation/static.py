@@ -7,7 +7,7 @@ T time, B streams (the batch size), D hidden size, n tokens of a segment.
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +18,7 @@ from torch import Tensor, nn
 from highrank.data.batches import Streams, windows
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
-
-OnProgress = Callable[[float, str], None]
-"""Called with the fraction of the work that is done, and with what is being done."""
-ProgressBar = Callable[[str], AbstractContextManager[OnProgress | None]]
-"""Opens a progress bar with a title."""
-
-
-def no_progress(_title: str) -> AbstractContextManager[None]:
-    return nullcontext()
+from highrank.progress import OnProgress
 
 
 class Evaluation(NamedTuple):

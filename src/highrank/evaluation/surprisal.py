@@ -16,12 +16,13 @@ from torch import Tensor
 
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.evaluation.cache import CacheSettings, History
-from highrank.evaluation.static import Evaluation, OnProgress, Scored, steps
+from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
+from highrank.progress import OnProgress
 
 # Numbers in a window's table of log-probabilities: 64 MiB.
 TABLE_SIZE = 1 << 24

@@ -8,8 +8,7 @@ import torch
 
 from highrank.build import build_model
 from highrank.config import RunConfig
-from highrank.data.recorded import RecordedCorpus, read_record
-from highrank.data.token_counts import read_counts
+from highrank.data.corpus import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.environment import check_device
 from highrank.files import file_sha256
@@ -17,6 +16,7 @@ from highrank.models.language_model import LanguageModel
 from highrank.models.tensors import read_shapes, read_tensors
 from highrank.models.weights import load_state, save_state
 from highrank.run.configuration import CONFIG_FILE, read_config
+from highrank.run.corpus import RecordedCorpus, read_record
 from highrank.run.folder import (
     CORPUS_FILE,
     MODEL_FILE,

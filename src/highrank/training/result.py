@@ -15,7 +15,8 @@ from highrank.analysis.components import (
     mixture_use,
     model_components,
 )
-from highrank.evaluation.static import Evaluation, ProgressBar, evaluate, no_progress
+from highrank.evaluation.static import Evaluation, evaluate
+from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
 from highrank.training.outcome import Outcome, Progress, Reason
 from highrank.training.session import Session

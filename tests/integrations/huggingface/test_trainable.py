@@ -8,7 +8,7 @@ import torch.nn.functional as F
 pytest.importorskip("transformers")
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, upgrade
 

@@ -10,7 +10,6 @@ E embedding size, V vocabulary, N tokens that are still open, R remembered rival
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -35,8 +34,8 @@ from highrank.analysis.unargmaxable.problem import (
     build_problem,
     unit,
 )
+from highrank.progress import OnProgress
 
-OnProgress = Callable[[float, str], None]
 # By the position of a distinct vector; None if neither kind passed its check. What was not tried is
 # left out.
 Certificates = dict[int, Certificate | None]

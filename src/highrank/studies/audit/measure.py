@@ -21,11 +21,11 @@ from highrank.environment import Environment, environment, free_memory, install_
 from highrank.predictor import (
     LONG_HISTORY,
     Contexts,
-    OnProgress,
     Predictor,
     choose_windows,
     read_contexts,
 )
+from highrank.progress import OnProgress
 from highrank.studies.audit.answer import Answer, answer_of, joint_answer
 from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts

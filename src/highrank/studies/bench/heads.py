@@ -14,6 +14,7 @@ from highrank import presets
 from highrank.build import build_head
 from highrank.config import HeadConfig
 from highrank.heads import HEADS, head_class
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 
 # One softmax over a context of its own: a mixture with one component.
@@ -31,7 +32,7 @@ def run_head_bench(
     *,
     rounds: int = 5,
     quick: bool = False,
-    on_progress: harness.OnProgress = harness.silent,
+    on_progress: OnProgress = harness.silent,
 ) -> harness.BenchResult:
     """Measure time and memory of heads of 700 tokens.
 

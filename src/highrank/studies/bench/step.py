@@ -20,6 +20,7 @@ from highrank.data.batches import Batch
 from highrank.heads import Head, HeadOutput, MixtureOfSoftmaxes
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.upgrade import upgrade
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import dense_log_prob, original_log_prob
 from highrank.training.trainer import Trainer
@@ -47,7 +48,7 @@ class OriginalMixture(MixtureOfSoftmaxes):
 
 
 def run_step_bench(
-    *, rounds: int = 5, quick: bool = False, on_progress: harness.OnProgress = harness.silent
+    *, rounds: int = 5, quick: bool = False, on_progress: OnProgress = harness.silent
 ) -> harness.BenchResult:
     """Measure a step of ptb-mos, of ptb-mos with the original head, and of ptb-softmax.
 
@@ -119,7 +120,7 @@ TINY = BodySize(num_layers=1, hidden_size=12, vocab_size=100, num_tokens=8)
 
 
 def run_huggingface_bench(
-    *, rounds: int = 5, quick: bool = False, on_progress: harness.OnProgress = harness.silent
+    *, rounds: int = 5, quick: bool = False, on_progress: OnProgress = harness.silent
 ) -> harness.BenchResult:
     """Measure forward and backward of the body alone, of softmaxes and of mixtures.
 

@@ -12,9 +12,10 @@ import torch
 
 from highrank.build import build_batches, build_model, check_run
 from highrank.data.batches import Batch, Batches
-from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
+from highrank.progress import OnProgress
 from highrank.run.configuration import config_to_json
 from highrank.studies.compare.presets import (
     Comparison,

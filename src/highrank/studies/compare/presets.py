@@ -31,10 +31,11 @@ from highrank.data.catalog import (
     find_corpus,
     prepared_folder,
 )
-from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.data.corpus import CorpusLike, MemoryCorpus
+from highrank.data.languages import sample_corpus
 from highrank.data.prepare import resolve_corpus
-from highrank.data.sampled import MemoryCorpus, sample_corpus
 from highrank.presets.papers import ptb_mos
+from highrank.progress import OnProgress
 
 # Exact languages by name; the group of the last token is all that matters. Mixtures of three
 # softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of

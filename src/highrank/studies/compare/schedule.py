@@ -29,12 +29,12 @@ from highrank.analysis.components import mixture_use
 from highrank.analysis.log_probs import matrix_log_probs
 from highrank.analysis.rank import measure_ranks
 from highrank.analysis.svd import singular_values
-from highrank.data.corpus import OnProgress
 from highrank.environment import check_device, set_threads
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
+from highrank.progress import OnProgress
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunRecord, RunState, read_runs

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from highrank.analysis.contrasts import Contrast, analyse
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.data.text import read_text, split_text
 from highrank.environment import Environment, environment
 from highrank.files import (
@@ -29,8 +29,9 @@ from highrank.files import (
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.reader import HuggingFaceModel
 from highrank.integrations.huggingface.upgrade import to_softmax, upgrade
+from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
-from highrank.studies.finetune.training import OnProgress, Task, TrainedVariant, VariantTraining
+from highrank.studies.finetune.training import Task, TrainedVariant, VariantTraining
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 

@@ -18,18 +18,17 @@ import torch
 from numpy.typing import NDArray
 
 from highrank.analysis.components import COLLAPSED, MixtureState, component_report
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.files import from_json
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
+from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import Settings
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
 from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged, Trainer
-
-OnProgress = Callable[[float, str], None]
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Steps between evaluations, until there are so many of them that this is doubled.

@@ -5,25 +5,24 @@ A run's folder can move, and so can its corpus: it is known by the hashes of its
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from highrank.data.catalog import CATALOG, NAME, cache_folder, corpus_folder
 from highrank.data.corpus import HEADER_FILE, Corpus, Header, Level, load_corpus, load_header
-from highrank.files import read_json, write_atomically
+from highrank.files import read_json, without_format, write_atomically
 
 FORMAT, VERSION = "highrank run's corpus", 1
 
 
 @dataclass(frozen=True)
 class RecordedCorpus:
-    """What `load_run` gives as a run's corpus: the header is there, the tokens may not be."""
+    """The corpus of a loaded run: the header is there, the tokens may not be."""
 
     header: Header
     path: Path
@@ -41,37 +40,33 @@ class RecordedCorpus:
 
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,); raise if the corpus is nowhere."""
-        return self.found.split(name)
+        return self.prepared.split(name)
 
     @cached_property
-    def found(self) -> Corpus:
+    def prepared(self) -> Corpus:
         """The corpus itself: where it was, under its name, or anywhere among the prepared ones."""
+        names = filter(NAME.fullmatch, (self.option, self.name))
+        likely = dict.fromkeys((self.path, Path(self.option), *map(corpus_folder, names)))
         problems = []
-        for folder in dict.fromkeys(self._candidates()):
-            try:
-                if self.header.has_same_tokens(load_header(folder)):
-                    return load_corpus(folder)
-                problems.append(f"{folder} has other tokens")
-            except ValueError as error:
-                problems.append(str(error))
-        places = f"at {self.path} or in {cache_folder()}"
+        for folder in likely:
+            if (folder / HEADER_FILE).is_file():
+                try:
+                    return self._load(folder)
+                except ValueError as error:
+                    problems.append(str(error))
+        for file in sorted((cache_folder() / "corpora").glob(f"*/{HEADER_FILE}")):
+            with suppress(ValueError):
+                return self._load(file.parent)
         seen = f" ({'; '.join(problems[:2])})" if problems else ""
         raise ValueError(
-            f"the corpus {self.name} that the run was trained on must be {places}{seen}: "
-            f"run `{prepare_command(self.header)}`"
+            f"the corpus {self.name} that the run was trained on must be at {self.path} or in "
+            f"{cache_folder()}{seen}: run `{prepare_command(self.header)}`"
         )
 
-    def _candidates(self) -> Iterator[Path]:
-        places = [self.path, Path(self.option)]
-        places += [corpus_folder(n) for n in (self.option, self.name) if NAME.fullmatch(n)]
-        yield from (place for place in places if (place / HEADER_FILE).is_file())
-        for file in sorted((cache_folder() / "corpora").glob(f"*/{HEADER_FILE}")):
-            try:
-                is_same = self.header.has_same_tokens(load_header(file.parent))
-            except ValueError:
-                continue
-            if is_same:
-                yield file.parent
+    def _load(self, folder: Path) -> Corpus:
+        if not self.header.has_same_tokens(load_header(folder)):
+            raise ValueError(f"{folder} has other tokens")
+        return load_corpus(folder)
 
 
 def prepare_command(header: Header) -> str:
@@ -100,17 +95,21 @@ def write_record(file: Path, corpus: Corpus) -> None:
 
 
 def read_record(file: Path, option: str) -> RecordedCorpus:
-    """Args:
-    option: what --corpus was.
+    """The corpus of a run.
+
+    Args:
+        option: what --corpus was.
     """
-    content: Any = read_json(file)
-    values = content if isinstance(content, Mapping) else {}
-    if (values.get("format"), values.get("version")) != (FORMAT, VERSION):
-        raise ValueError(f"{file} must have format {FORMAT!r} and version {VERSION}")
-    if not isinstance(values.get("path"), str) or "\0" in values["path"]:
-        raise ValueError(f"{file} must have the path of a corpus, got {values.get('path')!r:.80}")
+    content = read_json(file)
     try:
-        header = Header.from_json(values.get("header"))
+        values = without_format(content, FORMAT, VERSION)
+        path = values.get("path")
+        if not isinstance(path, str) or "\0" in path:
+            raise ValueError(f"it must have the path of a corpus, got {path!r:.80}")
+        try:
+            header = Header.from_json(values.get("header"))
+        except ValueError as error:
+            raise ValueError(f"its header: {error}") from None
+        return RecordedCorpus(header, Path(path), option)
     except ValueError as error:
-        raise ValueError(f"{file} must have the header of a corpus: {error}") from None
-    return RecordedCorpus(header, Path(values["path"]), option)
+        raise ValueError(f"{file} must be the record of a corpus: {error}") from None

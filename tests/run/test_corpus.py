@@ -7,7 +7,7 @@ import pytest
 
 from highrank.data import prepare_text
 from highrank.data.prepare import TextOptions
-from highrank.data.recorded import prepare_command, read_record, write_record
+from highrank.run.corpus import prepare_command, read_record, write_record
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_corpus_is_found_where_it_was_under_its_name_and_under_another(corpu
         corpus.path.rename(moved)
         content = json.loads(record.read_text()) | {"path": "/nowhere"}
         record.write_text(json.dumps(content))
-        assert read_record(record, "my-tale").found.path == moved
+        assert read_record(record, "my-tale").prepared.path == moved
         moved.rename(corpus.path)
 
 
@@ -71,14 +71,14 @@ def test_the_command_has_all_options(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": "x"}, "must have format"),
-        ({"version": 9}, "must have format"),
-        ({"path": 3}, "must have the path of a corpus, got 3"),
-        ({"path": "\0"}, "must have the path of a corpus"),
-        ({"header": []}, "must have the header of a corpus: its format must be"),
+        ({"format": "x"}, "it must have format"),
+        ({"version": 9}, "it must have format .* version 1, got .* and 9"),
+        ({"path": 3}, "it must have the path of a corpus, got 3"),
+        ({"path": "\0"}, "it must have the path of a corpus"),
+        ({"header": []}, "its header: it must be an object"),
     ],
 )
 def test_a_damaged_record_is_named(fields, message, record):
     record.write_text(json.dumps(json.loads(record.read_text()) | fields))
-    with pytest.raises(ValueError, match=f"corpus.json {message}"):
+    with pytest.raises(ValueError, match=f"corpus.json must be the record of a corpus: {message}"):
         read_record(record, "my-tale")
