@@ -148,6 +148,15 @@ def test_a_component_whose_weight_underflows_prefers_nothing(head, hidden):
     json.dumps(asdict(report), allow_nan=False)
 
 
+@pytest.mark.parametrize(("logit", "is_dead"), [(-6.0, True), (-5.0, False)])
+def test_a_component_is_dead_below_a_hundredth_of_an_equal_weight(logit, is_dead, head, hidden):
+    with torch.no_grad():
+        head.prior.weight.zero_()
+        head.prior.weight[1, 0] = logit
+    hidden[:, 0] = 1.0
+    assert component_report(head, hidden).components[1].is_dead is is_dead
+
+
 def test_mixtures_of_contexts_and_half_precision_have_components_too(hidden):
     head = MixtureOfContexts(D, V, K, E).bfloat16()
     fractions = []
