@@ -50,7 +50,7 @@ def measured(result):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_short_and_explains_itself(name, script, capsys):
     path = FOLDER / f"{name}.py"
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 160
     with pytest.raises(SystemExit):
         tyro.cli(getattr(script(name), name), args=["--help"])
     printed = capsys.readouterr().out

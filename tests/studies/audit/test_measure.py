@@ -149,7 +149,7 @@ def test_rank_grows_with_contexts_up_to_what_can_be_shown(model):
 def test_without_scipy_everything_else_is_audited(model, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     (found,) = run_audit([model("softmax")], num_contexts=50).models
-    assert found.unargmaxable is None and "pip install '.[audit]'" in found.unargmaxable_note
+    assert found.unargmaxable is None and "pip install '.[cli]'" in found.unargmaxable_note
     assert found.rank.measures["numerical_rank_float64"] == D + 2
 
 
