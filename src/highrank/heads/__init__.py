@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from highrank.heads.adaptive.pointer import AdaptivePointer as AdaptivePointer
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax as AdaptiveSoftmax
     from highrank.heads.bases.head import Head as Head
-    from highrank.heads.bases.head import HeadOutput as HeadOutput
     from highrank.heads.bases.mixture import Mixture as Mixture
     from highrank.heads.bases.mixture import MixtureHead as MixtureHead
+    from highrank.heads.bases.output import HeadOutput as HeadOutput
     from highrank.heads.constant import ConstantComponents as ConstantComponents
     from highrank.heads.doc import DirectOutputConnection as DirectOutputConnection
     from highrank.heads.low_rank_mos import LowRankMixture as LowRankMixture
@@ -54,7 +54,7 @@ HEADS: dict[str, str] = {
 }
 _BASES = {
     "Head": "highrank.heads.bases.head",
-    "HeadOutput": "highrank.heads.bases.head",
+    "HeadOutput": "highrank.heads.bases.output",
     "Mixture": "highrank.heads.bases.mixture",
     "MixtureHead": "highrank.heads.bases.mixture",
 }

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from highrank.heads.bases.extra import Extended, ExtendedMixture
 from highrank.heads.bases.head import Head, check_sizes
 from highrank.heads.bases.mixture import PriorOptions
+from highrank.heads.bases.past import check_past
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.precision import at_least_float32
 
@@ -47,7 +48,6 @@ class Pointing(Head):
     """
 
     gate: nn.Linear
-    batch_first: bool
 
     @property
     def is_stateful(self) -> bool:
@@ -76,6 +76,7 @@ class Pointing(Head):
 
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
+        check_past(self, hidden, tokens, state)
         if self.batch_first:
             hidden, tokens = hidden.transpose(0, 1), tokens.transpose(0, 1)
         key, token = self._joined(self.key(hidden), tokens, state)
@@ -89,13 +90,9 @@ class Pointing(Head):
         **past: Any,
     ) -> Pointed:
         self._check_hidden(hidden)
-        if hidden.dim() != 3 or tokens is None or tokens.shape != hidden.shape[:-1]:
-            want = ("(B, T, D)", "(B, T)") if self.batch_first else ("(T, B, D)", "(T, B)")
-            found = None if tokens is None else tuple(tokens.shape)
-            raise ValueError(
-                f"hidden must be {want[0]} and tokens {want[1]}, got {tuple(hidden.shape)} and "
-                f"{found}"
-            )
+        if tokens is None:
+            raise ValueError(f"tokens must be given to {type(self).__name__}, got None")
+        check_past(self, hidden, tokens, state)
         if not self.batch_first:
             return self._pointed(hidden, tokens, state)
         pointed = self._pointed(hidden.transpose(0, 1), tokens.transpose(0, 1), state)
@@ -192,7 +189,6 @@ class Pointer(Pointing, ExtendedMixture):
             hidden_size, vocab_size, num_components, embedding_size, **options
         )
         super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
-        self.batch_first = softmaxes.batch_first
         self._make_pointer(num_states, key_size)
         self.reset_parameters()
 

@@ -59,6 +59,8 @@ class LanguageModel(nn.Module):
             raise ValueError(
                 f"the head's hidden_size must be the backbone's {size}, got {head.hidden_size}"
             )
+        if head.batch_first:
+            raise ValueError("the head must have batch_first=False, got True: windows are (T, B)")
         self.backbone, self.head, self.is_tied = backbone, head, tied
         self.tie_again()
         self.register_load_state_dict_post_hook(_tie_again)

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.head import Head, LossSettings, MeasuredOutput
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.ops.loss import Target, check_target_shape
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
@@ -47,7 +48,7 @@ class ExtendedMixture(Head):
         check_start_weight(extra_weight)
         self.softmaxes, self.extra_weight = softmaxes, extra_weight
         self.num_components = softmaxes.num_components
-        self.embedding_size = softmaxes.embedding_size
+        self.embedding_size, self.batch_first = softmaxes.embedding_size, softmaxes.batch_first
         self.gate = self._linear(self.hidden_size, num_extra)
 
     def reset_parameters(self) -> None:

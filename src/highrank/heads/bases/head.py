@@ -6,7 +6,7 @@ dimensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from highrank.heads.bases.output import ForwardOptions, HeadOutput, LossSettings, MeasuredOutput
+from highrank.heads.bases.past import check_names, check_time
 from highrank.ops.loss import (
     ByProduct,
-    LossOptions,
     Reduction,
     Target,
     check_options,
@@ -46,46 +47,6 @@ PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
 
 
-class HeadOutput(NamedTuple):
-    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
-
-    output: Tensor
-    """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
-    loss: Tensor
-    """The reduced negative log-likelihood."""
-
-
-class MeasuredOutput(NamedTuple):
-    """`HeadOutput` and the by-products that `also` names."""
-
-    output: Tensor
-    loss: Tensor
-    by_products: dict[str, Tensor]
-
-
-class ForwardOptions(LossOptions, total=False):
-    """Keyword arguments of a head's `forward`."""
-
-    tokens: Tensor
-    """(T, B), tokens that the backbone has read: for a stateful head."""
-    state: Any
-    """The memory of a stateful head of the windows before."""
-
-
-class LossSettings(NamedTuple):
-    """Arguments of `forward` besides hidden states and targets."""
-
-    reduction: Reduction
-    ignore_index: int
-    also: Sequence[ByProduct]
-    options: LossOptions
-
-    def arguments(self) -> dict[str, Any]:
-        """The same as keyword arguments of `mixture_loss`."""
-        rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
-        return {"reduction": self.reduction, **rest}
-
-
 class Head(nn.Module):
     """Base of all heads: p(token | hidden).
 
@@ -108,6 +69,8 @@ class Head(nn.Module):
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
     """Layers of the backbone whose hidden states, side by side, are what this head is given."""
+    batch_first: bool = False
+    """Whether windows are (B, T, …) rather than (T, B, …)."""
     weight: nn.Parameter
 
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
@@ -187,7 +150,7 @@ class Head(nn.Module):
 
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
-        return self.log_prob_from(self.features(hidden, **past))
+        return self.log_prob_from(self._read(hidden, past))
 
     def forward(
         self,
@@ -214,7 +177,8 @@ class Head(nn.Module):
         """
         past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
         rest: Any = {name: value for name, value in options.items() if name not in PAST}
-        features = self.features(hidden, **past)
+        check_time(self, options.get("tokens"), target, ignore_index)
+        features = self._read(hidden, past)
         if target is None:
             if rest:
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
@@ -254,7 +218,7 @@ class Head(nn.Module):
     @torch.no_grad()
     def predict(self, hidden: Tensor, **past: Any) -> Tensor:
         """The likeliest token (...)."""
-        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), self._best)
+        return self._by_chunks(hidden.shape[:-1], self._read(hidden, past), self._best)
 
     @torch.no_grad()
     def sample(
@@ -284,7 +248,12 @@ class Head(nn.Module):
                 return self._draw(chunk, generator)
             return draw(tempered(self.log_prob_from(chunk), temperature, top_k, top_p), generator)
 
-        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), tokens_of)
+        return self._by_chunks(hidden.shape[:-1], self._read(hidden, past), tokens_of)
+
+    def _read(self, hidden: Tensor, past: dict[str, Any]) -> Any:
+        """`features`, with tokens and state for a head that looks back, and for no other."""
+        check_names(self, past)
+        return self.features(hidden, **past)
 
     def _best(self, features: Any) -> Tensor:
         """The likeliest token (N,) for the features of each of N."""

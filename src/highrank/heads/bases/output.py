@@ -1,0 +1,48 @@
+"""Arguments and results of a head's `forward`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from highrank.ops.loss import ByProduct, LossOptions, Reduction
+
+
+class HeadOutput(NamedTuple):
+    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
+
+    output: Tensor
+    """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
+    loss: Tensor
+    """The reduced negative log-likelihood."""
+
+
+class MeasuredOutput(NamedTuple):
+    """`HeadOutput` and the by-products that `also` names."""
+
+    output: Tensor
+    loss: Tensor
+    by_products: dict[str, Tensor]
+
+
+class ForwardOptions(LossOptions, total=False):
+    """Keyword arguments of a head's `forward`."""
+
+    tokens: Tensor
+    """(T, B), tokens that the backbone has read: for a stateful head."""
+    state: Any
+    """The memory of a stateful head of the windows before."""
+
+
+class LossSettings(NamedTuple):
+    """Arguments of `forward` besides hidden states and targets."""
+
+    reduction: Reduction
+    ignore_index: int
+    also: Sequence[ByProduct]
+    options: LossOptions
+
+    def arguments(self) -> dict[str, Any]:
+        """The same as keyword arguments of `mixture_loss`."""
+        rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
+        return {"reduction": self.reduction, **rest}
