@@ -38,7 +38,7 @@ from highrank.ops.loss.targets import (
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
-from highrank.ops.tracing import in_torch_func, is_traced
+from highrank.ops.tracing import needs_operators
 
 # Arguments of a stateful head besides the hidden states.
 PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
@@ -307,7 +307,7 @@ class Head(nn.Module):
 
         ids, amount = targets.target, targets.amount
         # torch.func knows no checkpoints.
-        if is_traced(leaves[0]) or in_torch_func():
+        if needs_operators(leaves[0]):
             found = [chunk_loss(ids, amount, *leaves)]
         else:
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize

@@ -45,7 +45,7 @@ from highrank.ops.sharding import (
     shard_of,
     with_summed_gradient,
 )
-from highrank.ops.tracing import in_torch_func, is_fake
+from highrank.ops.tracing import in_forward_mode, in_torch_func, is_fake
 
 Backend = Callable[[Inputs, Request], Losses]
 Extra = tuple[Tensor, Tensor]
@@ -109,8 +109,8 @@ def mixture_cross_entropy(
             needs neither. Gradients are whole in every process, of its rows and of the others.
         backend: "fused" computes gradients in the forward pass, for "mean" and "sum"; "chunked"
             recomputes in the backward pass, for any upstream gradient and `torch.func`;
-            "reference" is the definition; "auto" takes the one that can do the work and, while
-            compiling or exporting, an operator that compilers know.
+            "reference" is the definition, also in forward mode; "auto" takes the one that can do
+            the work and, while compiling or exporting, an operator that compilers know.
         chunk_bytes: memory for the logits of one chunk of tokens; chosen from the shapes if None.
     """
     return mixture_loss(
@@ -245,12 +245,16 @@ def _choose_backend(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "auto":
         if torch.compiler.is_compiling() or is_fake(context):
             return registered.losses
+        if in_forward_mode():
+            return BACKENDS["reference"]
         # torch.func cannot see through gradients that were made in the forward pass.
         return BACKENDS["chunked" if reduction == "none" or in_torch_func() else "fused"]
     if backend == "registered":
         return registered.losses
     if backend not in BACKENDS:
         raise ValueError(f"backend must be auto or one of {list(BACKENDS)}, got {backend!r}")
+    if backend != "reference" and in_forward_mode():
+        raise ValueError(f'backend must be "auto" or "reference" in forward mode, got {backend!r}')
     if backend == "fused" and reduction == "none":
         raise ValueError(
             'backend must be "chunked" or "reference" for reduction="none", got "fused"'

@@ -24,9 +24,6 @@ from highrank.ops.precision import without_autocast
 
 NUM_DIFFERENTIABLE = len(Gradients._fields)
 NO_GRADIENTS = (False,) * NUM_DIFFERENTIABLE
-NO_FORWARD_MODE = (
-    "Forward-mode derivatives of the mixture loss are not available: use backend='reference'."
-)
 
 
 def fused_losses(inputs: Inputs, request: Request, reducer: Reducer = ONE_PROCESS) -> Losses:
@@ -113,10 +110,6 @@ class _TokenLosses(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
         return _one_by_one(_TokenLosses.apply, info.batch_size, in_dims, arguments)
 
-    @staticmethod
-    def jvp(*_: Any) -> Any:
-        raise RuntimeError(NO_FORWARD_MODE)
-
 
 def gradients_of(
     inputs: Inputs,
@@ -152,10 +145,6 @@ class _Gradients(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
         return _one_by_one(_Gradients.apply, info.batch_size, in_dims, arguments)
-
-    @staticmethod
-    def jvp(*_: Any) -> Any:
-        raise RuntimeError(NO_FORWARD_MODE)
 
     @staticmethod
     def backward(ctx: Any, *upstreams: Any) -> tuple[Tensor | None, ...]:
