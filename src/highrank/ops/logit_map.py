@@ -81,10 +81,12 @@ class GeneralizedSigsoftmax:
             )
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return logits + (self.slope - 1) * F.logsigmoid(logits - self.centre)
+        # Of -inf the two terms may have opposite signs.
+        above = (logits - self.centre).clamp(min=torch.finfo(logits.dtype).min)
+        return logits + (self.slope - 1) * F.logsigmoid(above)
 
     def with_slope(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        below = self.centre - logits  # (R, V)
+        below = (self.centre - logits).clamp_(max=torch.finfo(logits.dtype).max)  # (R, V)
         # -log σ(-x); from 40 on it is x, to the last digit of float64.
         bent = F.softplus(below, threshold=40)  # (R, V)
         slope = below.sigmoid_().mul_(self.slope - 1).add_(1.0)

@@ -163,7 +163,7 @@ def mixture_loss(
         context = context * scale
         if shard is not None and isinstance(scale, Tensor):
             scale = with_summed_gradient(scale, shard)
-        bias = None if bias is None else bias * scale
+        bias = None if bias is None else _scaled(bias, scale)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
     vocab_size = len(weight) if shard is None else shard.vocab_size
@@ -186,6 +186,12 @@ def mixture_loss(
     if "log_weight" in also:
         found["log_weight"] = log_weight
     return MixtureLoss(token_loss, token_loss if reduction == "none" else loss, found)
+
+
+def _scaled(bias: Tensor, scale: float | Tensor) -> Tensor:
+    """The bias times the scale; -inf stays -inf, and gives the scale no gradient."""
+    impossible = bias == -torch.inf
+    return (bias.masked_fill(impossible, 0.0) * scale).masked_fill(impossible, -torch.inf)
 
 
 def _flatten(

@@ -67,8 +67,8 @@ class _FusedLoss(Function):
         inputs = Inputs(*tensors, *ctx.constants)
         if ctx.request.reduction == "mean":
             total = total_mass(token_loss == torch.inf, inputs.mass)
-            # Without any target the gradients are zero, and stay so.
-            upstream = upstream / torch.where(total == 0, 1, total)
+            # Without any target the gradients are zero.
+            upstream = upstream / torch.where(total == 0, torch.inf, total)
         if ctx.gradients is None or torch.is_grad_enabled():
             # A second backward pass through the same graph, or one that is to be differentiated.
             options = _wanted(ctx), ctx.request.chunk_bytes, ctx.reducer
