@@ -84,7 +84,9 @@ class LanguageModel(nn.Module):
     ) -> LanguageModelOutput:
         """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
         read = self.read(tokens, state)
-        output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
+        # Added below: the reported loss is without it.
+        options = {**read.past, "with_penalty": False}
+        output, loss = self.head(read.hidden, target, reduction=reduction, **options)
         penalty: Tensor | float = 0.0
         if self.training:
             penalty = self.head.penalty(read.hidden, **read.past)

@@ -97,7 +97,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
-        """A term that training adds to the loss of a window, such as one that balances weights."""
+        """A term of the mean loss in training, such as one that balances weights."""
         return 0.0
 
     def initial_state(self, batch_size: int) -> Any:
@@ -173,10 +173,12 @@ class Head(nn.Module):
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
                 mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
-                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head.
+                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head; with_penalty:
+                False leaves the head's penalty out of the loss in training.
         """
         past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
-        rest: Any = {name: value for name, value in options.items() if name not in PAST}
+        own = (*PAST, "with_penalty")
+        rest: Any = {name: value for name, value in options.items() if name not in own}
         check_time(self, options.get("tokens"), target, ignore_index)
         features = self._read(hidden, past)
         if target is None:
@@ -185,6 +187,9 @@ class Head(nn.Module):
             return self.log_prob_from(features)
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
+        if self.training and options.get("with_penalty", True):
+            penalty = self.penalty(hidden, **past)
+            found = found._replace(loss=_penalised(found.loss, penalty, target, settings))
         return found if also else HeadOutput(found.output, found.loss)
 
     if TYPE_CHECKING:
@@ -360,6 +365,19 @@ class Head(nn.Module):
 def flattened(features: Any, num_leading: int) -> Any:
     """The tensors with their leading dimensions as one, (N, …)."""
     return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[num_leading:]), features)
+
+
+def _penalised(
+    loss: Tensor, penalty: Tensor | float, target: Target, settings: LossSettings
+) -> Tensor:
+    """The loss and the penalty, which a sum has once for each target that is not ignored."""
+    if settings.reduction == "none" or not isinstance(penalty, Tensor):
+        return loss
+    if settings.reduction == "mean":
+        return loss + penalty
+    ids = shift_targets(target, settings.options.get("shift", 0))
+    is_target = (ids[0] if isinstance(ids, tuple) else ids[..., None]) != settings.ignore_index
+    return loss + penalty * is_target.any(-1).sum()
 
 
 def check_sizes(**sizes: int) -> None:

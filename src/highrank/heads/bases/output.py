@@ -14,7 +14,7 @@ class HeadOutput(NamedTuple):
     output: Tensor
     """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
     loss: Tensor
-    """The reduced negative log-likelihood."""
+    """The reduced negative log-likelihood and, in training, the head's penalty."""
 
 
 class MeasuredOutput(NamedTuple):
@@ -32,6 +32,8 @@ class ForwardOptions(LossOptions, total=False):
     """(T, B), tokens that the backbone has read: for a stateful head."""
     state: Any
     """The memory of a stateful head of the windows before."""
+    with_penalty: bool
+    """Whether the loss has the head's penalty in training; True if it is left out."""
 
 
 class LossSettings(NamedTuple):

@@ -113,6 +113,8 @@ def mixture_cross_entropy(
             the work and, while compiling or exporting, an operator that compilers know.
         chunk_bytes: memory for the logits of one chunk of tokens; chosen from the shapes if None.
     """
+    if "also" in options:
+        raise TypeError("also must be left out here, got one: mixture_loss returns by-products")
     return mixture_loss(
         context,
         log_weight,
