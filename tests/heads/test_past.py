@@ -3,6 +3,9 @@
 import pytest
 import torch
 from contract import NAMES, B, D, T, V, make_head, make_window
+from torch import nn
+from torch.export import Dim, export
+from torch.utils._pytree import tree_map
 
 from highrank.models.awd_lstm import AWDLSTM
 from highrank.models.language_model import LanguageModel
@@ -46,6 +49,35 @@ def test_the_other_order_is_refused_where_targets_show_it(name, batch_first):
             head(*given[:2], tokens=given[2])
     # Nothing speaks against either order.
     head(hidden, torch.full_like(target, 3), tokens=torch.full_like(tokens, 3))
+
+
+class Scored(nn.Module):
+    """Log-probabilities and loss of a window, as a module that can be exported."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden, target, tokens, state):
+        past = {"tokens": tokens, "state": state}
+        return self.head(hidden, **past), self.head(hidden, target, **past).loss
+
+
+@looks_back
+def test_they_are_exported_for_any_length_and_batch(name):
+    model, length, batch = Scored(make_head(name)), Dim("length", min=2), Dim("batch", min=2)
+
+    def window(*shape):
+        hidden, target, past = make_window(model.head, *shape)
+        return hidden.detach(), target, past["tokens"], past["state"]
+
+    both = {0: length, 1: batch}
+    state = tree_map(lambda _: {1: batch}, model.head.initial_state(B))
+    shapes = {"hidden": both, "target": both, "tokens": both, "state": state}
+    exported = export(model, window(), dynamic_shapes=shapes).module()
+    for shape in ((2, 4), (17, 3)):
+        given = window(*shape)
+        torch.testing.assert_close(exported(*given), model(*given))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in STATEFUL])

@@ -157,7 +157,7 @@ class MultiFacetSoftmax(LogitHead):
         if self.batch_first:
             hidden = hidden.transpose(0, 1)
         before = self.initial_state(hidden.shape[1]) if state is None else state
-        known, T = torch.cat((before.to(hidden.dtype), hidden)), len(hidden)
+        known, T = torch.cat((before.to(hidden.dtype), hidden)), hidden.shape[0]
         starts = range(self.num_previous, -1, -1)
         block = torch.cat([known[start : start + T] for start in starts], -1)  # (T, B, …)
         return block.transpose(0, 1) if self.batch_first else block
