@@ -70,8 +70,17 @@ def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
     return arguments_of(head_class(kind))
 
 
+def _modules() -> dict[str, str]:
+    """The module of each class."""
+    return {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+
+
 def __getattr__(name: str) -> Any:
-    modules = {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+    modules = _modules()
     if name not in modules:
         raise AttributeError(f"module 'highrank.heads' has no attribute {name!r}")
     return getattr(import_module(modules[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_modules()})
