@@ -20,7 +20,7 @@ from highrank.heads.bases.mixture import MixtureHead
 # Methods of a head besides `forward`.
 METHODS = (
     *("log_prob", "predict", "sample", "features", "log_prob_from", "mixture", "softmaxes"),
-    *("penalty", "initial_state", "advance"),
+    *("per_token_log_probs", "penalty", "initial_state", "advance"),
 )
 
 

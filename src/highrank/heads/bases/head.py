@@ -14,8 +14,15 @@ from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from highrank.heads.bases.output import ForwardOptions, HeadOutput, LossSettings, MeasuredOutput
+from highrank.heads.bases.output import (
+    ForwardOptions,
+    HeadOutput,
+    LossSettings,
+    MeasuredOutput,
+    penalised,
+)
 from highrank.heads.bases.past import check_names, check_time
+from highrank.heads.bases.scoring import log_probs_in_blocks
 from highrank.ops.loss import (
     ByProduct,
     Reduction,
@@ -189,7 +196,7 @@ class Head(nn.Module):
         found = self._loss(features, target, settings)
         if self.training and options.get("with_penalty", True):
             penalty = self.penalty(hidden, **past)
-            found = found._replace(loss=_penalised(found.loss, penalty, target, settings))
+            found = found._replace(loss=penalised(found.loss, penalty, target, settings))
         return found if also else HeadOutput(found.output, found.loss)
 
     if TYPE_CHECKING:
@@ -219,6 +226,29 @@ class Head(nn.Module):
             **options: Unpack[ForwardOptions],
         ) -> MeasuredOutput: ...
         def __call__(self, *arguments: Any, **options: Any) -> Any: ...
+
+    def per_token_log_probs(
+        self, hidden: Tensor, ids: Tensor, block: int | None = None, **past: Any
+    ) -> Tensor:
+        """log p of each id (...), 0 where it is negative, with gradients.
+
+        Args:
+            hidden: (..., D).
+            ids: (...), below V.
+            block: how many tokens are computed at once, always as many. To the last bit, a number
+                then depends on the token and its place in the block, with 1 on the token alone,
+                as in serving and training. None is faster. Not for a head that looks back.
+        """
+        if block is None:
+            ids = ids.masked_fill(ids < 0, -100)
+            log_p: Tensor = self(hidden, ids, "none", with_penalty=False, **past).output
+            return log_p
+        if self.is_stateful:
+            raise ValueError(f"block must be None for {type(self).__name__}, which looks back")
+        check_names(self, past)
+        check_target_shape(ids, tuple(hidden.shape[:-1]))
+        check_targets(ids.clamp(min=0), self.vocab_size)
+        return log_probs_in_blocks(self.log_prob, hidden, ids, block)
 
     @torch.no_grad()
     def predict(self, hidden: Tensor, **past: Any) -> Tensor:
@@ -365,19 +395,6 @@ class Head(nn.Module):
 def flattened(features: Any, num_leading: int) -> Any:
     """The tensors with their leading dimensions as one, (N, …)."""
     return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[num_leading:]), features)
-
-
-def _penalised(
-    loss: Tensor, penalty: Tensor | float, target: Target, settings: LossSettings
-) -> Tensor:
-    """The loss and the penalty, which a sum has once for each target that is not ignored."""
-    if settings.reduction == "none" or not isinstance(penalty, Tensor):
-        return loss
-    if settings.reduction == "mean":
-        return loss + penalty
-    ids = shift_targets(target, settings.options.get("shift", 0))
-    is_target = (ids[0] if isinstance(ids, tuple) else ids[..., None]) != settings.ignore_index
-    return loss + penalty * is_target.any(-1).sum()
 
 
 def check_sizes(**sizes: int) -> None:

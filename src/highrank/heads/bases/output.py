@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from highrank.ops.loss import ByProduct, LossOptions, Reduction
+from highrank.ops.loss import ByProduct, LossOptions, Reduction, Target
+from highrank.ops.loss.targets import shift_targets
 
 
 class HeadOutput(NamedTuple):
@@ -48,3 +49,16 @@ class LossSettings(NamedTuple):
         """The same as keyword arguments of `mixture_loss`."""
         rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
         return {"reduction": self.reduction, **rest}
+
+
+def penalised(
+    loss: Tensor, penalty: Tensor | float, target: Target, settings: LossSettings
+) -> Tensor:
+    """The loss and the penalty, which a sum has once for each target that is not ignored."""
+    if settings.reduction == "none" or not isinstance(penalty, Tensor):
+        return loss
+    if settings.reduction == "mean":
+        return loss + penalty
+    ids = shift_targets(target, settings.options.get("shift", 0))
+    is_target = (ids[0] if isinstance(ids, tuple) else ids[..., None]) != settings.ignore_index
+    return loss + penalty * is_target.any(-1).sum()

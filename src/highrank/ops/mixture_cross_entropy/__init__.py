@@ -33,6 +33,7 @@ from highrank.ops.loss.targets import (
 )
 from highrank.ops.mixture_cross_entropy import reference, registered
 from highrank.ops.mixture_cross_entropy.autograd import chunked_losses, fused_losses
+from highrank.ops.mixture_cross_entropy.entropy import entropy_of, with_gradient
 from highrank.ops.mixture_cross_entropy.reducer import ShardReducer
 from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
 from highrank.ops.mixture_cross_entropy.stream import chunk_size
@@ -45,7 +46,7 @@ from highrank.ops.sharding import (
     shard_of,
     with_summed_gradient,
 )
-from highrank.ops.tracing import in_forward_mode, in_torch_func, is_fake
+from highrank.ops.tracing import in_forward_mode, in_torch_func, is_fake, needs_operators
 
 Backend = Callable[[Inputs, Request], Losses]
 Extra = tuple[Tensor, Tensor]
@@ -147,7 +148,8 @@ def mixture_loss(
 
     Args:
         also: by-products of the pass: "lse" (the log-sum-exp of each component's logits),
-            "prediction" (the likeliest token), "entropy" (in nats), "log_weight".
+            "prediction" (the likeliest token), "entropy" (in nats), "log_weight". Gradients flow
+            through "log_weight" and, unless the vocabulary is sharded, through "entropy".
     """
     check_reduction(reduction)
     check_options(options)
@@ -182,6 +184,8 @@ def mixture_loss(
         if shard is not None:
             losses = partial(_sharded_losses, shard=shard, backend=backend)
         token_loss, loss, found = losses(inputs, request)
+        if "entropy" in found and shard is None:
+            found["entropy"] = _differentiable_entropy(found["entropy"], inputs, request)
     shape = context.shape[:-2]
     token_loss = _unflatten(token_loss, kept, shape)
     found = {name: _unflatten(x, kept, shape) for name, x in found.items()}
@@ -194,6 +198,14 @@ def _scaled(bias: Tensor, scale: float | Tensor) -> Tensor:
     """The bias times the scale; -inf stays -inf, and gives the scale no gradient."""
     impossible = bias == -torch.inf
     return (bias.masked_fill(impossible, 0.0) * scale).masked_fill(impossible, -torch.inf)
+
+
+def _differentiable_entropy(entropy: Tensor, inputs: Inputs, request: Request) -> Tensor:
+    if not torch.is_grad_enabled():
+        return entropy
+    if needs_operators(inputs.context):
+        return entropy_of(*inputs.differentiable[:4], inputs.logit_map)
+    return with_gradient(entropy, inputs, request.chunk_bytes)
 
 
 def _flatten(
