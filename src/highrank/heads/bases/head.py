@@ -6,7 +6,7 @@ dimensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from highrank.heads.bases.output import (
     MeasuredOutput,
     penalised,
 )
-from highrank.heads.bases.past import check_names, check_time
+from highrank.heads.bases.past import PAST, check_names, check_time
 from highrank.heads.bases.scoring import log_probs_in_blocks
 from highrank.ops.loss import (
     ByProduct,
@@ -46,9 +46,6 @@ from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.tracing import needs_operators
-
-# Arguments of a stateful head besides the hidden states.
-PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
 
 # Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
@@ -183,10 +180,10 @@ class Head(nn.Module):
                 `mixture_cross_entropy`; tokens (T, B) and state for a stateful head; with_penalty:
                 False leaves the head's penalty out of the loss in training.
         """
-        past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
-        own = (*PAST, "with_penalty")
-        rest: Any = {name: value for name, value in options.items() if name not in own}
-        check_time(self, options.get("tokens"), target, ignore_index)
+        rest: Any = dict(options)
+        with_penalty = rest.pop("with_penalty", True)
+        past: dict[str, Any] = {name: rest.pop(name) for name in PAST if name in rest}
+        check_time(self, past.get("tokens"), target, ignore_index)
         features = self._read(hidden, past)
         if target is None:
             if rest:
@@ -194,7 +191,7 @@ class Head(nn.Module):
             return self.log_prob_from(features)
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
-        if self.training and options.get("with_penalty", True):
+        if self.training and with_penalty:
             penalty = self.penalty(hidden, **past)
             found = found._replace(loss=penalised(found.loss, penalty, target, settings))
         return found if also else HeadOutput(found.output, found.loss)
