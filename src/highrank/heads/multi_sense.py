@@ -69,6 +69,7 @@ class MultiSenseSoftmax(StreamedHead):
             hidden_size, vocab_size, embedding_size, activation=activation, bias=True, **options
         )
         self.embedding_size, self.num_senses = embedding_size, num_senses
+        self.batch_first = self.softmax.batch_first
         self.sense_noise = sense_noise
         order = torch.tensor(frequency_order(token_counts, vocab_size)[:num_frequent])
         weight = self.softmax.weight

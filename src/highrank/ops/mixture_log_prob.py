@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.loss import check_mixture, check_precision
 from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer, ShardReducer
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, log_add, without_autocast
@@ -29,7 +29,7 @@ from highrank.ops.sharding import (
     row_argmax,
     shard_of,
 )
-from highrank.ops.tracing import is_traced
+from highrank.ops.tracing import needs_operators
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -95,7 +95,9 @@ def reference(
 def _by_components(
     context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """All tokens at once, a component at a time: for compilers, which fuse the rest."""
+    """All tokens at once, a component at a time: for compilers, which fuse the rest, `torch.func`,
+    forward mode and second derivatives.
+    """
     found = None
     for k in range(context.shape[1]):
         log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
@@ -126,7 +128,7 @@ def _columns(
         check_same_tokens(shards, context, None, 1)
         reducer = ShardReducer(shards)
     with without_autocast(context.device):
-        if shards is None and is_traced(context):
+        if shards is None and needs_operators(context):
             return _by_components(context, log_weight, weight, bias)
         log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias, reducer)
     return log_p
@@ -155,9 +157,13 @@ class _LogProb(Function):
         return log_p
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(upstream.device):
+            if torch.is_grad_enabled():
+                if not ctx.reducer.is_trivial:
+                    raise RuntimeError("Second derivatives of a sharded head are not available.")
+                given, wanted = ctx.saved_tensors[:4], ctx.needs_input_grad[:4]
+                return *differentiable_gradients(_by_components, given, wanted, upstream), None
             return *_LogProb._gradients(ctx, upstream, ctx.reducer.replay()), None
 
     @staticmethod

@@ -27,14 +27,9 @@ from highrank.heads.bases.embedding import (
     check_activation,
 )
 from highrank.heads.bases.frequency import best_frequent, frequency_order, tail_starts
-from highrank.heads.bases.head import (
-    Head,
-    LossSettings,
-    MeasuredOutput,
-    check_sizes,
-    flattened,
-)
+from highrank.heads.bases.head import Head, check_sizes, flattened
 from highrank.heads.bases.mixture import Mixture, draw_component, single
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.ops.loss import (
     Reduction,
     Target,

@@ -20,7 +20,8 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.head import LossSettings, MeasuredOutput, check_sizes
+from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets

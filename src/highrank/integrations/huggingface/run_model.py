@@ -210,8 +210,6 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
             target = part.pick(target)  # (L, b)
             count = int((target != -100).sum())
             total = model.head(read.hidden, target, reduction="sum", **read.past).loss
-            if self.training:
-                total = total + count * model.head.penalty(read.hidden, **read.past)
         if target is None or not self.training:
             features = model.head.features(read.hidden, **read.past)
             logits = model.head.log_prob_from(_at(features, last[keep]))  # (C, b, V)

@@ -130,11 +130,12 @@ def reduce_summed_loss(
 def total_mass(impossible: Tensor, mass: Tensor | None) -> Tensor:
     """The divisor of "mean": the targets that carry gradient, or the sum of their masses.
 
-    1 if there are targets but none carries gradient: the loss is +inf then.
+    Not 0 if there are targets but none carries gradient: the loss is +inf then.
     """
     if mass is not None:
         possible = mass.masked_fill(impossible, 0.0).sum()
-        return torch.where((possible == 0) & impossible.any(), 1.0, possible)
+        # Tokens without mass may have a loss, by smoothing or z-loss: it must not count.
+        return torch.where((possible == 0) & impossible.any(), torch.inf, possible)
     count = (~impossible).sum()
     return count.clamp(min=1) if len(impossible) else count
 
