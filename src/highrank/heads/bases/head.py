@@ -14,6 +14,7 @@ from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from highrank.heads.bases.frequency import log_frequencies
 from highrank.ops.loss import (
     ByProduct,
     LossOptions,
@@ -41,6 +42,9 @@ from highrank.ops.tracing import in_torch_func, is_traced
 
 # Arguments of a stateful head besides the hidden states.
 PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
+
+# Output embeddings start uniform in ± this, as in the code of MoS.
+EMBEDDING_RANGE = 0.1
 
 # Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
@@ -91,8 +95,8 @@ class Head(nn.Module):
 
     A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
     sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
-    output embedding `weight`, or its own `tie`. Its constructor ends with `reset_parameters`; that
-    of a base does not call it.
+    output embedding `weight`, or its own `tie` and `scale_embedding`. Its constructor ends with
+    `reset_parameters`; that of a base does not call it.
 
     A head that looks back has `is_stateful` and writes `initial_state` and `advance`; its methods
     then take `tokens` and `state` besides the hidden states, as `past`.
@@ -163,6 +167,24 @@ class Head(nn.Module):
             )
         self.weight = weight
 
+    @torch.no_grad()
+    def scale_embedding(self, factor: float) -> None:
+        """Multiply the output embedding, which starts in ±EMBEDDING_RANGE."""
+        self.weight.mul_(factor)
+
+    @torch.no_grad()
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        """Add log-frequencies to the bias: what the output embedding says is then about contexts.
+
+        A head without a bias stays as it is.
+
+        Args:
+            token_counts: how often the training split has each token.
+        """
+        bias = getattr(self, "bias", None)
+        if bias is not None:
+            bias.add_(log_frequencies(token_counts, self.vocab_size).to(bias))
+
     def resize(self, vocab_size: int) -> None:
         """Change the number of tokens, keeping the first ones; new ones start as all tokens did.
 
@@ -175,7 +197,8 @@ class Head(nn.Module):
         """`resize` of an output embedding, a bias, and nothing else."""
         check_sizes(vocab_size=vocab_size)
         kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
+        weight = self.weight.new_empty(vocab_size, self.weight.shape[1])
+        nn.init.uniform_(weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         weight[:kept] = self.weight[:kept]
         self.weight = nn.Parameter(weight, self.weight.requires_grad)
         old = self._parameters.get("bias")
