@@ -17,6 +17,7 @@ from highrank.environment import check_device, memory_bytes, prepare_bfloat16
 from highrank.heads import head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.heads.bases.head import Head
+from highrank.heads.bases.token_rows import EMBEDDING_RANGE
 from highrank.models import backbone_class
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone
@@ -74,6 +75,11 @@ def build_model(
         backbone.embedding = AdaptiveEmbedding(
             model.embedding_size, head.order, head.sizes, head.widths, backbone.embedding_range
         )
+    if not model.tied:
+        # Far below this range, contexts get hardly any gradient: the bias alone is learned.
+        head.scale_embedding(backbone.embedding_range / EMBEDDING_RANGE)
+    if config.head.start_bias == "unigram" and token_counts is not None:
+        head.start_at_unigram(token_counts)
     return LanguageModel(backbone, head, tied=model.tied)
 
 

@@ -42,6 +42,9 @@ class HeadConfig:
     """On the contexts, one mask per sequence and component (dropoutl)."""
     activation: Literal["tanh", "identity"] = "tanh"
     """What follows the linear layer of each context."""
+    start_bias: Literal["zeros", "unigram"] = "zeros"
+    """Where the bias of the logits starts: at 0, or at the log-frequencies of the training split,
+    so that the network need not learn them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the head's constructor."""
 

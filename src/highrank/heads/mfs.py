@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.bases.embedding import EmbeddingOptions
-from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.mixture import log_weights
 from highrank.heads.bases.past import check_past
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.partition import block_places, partitions
 from highrank.ops.streamed_cross_entropy import Columns, Logits
 

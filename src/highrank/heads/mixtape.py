@@ -23,9 +23,10 @@ from torch.autograd import Function
 
 from highrank.heads.bases.embedding import EmbeddingOptions
 from highrank.heads.bases.frequency import frequency_order
-from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.precision import at_least_float32, autocast_dtype
 from highrank.ops.row_blocks import inverse_permutation, row_blocks

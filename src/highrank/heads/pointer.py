@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads.bases.extra import Extended, ExtendedMixture
-from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import PriorOptions
 from highrank.heads.bases.past import check_past
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.precision import at_least_float32
 from highrank.ops.tracing import is_traced

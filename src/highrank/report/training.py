@@ -68,6 +68,12 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
     ]
+    if result.is_unigram:
+        lines.append(
+            f"Token frequencies alone have a valid perplexity of {perplexity(result.unigram):.2f}: "
+            "this model has learned little else. It may need another learning rate (--train.lr), a "
+            "longer training, or --head.start-bias unigram."
+        )
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))
     return "\n".join(lines)

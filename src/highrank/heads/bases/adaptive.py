@@ -26,10 +26,16 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.frequency import best_frequent, frequency_order, tail_starts
-from highrank.heads.bases.head import Head, check_sizes, flattened
+from highrank.heads.bases.frequency import (
+    best_frequent,
+    frequency_order,
+    log_frequencies,
+    tail_starts,
+)
+from highrank.heads.bases.head import Head, flattened
 from highrank.heads.bases.mixture import Mixture, draw_component, single
 from highrank.heads.bases.output import LossSettings, MeasuredOutput
+from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes
 from highrank.ops.loss import (
     Reduction,
     Target,
@@ -150,7 +156,7 @@ class AdaptiveHead(EmbeddingHead):
         embedding = self.weights if self.is_banded else [self.weight]
         for weight in (*embedding, self.class_weight):
             if weight is not None:
-                nn.init.uniform_(weight, -0.1, 0.1)
+                nn.init.uniform_(weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         for bias in (self.bias, self.class_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
@@ -320,6 +326,19 @@ class AdaptiveHead(EmbeddingHead):
             found = _draw_column(self._tail_mixture(tail, chosen), band, generator)
             rank[inside] = found + self.cutoffs[tail - 1]
         return self.order[rank]
+
+    @torch.no_grad()
+    def scale_embedding(self, factor: float) -> None:
+        for weight in self.weights if self.is_banded else (self.weight,):
+            weight.mul_(factor)
+
+    @torch.no_grad()
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        super().start_at_unigram(token_counts)
+        if self.class_bias is not None:
+            log_prob = log_frequencies(token_counts, self.vocab_size).to(self.class_bias.device)
+            masses = [tail.logsumexp(0) for tail in self._blocks(log_prob)[1:]]
+            self.class_bias.add_(torch.stack(masses).to(self.class_bias))
 
     def _rank(self) -> Tensor:
         """(V,), the place of each token id in the order of frequency."""

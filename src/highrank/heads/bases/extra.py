@@ -9,6 +9,7 @@ K = 1. K softmaxes, J further components, E embedding size, V vocabulary.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
@@ -63,6 +64,12 @@ class ExtendedMixture(Head):
 
     def tie(self, weight: Tensor) -> None:
         self.softmaxes.tie(weight)
+
+    def scale_embedding(self, factor: float) -> None:
+        self.softmaxes.scale_embedding(factor)
+
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        self.softmaxes.start_at_unigram(token_counts)
 
     def extra(self, hidden: Tensor, **past: Any) -> Any:
         """The inputs of the further components of each token."""

@@ -23,6 +23,7 @@ from highrank.heads.bases.output import (
 )
 from highrank.heads.bases.past import PAST, check_names, check_time
 from highrank.heads.bases.scoring import log_probs_in_blocks
+from highrank.heads.bases.token_rows import TokenRows, check_sizes
 from highrank.ops.loss import (
     ByProduct,
     Reduction,
@@ -51,13 +52,13 @@ from highrank.ops.tracing import needs_operators
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
 
 
-class Head(nn.Module):
+class Head(TokenRows):
     """Base of all heads: p(token | hidden).
 
     A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
     sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
-    output embedding `weight`, or its own `tie`. Its constructor ends with `reset_parameters`; that
-    of a base does not call it.
+    output embedding `weight`, or its own `tie` and `scale_embedding`. Its constructor ends with
+    `reset_parameters`; that of a base does not call it.
 
     A head that looks back has `is_stateful` and writes `initial_state` and `advance`; its methods
     then take `tokens` and `state` besides the hidden states, as `past`.
@@ -114,43 +115,6 @@ class Head(nn.Module):
         Both are (B, T, …) for a head with `batch_first`.
         """
         raise NotImplementedError
-
-    def tie(self, weight: Tensor) -> None:
-        """Share the output embedding with an input embedding's `weight`, an nn.Parameter.
-
-        Replacing parameters, as `to_empty` and `load_state_dict(assign=True)` do, ends the sharing,
-        as everywhere in torch: tie again. A `LanguageModel` does so by itself.
-        """
-        if not isinstance(weight, nn.Parameter):
-            raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
-        if weight.shape != self.weight.shape:
-            raise ValueError(
-                f"weight must be (vocab_size, embedding_size) = {tuple(self.weight.shape)}, "
-                f"got {tuple(weight.shape)}"
-            )
-        self.weight = weight
-
-    def resize(self, vocab_size: int) -> None:
-        """Change the number of tokens, keeping the first ones; new ones start as all tokens did.
-
-        A tied embedding is replaced here only: resize it, too, and tie again.
-        """
-        raise ValueError(f"{type(self).__name__} cannot be resized.")
-
-    @torch.no_grad()
-    def _resize_embedding(self, vocab_size: int) -> None:
-        """`resize` of an output embedding, a bias, and nothing else."""
-        check_sizes(vocab_size=vocab_size)
-        kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
-        weight[:kept] = self.weight[:kept]
-        self.weight = nn.Parameter(weight, self.weight.requires_grad)
-        old = self._parameters.get("bias")
-        if old is not None:
-            bias = old.new_zeros(vocab_size)
-            bias[:kept] = old[:kept]
-            self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
-        self.vocab_size = vocab_size
 
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
@@ -392,9 +356,3 @@ class Head(nn.Module):
 def flattened(features: Any, num_leading: int) -> Any:
     """The tensors with their leading dimensions as one, (N, …)."""
     return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[num_leading:]), features)
-
-
-def check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

@@ -20,9 +20,9 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
