@@ -175,7 +175,8 @@ def pair(request, generic):
 
 
 def results(head, hidden, tokens, target):
-    """log p, the loss, and the gradients of both in the hidden states."""
+    """log p, the loss without a penalty, and the gradients of both in the hidden states."""
+    head.eval()
     hidden = hidden.clone().requires_grad_()
     past = {"tokens": tokens, "state": head.initial_state(B)} if head.is_stateful else {}
     log_p, (output, loss) = head.log_prob(hidden, **past), head(hidden, target, **past)

@@ -23,13 +23,10 @@ class TokenRows(nn.Module):
         Replacing parameters, as `to_empty` and `load_state_dict(assign=True)` do, ends the sharing,
         as everywhere in torch: tie again. A `LanguageModel` does so by itself.
         """
-        if not isinstance(weight, nn.Parameter):
-            raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
-        if weight.shape != self.weight.shape:
-            raise ValueError(
-                f"weight must be (vocab_size, embedding_size) = {tuple(self.weight.shape)}, "
-                f"got {tuple(weight.shape)}"
-            )
+        wanted, found = tuple(self.weight.shape), parameter_shape(weight)
+        if found != wanted:
+            raise ValueError(f"weight must be (vocab_size, embedding_size) = {wanted}, got {found}")
+        assert isinstance(weight, nn.Parameter)
         self.weight = weight
 
     @torch.no_grad()
@@ -72,6 +69,12 @@ class TokenRows(nn.Module):
             bias[:kept] = old[:kept]
             self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
         self.vocab_size = vocab_size
+
+
+def parameter_shape(weight: Tensor) -> tuple[int, ...]:
+    if not isinstance(weight, nn.Parameter):
+        raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
+    return tuple(weight.shape)
 
 
 def check_sizes(**sizes: int) -> None:
