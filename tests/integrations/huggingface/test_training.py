@@ -147,6 +147,28 @@ def test_a_trainer_trains_evaluates_saves_and_resumes(make, tokens, tmp_path):
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("kind", ["upgraded", "adapter", "run"])
+def test_a_trainer_smooths_the_labels_of_the_next_tokens(make, tokens, exported, tmp_path, kind):
+    """It decides by the name of the class whether labels are shifted."""
+    model = make.trained("llama")
+    if kind == "run":
+        model, tokens = highrank.load_huggingface(exported), tokens % 10
+    if kind == "adapter":
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    labels = tokens.clone()
+    labels[0, :5] = -100
+    log_p = model.eval()(input_ids=tokens).logits.double().log_softmax(-1)[:, :-1]
+    target = labels[:, 1:].flatten()
+    want = F.cross_entropy(log_p.flatten(0, 1), target, label_smoothing=0.1)
+    arguments = transformers.TrainingArguments(
+        tmp_path, label_smoothing_factor=0.1, report_to=[], use_cpu=True
+    )
+    trainer = transformers.Trainer(model, arguments)
+    found = trainer.compute_loss(model, {"input_ids": tokens, "labels": labels})
+    torch.testing.assert_close(found.double(), want)
+
+
 @pytest.mark.parametrize("saved", [None, ["lm_head"]])
 def test_adapters_train_the_body_and_if_wanted_the_head(make, tokens, tmp_path, saved):
     peft = pytest.importorskip("peft")

@@ -237,8 +237,18 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
     )
     options = {"__module__": __name__, "config_class": config, "forward": _forward_of(base)}
     model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
-    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    register_causal(config, model)
     return config, model
+
+
+def register_causal(config: type[Any], model: type[Any]) -> None:
+    """Let transformers find a class of causal language models, by its configuration and by name.
+
+    A `Trainer` with `label_smoothing_factor` shifts the labels of classes with known names only.
+    """
+    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    name = model.__name__
+    MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name] = name
 
 
 def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
