@@ -11,12 +11,12 @@ from inspect import signature
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from highrank.heads import MixtureHead
+from highrank.integrations.huggingface.loss import CURRENT, LossCall, loss_call, taken_options
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     head_from,
@@ -57,8 +57,6 @@ class HighRankConfig(PreTrainedConfig):
 class HighRankForCausalLM:
     """The common part of all upgraded models; stands before the architecture's class."""
 
-    _passes_hidden = False
-
     def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
         self.loss_type = "ForCausalLM"
@@ -86,8 +84,6 @@ class HighRankForCausalLM:
             # For a vocabulary in parts a head has a form of its own: highrank.heads.distributed.
             self._tp_plan.pop(path, None)
             self._pp_plan.pop(path, None)
-            if strategy := self._fsdp_plan.pop(path, None):
-                self._fsdp_plan[f"{path}.head"] = strategy
 
     @classmethod
     def is_custom_code(cls: Any) -> bool:
@@ -106,21 +102,13 @@ class HighRankForCausalLM:
 
     @property
     def loss_function(self: Any) -> Any:
-        if self._passes_hidden:
+        if CURRENT.loss is not None:
             return self._loss_from_hidden
         return super().loss_function  # type: ignore[misc]
 
     @loss_function.setter
     def loss_function(self, value: Any) -> None:
         self._loss_function = value
-
-    def _pass_hidden(self: Any, passes_hidden: bool) -> None:
-        """Whether the output layer returns hidden states, of which the loss is made."""
-        self._passes_hidden = passes_hidden
-        # An adapter may have put its own copies there.
-        for module in self.get_output_embeddings().modules():
-            if isinstance(module, HeadOutputLayer):
-                module.passes_hidden = passes_hidden
 
     def _loss_from_hidden(
         self: Any,
@@ -138,18 +126,20 @@ class HighRankForCausalLM:
         What it takes for logits are hidden states (B, L, D). Position t predicts label t + 1, or
         the shifted label t. The sum is divided by the number of items, or is the mean.
         """
-        if shift_labels is None:
-            assert labels is not None
-            shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        assert CURRENT.loss is not None
+        call = CURRENT.loss if shift_labels is None else CURRENT.loss._replace(labels=shift_labels)
+        hidden = self._in_head_dtype(logits)
+        target, options = call.for_states(hidden, ignore_index, is_shifted=shift_labels is not None)
+        options["reduction"] = "mean" if num_items_in_batch is None else "sum"
         output = self.get_output_embeddings()
-        # Some architectures convert logits to float32.
-        hidden = logits.to(output.weight.dtype)
-        target = shift_labels.to(hidden.device).reshape(hidden.shape[:-1])
-        reduction = "mean" if num_items_in_batch is None else "sum"
-        loss: Tensor = output(hidden, target, reduction=reduction, ignore_index=ignore_index)
+        loss: Tensor = output(hidden, target, ignore_index=ignore_index, **options)
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+    def _in_head_dtype(self: Any, hidden: Tensor) -> Tensor:
+        """Some architectures convert to float32 what they take for logits."""
+        return hidden.to(self.get_output_embeddings().weight.dtype)
 
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
@@ -184,24 +174,34 @@ class HighRankForCausalLM:
 def _forward_of(base: type[Any]) -> Any:
     """The architecture's `forward`, with a loss that needs no logits."""
     plain = base.forward
-    place = list(signature(plain).parameters).index("labels")
+    names = list(signature(plain).parameters)
 
     # Trainers and `generate` read its signature.
     @wraps(plain)
     def forward(self: Any, *inputs: Any, return_logits: bool | None = None, **kwargs: Any) -> Any:
         """With labels, `return_logits` decides about logits; None makes them in evaluation."""
-        labels = inputs[place - 1] if len(inputs) >= place else kwargs.get("labels")
+        kwargs = {**dict(zip(names[1:], inputs, strict=False)), **kwargs}
+        if hasattr(self, "_loss_function"):
+            return plain(self, **kwargs)
+        labels, options = kwargs.get("labels"), taken_options(kwargs, names)
         makes_logits = not self.training if return_logits is None else return_logits
-        if labels is None or makes_logits or hasattr(self, "_loss_function"):
-            return plain(self, *inputs, **kwargs)
-        self._pass_hidden(True)
-        try:
-            found = plain(self, *inputs, **kwargs)
-        finally:
-            self._pass_hidden(False)
+        if labels is None and options:
+            raise ValueError(f"labels must be given with {', '.join(options)}, got None")
+        is_plain = isinstance(labels, Tensor) and not options and not self.training
+        if labels is None or (is_plain and makes_logits):
+            return plain(self, **kwargs)
+        if isinstance(labels, tuple):
+            kwargs["labels"] = labels[0][..., 0]
+        with loss_call(LossCall(labels, options)):
+            found = plain(self, **kwargs)
+        hidden = found[1] if isinstance(found, tuple) else found.logits
+        logits = None
+        if makes_logits:
+            logits = self.get_output_embeddings()(self._in_head_dtype(hidden))
         if isinstance(found, tuple):
-            return (found[0], *found[2:])
-        return type(found)(**{name: part for name, part in found.items() if name != "logits"})
+            return (found[0], *(() if logits is None else (logits,)), *found[2:])
+        parts = {name: part for name, part in found.items() if name != "logits"}
+        return type(found)(**parts, **({} if logits is None else {"logits": logits}))
 
     return forward
 

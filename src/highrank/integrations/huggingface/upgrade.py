@@ -200,7 +200,8 @@ def to_softmax(model: Any) -> Any:
 def _linear(output: HeadOutputLayer) -> tuple[nn.Parameter, nn.Parameter | None]:
     """The weight and the bias of the linear layer that the head is, before the scale of logits."""
     matrix, shift = _context_map(output.head)
-    weight, bias, old = output.weight, output.bias, output.weight.double()  # (V, D)
+    weight, bias = output.embedding.weight, output.embedding.bias
+    old = weight.double()  # (V, D)
     if bias is None and shift.any():
         raise ValueError("contexts must have no bias where the layer had none, got one")
     if not torch.equal(matrix, torch.eye(len(matrix)).to(matrix)):
@@ -237,7 +238,7 @@ def train_head(model: Any) -> None:
     output = model.get_output_embeddings()
     model.requires_grad_(False)
     output.requires_grad_(True)
-    for parameter in (output.weight, output.bias):
+    for parameter in (output.embedding.weight, output.embedding.bias):
         if parameter is not None:
             parameter.requires_grad_(False)
 
