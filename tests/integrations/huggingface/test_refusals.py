@@ -1,14 +1,12 @@
 """What cannot be upgraded or loaded is refused, with the reason and before anything is lost."""
 
 import copy
-import importlib
 import json
 import pickle
 
 import pytest
 import torch
 import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import highrank
 from highrank.integrations.huggingface import library
@@ -112,19 +110,6 @@ def test_a_model_can_be_pickled_and_copied(make, tokens):
     assert classes.HighRankGPT2Config is type(model.config)
     with pytest.raises(AttributeError, match="no attribute 'HighRankNothing'"):
         _ = classes.HighRankNothing
-
-
-def test_a_plain_import_registers_where_transformers_was_imported_before(
-    make, tokens, tmp_path, monkeypatch
-):
-    model = make.trained("gpt2")
-    model.save_pretrained(tmp_path)
-    monkeypatch.delitem(CONFIG_MAPPING._extra_content, "highrank")
-    with pytest.raises(ValueError, match="model type `highrank` but Transformers does not"):
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    importlib.reload(highrank)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(loaded(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
 
 def test_buffers_that_no_file_has_are_made_when_a_model_is_loaded(tokens, tmp_path):

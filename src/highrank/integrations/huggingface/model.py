@@ -8,13 +8,16 @@ head; the folder's configuration names no file of weights that it could load, so
 
 from functools import cache, wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
+from highrank import __version__
+from highrank.environment import install_hint
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.loss import CURRENT, LossCall, loss_call, taken_options
 from highrank.integrations.huggingface.output_layer import (
@@ -30,9 +33,10 @@ PREFIX = "HighRank"
 # The field names the file of weights, and a class that does not know better prints it in its error.
 GUARD = "transformers_weights"
 REFUSAL = (
-    "this model has a mixture of softmaxes; call highrank.register() and load it with "
+    "this model has a mixture of softmaxes; import highrank and load it with "
     "AutoModelForCausalLM.from_pretrained"
 )
+CARD = Path(__file__).with_name("upgraded.md")
 # What the configurations of upgraded models have of their own.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
 
@@ -141,6 +145,22 @@ class HighRankForCausalLM:
         """Some architectures convert to float32 what they take for logits."""
         return hidden.to(self.get_output_embeddings().weight.dtype)
 
+    def save_pretrained(self: Any, save_directory: Any, **options: Any) -> None:
+        """As of transformers; a folder without README.md gets one, with what it needs to load."""
+        super().save_pretrained(save_directory, **options)  # type: ignore[misc]
+        card = Path(save_directory) / "README.md"
+        if options.get("is_main_process", True) and not card.exists():
+            spec, base = self.config.output_head, base_class(self)
+            text = CARD.read_text(encoding="utf-8").format(
+                name=Path(save_directory).resolve().name,
+                base=base.__name__,
+                kind=spec["kind"],
+                num_components=self.get_output_embeddings().head.num_components,
+                version=__version__,
+                install=install_hint("hf"),
+            )
+            card.write_text(text, encoding="utf-8")
+
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
             found = type(new_embeddings).__name__
@@ -206,8 +226,8 @@ def _forward_of(base: type[Any]) -> Any:
     return forward
 
 
-def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any]]:
-    """The configurations and the models of upgraded models of an architecture, such as "llama"."""
+def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any], type[Any]]:
+    """Classes of an architecture, such as "llama": configurations, models, bodies alone."""
     if model_type not in CONFIGS.CONFIG_MAPPING or model_type == HighRankConfig.model_type:
         raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
     return _classes(CONFIGS.CONFIG_MAPPING[model_type])
@@ -227,18 +247,21 @@ def base_class(model: Any) -> type[Any]:
 
 
 @cache
-def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
-    """Classes of configurations and of models, both registered."""
-    base = plain_class(base_config)
+def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
+    """Classes of configurations, of models and of bodies, all registered."""
+    base, body = plain_class(base_config), MODELS.MODEL_MAPPING.get(base_config, None)
     if base is None or "labels" not in signature(base.forward).parameters:
         raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
     config = type(
         PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
     )
-    options = {"__module__": __name__, "config_class": config, "forward": _forward_of(base)}
+    options = {"__module__": __name__, "config_class": config}
+    body = type(PREFIX + body.__name__, (body,), options)
+    options["forward"] = _forward_of(base)
     model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
     register_causal(config, model)
-    return config, model
+    AutoModel.register(config, body, exist_ok=True)
+    return config, model, body
 
 
 def register_causal(config: type[Any], model: type[Any]) -> None:
@@ -285,9 +308,11 @@ def output_path(model: Any) -> str:
 
 def __getattr__(name: str) -> Any:
     """The classes by name, which is how they are pickled."""
-    lists = (CONFIGS.CONFIG_MAPPING_NAMES, MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    for place, names in enumerate(lists):
-        found = [kind for kind, known in names.items() if PREFIX + known == name]
+    causal = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for place, names in enumerate(
+        (CONFIGS.CONFIG_MAPPING_NAMES, causal, MODELS.MODEL_MAPPING_NAMES)
+    ):
+        found = [kind for kind, known in names.items() if PREFIX + str(known) == name]
         if found:
             return upgraded_classes(found[0])[place]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
