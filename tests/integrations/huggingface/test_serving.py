@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from scipy.stats import chisquare
+from torch.utils.flop_counter import FlopCounterMode
+
+from highrank.heads import LowRankMixture
+from highrank.integrations.huggingface.output_layer import HeadOutputLayer
 
 DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
 RUN = """
@@ -55,6 +59,19 @@ def test_onnx_has_the_same_logits(layer, program, tmp_path):
     session, hidden = runtime.InferenceSession(path), torch.randn(9, 16)
     (found,) = session.run(None, {session.get_inputs()[0].name: hidden.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), layer(hidden), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("K, costs", [(2, "2.00 1.00"), (4, "4.01 1.01")])
+def test_the_cost_at_one_token_is_that_of_the_page(K, costs):
+    head, hidden = LowRankMixture(768, 50_257, K, None, bias=False).eval(), torch.randn(1, 768)
+    found = []
+    for call in (HeadOutputLayer(head), head.sample):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            call(hidden)
+        found.append(counter.get_total_flops() / (2 * 768 * 50_257))
+    assert " ".join(f"{ratio:.2f}" for ratio in found) == costs
+    for ratio in costs.split():
+        assert f"| {ratio} |" in DOCS.read_text()
 
 
 def test_a_token_through_one_component_is_one_of_the_mixture(make):
