@@ -11,16 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoTokenizer, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from highrank.build import build_model
+from highrank.integrations.huggingface.model import register_causal
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
@@ -262,5 +257,5 @@ def _kept(length: int, logits_to_keep: int | Tensor) -> Tensor:
 
 def register() -> None:
     """Let transformers find model and tokenizer of an `AWDLSTMConfig`."""
-    AutoModelForCausalLM.register(AWDLSTMConfig, AWDLSTMForCausalLM, exist_ok=True)
+    register_causal(AWDLSTMConfig, AWDLSTMForCausalLM)
     AutoTokenizer.register(AWDLSTMConfig, tokenizer_class=RunTokenizer, exist_ok=True)
