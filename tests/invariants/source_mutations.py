@@ -155,8 +155,8 @@ HEADS = (
     Mutation(
         "the pointer copies the token before a state, not the one after it",
         "heads/pointer.py",
-        "candidate = token[:, 1:].unfold",
-        "candidate = token[:, :-1].unfold",
+        "candidate = token[:, seen + 1]",
+        "candidate = token[:, seen]",
         ("heads/test_pointer.py",),
     ),
     Mutation(
@@ -393,9 +393,9 @@ FILES = (
     ),
     Mutation(
         "labels are not shifted",
-        "integrations/huggingface/model.py",
-        "F.pad(labels, (0, 1), value=ignore_index)[..., 1:]",
-        "labels",
+        "integrations/huggingface/loss.py",
+        "if not is_shifted:",
+        "if is_shifted:",
         ("integrations/huggingface/test_training.py",),
     ),
 )
