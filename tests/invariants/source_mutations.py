@@ -77,7 +77,7 @@ OPS = (
         "ops/loss/targets.py",
         "return target[..., shift:]",
         "return target[..., shift - 1 : -1]",
-        ("ops/mixture_cross_entropy/test_definition.py",),
+        ("ops/mixture_cross_entropy/test_contract.py",),
     ),
     Mutation(
         "gradients of contexts are not summed over processes",
