@@ -1,0 +1,262 @@
+"""The divergence of a mixture of softmaxes from another distribution, streamed over the vocabulary.
+
+A chunk of tokens is taken through blocks of columns: once for the normalisers, once for the loss
+and the sums that its slope needs, once for the gradients. No table is as wide as the vocabulary
+unless the logits of a chunk fit the memory it is given: then they are kept, and otherwise computed
+again in each pass. Definitions are in `__init__.py`.
+N tokens, n of a chunk, K components, R = n · K rows, E embedding size, V vocabulary, v columns of a
+block.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from highrank.ops.divergence import Direction
+from highrank.ops.divergence.sides import Block, Dense, Mixture, Sizes, Softmaxes, Table
+from highrank.ops.logit_map import LogitMap
+from highrank.ops.loss import check_precision
+from highrank.ops.loss.targets import reduce_summed_loss
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
+
+HALF_LOG_2 = math.log(2) / 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of the divergence besides the student's tensors."""
+
+    teacher: Softmaxes | Dense
+    logit_map: LogitMap | None
+    direction: Direction
+    temperature: float
+    chunk_bytes: int | None
+
+
+class Gradients(NamedTuple):
+    """Sums over tokens are in at least float32; None where no gradient is wanted."""
+
+    context: Tensor | None
+    log_weight: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def streamed_divergence(
+    student: Softmaxes,
+    teacher: Softmaxes | Dense,
+    direction: Direction,
+    temperature: float,
+    reduction: str,
+    chunk_bytes: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The divergence of each token (N,) and the reduced one, with gradients to the student.
+
+    They flow through the first with `reduction` "none", and through the second otherwise.
+
+    Args:
+        chunk_bytes: memory for the logits of one chunk of tokens; None takes 96 MiB.
+    """
+    if isinstance(teacher, Softmaxes):
+        teacher = _cast(teacher)
+    student = _cast(student)
+    problem = Problem(teacher, student.logit_map, direction, temperature, chunk_bytes)
+    is_fused = reduction != "none" and torch.is_grad_enabled()
+    token_loss, total = _Divergence.apply(*student[:-1], problem, is_fused)
+    if reduction == "none":
+        return token_loss, token_loss
+    return token_loss, reduce_summed_loss(total, token_loss == torch.inf, None, reduction)
+
+
+def _cast(source: Softmaxes) -> Softmaxes:
+    context, weight, bias = in_autocast_dtype(source.context, source.weight, source.bias)
+    check_precision(context, weight, bias)
+    return source._replace(context=context, weight=weight, bias=bias)
+
+
+class _Divergence(Function):
+    """For a reduced loss the gradients are made in the forward pass, and scaled in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        *tensors, problem, is_fused = arguments
+        ctx.save_for_backward(*tensors)
+        ctx.problem, ctx.is_fused = problem, is_fused
+        wanted = ctx.needs_input_grad[:4] if is_fused else (False,) * 4
+        token_loss, ctx.gradients = _stream(tensors, problem, wanted, None)
+        if is_fused:
+            ctx.mark_non_differentiable(token_loss)
+        return token_loss, token_loss.masked_fill(token_loss == torch.inf, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_tokens: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[:4]
+        gradients = ctx.gradients
+        if not ctx.is_fused:
+            upstream = of_tokens + of_total
+            gradients = _stream(tensors, ctx.problem, wanted, upstream)[1]
+        else:
+            # Handed over, not copied; a second backward pass makes them again.
+            if gradients is None:
+                gradients = _stream(tensors, ctx.problem, wanted, None)[1]
+            ctx.gradients = None
+            for gradient in filter(lambda g: g is not None, gradients):
+                gradient.mul_(of_total)
+        pairs = zip(gradients, tensors, strict=True)
+        return *(None if g is None else g.to(x.dtype) for g, x in pairs), None, None
+
+
+def _stream(
+    tensors: Sequence[Any], problem: Problem, wanted: Sequence[bool], upstream: Tensor | None
+) -> tuple[Tensor, Gradients]:
+    """The divergence of each token (N,), and the gradients of Σ upstream · divergence."""
+    student = Softmaxes._make((*tensors, problem.logit_map))
+    context, teacher = student.context, problem.teacher
+    of_teacher = teacher.context.dtype if isinstance(teacher, Softmaxes) else teacher.dtype
+    dtype = torch.promote_types(*map(at_least_float32, (context.dtype, of_teacher)))
+    gradients = Gradients(
+        *(
+            None if not want else x.new_zeros(x.shape, dtype=at_least_float32(x.dtype))
+            for x, want in zip(tensors, wanted, strict=True)
+        )
+    )
+    sizes = Sizes.of(student, teacher, dtype, problem.chunk_bytes)
+    token_loss = context.new_empty(len(context), dtype=dtype)
+    with torch.no_grad(), without_autocast(context.device):
+        work = _Work(student, problem, sizes, dtype)
+        for start in range(0, len(context), sizes.tokens):
+            tokens = slice(start, min(start + sizes.tokens, len(context)))
+            scale = None if upstream is None else upstream[tokens].to(dtype)
+            token_loss[tokens] = work.chunk(tokens, gradients, scale)
+    return token_loss, gradients
+
+
+class _Work:
+    """Passes over the blocks of a chunk."""
+
+    def __init__(
+        self, student: Softmaxes, problem: Problem, sizes: Sizes, dtype: torch.dtype
+    ) -> None:
+        common = problem.temperature, sizes, dtype
+        self.student, self.problem = Mixture(student, *common), problem
+        self.teacher: Mixture | Table
+        if isinstance(problem.teacher, Softmaxes):
+            self.teacher = Mixture(problem.teacher, *common)
+        else:
+            self.teacher = Table(problem.teacher, *common)
+        V, width = len(student.weight), sizes.columns
+        self.blocks = [slice(start, min(start + width, V)) for start in range(0, V, width)]
+
+    def chunk(self, tokens: slice, gradients: Gradients, upstream: Tensor | None) -> Tensor:
+        """The divergence of each token (n,); its gradients are added."""
+        for side in (self.student, self.teacher):
+            side.begin(tokens, self.blocks)
+        self.is_careful = self.student.has_impossible or self.teacher.has_impossible
+        wants, (n, K) = any(g is not None for g in gradients), self.student.shape
+        # Σ_v part is known to be -1, no divergence is infinite, and one softmax needs no more.
+        is_known = self.problem.direction == "forward" and K == 1 and not self.is_careful
+        if not (is_known and wants):
+            loss, total, moved = self._measure(n, K)
+        if not wants:
+            return loss
+        scale = self.student.zeros(n).add_(1 / self.problem.temperature)
+        if is_known:
+            loss, total, moved = self.student.zeros(n), scale.new_full((n, 1), -1.0), None
+        else:
+            scale = scale.masked_fill(loss == torch.inf, 0.0)
+        slopes = _Slopes(self.student, scale if upstream is None else scale * upstream)
+        for columns in self.blocks:
+            block = self.student.block(columns, slope=True)
+            part_loss, part, p = self._pieces(block, columns)
+            if is_known:
+                loss += part_loss
+            slope = self.student.slope(block, part.addcmul_(p, total, value=-1.0), moved)
+            slopes.add(gradients, columns, slope)
+        slopes.finish(gradients, tokens, moved)
+        return loss
+
+    def _measure(self, n: int, K: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
+        student, loss, total = self.student, self.student.zeros(n), self.student.zeros(n, 1)
+        of_part, of_p = student.zeros(n, K, 1), student.zeros(n, K, 1)
+        for columns in self.blocks:
+            block = student.block(columns)
+            part_loss, part, p = self._pieces(block, columns)
+            loss += part_loss
+            total += part.sum(-1, keepdim=True)
+            if K > 1:
+                posterior = student.posterior(block)  # (n, K, v)
+                of_part += posterior @ part[..., None]
+                of_p += posterior @ p[..., None]
+        return loss, total, of_part.addcmul_(of_p, total[..., None], value=-1.0) if K > 1 else None
+
+    def _pieces(self, block: "Block", columns: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
+
+        With total = Σ_v part the slope of the divergence in τ log p is part - total · p.
+        """
+        log_s = self.student.log_prob(block)
+        log_t = self.teacher.log_prob_at(columns)
+        ratio = log_s - log_t  # (n, v)
+        p, q = log_s.exp_(), log_t.exp_()
+        if self.problem.direction == "forward":
+            return -self._finite(ratio.mul_(q), torch.inf).sum(-1), q.neg_(), p
+        if self.problem.direction == "reverse":
+            part = self._finite(ratio.mul_(p), torch.inf)
+            loss = part.sum(-1)
+            return loss, self._finite(part, 0.0), p
+        part = self._finite((HALF_LOG_2 - F.softplus(-ratio, threshold=40) / 2).mul_(p), 0.0)
+        other = self._finite((HALF_LOG_2 - F.softplus(ratio, threshold=40) / 2).mul_(q), 0.0)
+        return part.sum(-1) + other.sum(-1), part, p
+
+    def _finite(self, terms: Tensor, infinity: float) -> Tensor:
+        """Terms p · log ratio, 0 where p is 0 and the ratio is infinite."""
+        if not self.is_careful:
+            return terms
+        return terms.nan_to_num_(nan=0.0, posinf=infinity, neginf=-infinity)
+
+
+class _Slopes:
+    """Gradients of a chunk from the slopes of its blocks."""
+
+    def __init__(self, student: Mixture, scale: Tensor) -> None:
+        n, K = student.shape
+        self.student, self.scale = student, scale  # (n,)
+        rows = student.rows
+        factor = scale[:, None].expand(n, K).reshape(-1, 1)  # (R, 1)
+        self.factor, self.scaled = factor, (rows * factor).to(rows.dtype)  # (R, E)
+        self.of_rows = student.zeros(*rows.shape)
+
+    def add(self, gradients: Gradients, columns: slice, slope: Tensor) -> None:
+        """Add what a block's slope (n, K, v) contributes."""
+        slope, weight = slope.flatten(0, 1), self.student.source.weight[columns]  # (R, v)
+        if gradients.bias is not None:
+            gradients.bias[columns] += (slope.T @ self.factor).squeeze(1)
+        slope = slope.to(weight.dtype)
+        if gradients.context is not None:
+            _add_product(self.of_rows, slope, weight)
+        if gradients.weight is not None:
+            _add_product(gradients.weight[columns], slope.T, self.scaled)
+
+    def finish(self, gradients: Gradients, tokens: slice, moved: Tensor | None) -> None:
+        if gradients.context is not None:
+            of_rows = self.of_rows.mul_(self.factor)
+            gradients.context[tokens] = of_rows.view(gradients.context[tokens].shape)
+        if gradients.log_weight is not None and moved is not None:
+            gradients.log_weight[tokens] = moved.squeeze(-1) * self.scale[:, None]
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a total that may have more digits."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
