@@ -4,7 +4,8 @@ N tokens, n of a chunk, K components, R = n · K rows, E embedding size, V vocab
 block.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,9 +18,10 @@ from highrank.ops.loss.chunks import CHUNK_BYTES, new_table
 # at least a quarter of them fit.
 CHUNK_ROWS, LEAST_ROWS = 1024, 256
 # Numbers of a block's table: a handful of such tables stay in a core's cache.
-BLOCK_NUMBERS = 2**16
+BLOCK_NUMBERS = 2**17
 # A dense teacher makes a handful of tables as wide as the vocabulary.
 DENSE_TABLES = 8
+LOG2_E = 1 / math.log(2)
 
 
 class Softmaxes(NamedTuple):
@@ -80,10 +82,15 @@ class Block(NamedTuple):
     """(n, K, v), φ′ of the logits."""
     log_p: Tensor
     """(n, v), but for a constant if K = 1."""
+    score: Tensor
+    """(n, v), log p / τ."""
 
 
 class Mixture:
     """A mixture of softmaxes, a chunk of tokens at a time."""
+
+    log_total: Tensor
+    """(n, 1), the logsumexp of the scores."""
 
     def __init__(
         self, source: Softmaxes, temperature: float, sizes: Sizes, dtype: torch.dtype
@@ -100,46 +107,39 @@ class Mixture:
         context = self.source.context[tokens]
         n, K, E = context.shape
         self.shape, self.rows, self.known = (n, K), context.reshape(-1, E), set[int]()
-        self.log_weight = self.source.log_weight[tokens].to(self.dtype)[..., None]  # (n, K, 1)
+        log_weight = self.source.log_weight[tokens].to(self.dtype)[..., None]  # (n, K, 1)
         if K > 1:
-            z = (self._mapped(columns, False)[0] for columns in blocks)
-            self.lse = self._log_total(x.logsumexp(-1, keepdim=True) for x in z)  # (n, K, 1)
-        scores = (self._scores(self.block(columns)) for columns in blocks)
-        self.log_total = self._log_total(x.logsumexp(-1, keepdim=True) for x in scores)  # (n, 1)
-
-    def zeros(self, *shape: int) -> Tensor:
-        return self.log_weight.new_zeros(shape)
+            self.lse = log_total(blocks, lambda columns: self._mapped(columns)[0])  # (n, K, 1)
+            self.offset = log_weight - self.lse
+        if K > 1 and self.temperature == 1:
+            self.log_total = log_weight.new_zeros(n, 1)
+        else:
+            self.log_total = log_total(blocks, self.scores)
 
     def block(self, columns: slice, slope: bool = False) -> Block:
+        """The columns; with φ′ if there is to be a slope."""
         z, map_slope = self._mapped(columns, slope)
-        if z.shape[1] == 1:
-            return Block(z, map_slope, z.squeeze(1))
-        return Block(z, map_slope, (z + (self.log_weight - self.lse)).logsumexp(1))
+        log_p = z.squeeze(1) if z.shape[1] == 1 else log_sum(z + self.offset)
+        score = log_p if self.temperature == 1 else log_p / self.temperature
+        return Block(z, map_slope, log_p, score)
 
-    def log_prob(self, block: Block) -> Tensor:
-        """(n, v), at the temperature, normalised."""
-        return self._scores(block) - self.log_total
-
-    def log_prob_at(self, columns: slice) -> Tensor:
-        return self.log_prob(self.block(columns))
+    def scores(self, columns: slice) -> Tensor:
+        return self.block(columns).score
 
     def posterior(self, block: Block) -> Tensor:
         """p(component | token), (n, K, v); 0 for a token that is ruled out."""
         log_p = block.log_p.masked_fill(block.log_p == -torch.inf, torch.inf)
-        return (block.z + (self.log_weight - self.lse)).sub_(log_p[:, None]).exp_()
+        return exp_shifted(block.z + self.offset, log_p[:, None])
 
     def slope(self, block: Block, slope: Tensor, moved: Tensor | None) -> Tensor:
         """The slope in the logits (n, K, v) from that in log p (n, v)."""
         slope = slope[:, None]  # (n, 1, v)
         if moved is not None:
-            q = (block.z - self.lse).exp_()  # (n, K, v)
+            q = exp_shifted(block.z, self.lse)  # (n, K, v)
             slope = self.posterior(block).mul_(slope).addcmul_(q, moved, value=-1.0)
         return slope if block.map_slope is None else slope * block.map_slope
 
-    def _scores(self, block: Block) -> Tensor:
-        return block.log_p if self.temperature == 1 else block.log_p / self.temperature
-
-    def _mapped(self, columns: slice, slope: bool) -> tuple[Tensor, Tensor | None]:
+    def _mapped(self, columns: slice, slope: bool = False) -> tuple[Tensor, Tensor | None]:
         z, logit_map = self._logits(columns), self.source.logit_map
         if logit_map is None:
             return z, None
@@ -163,13 +163,6 @@ class Mixture:
                 self.known.add(columns.start)
         return z.to(self.dtype).view(*self.shape, width)
 
-    def _log_total(self, parts: Iterator[Tensor]) -> Tensor:
-        """The logsumexp of blocks, from their own."""
-        found = next(parts).double()
-        for part in parts:
-            torch.logaddexp(found, part.double(), out=found)
-        return found.to(self.dtype)
-
 
 class Table:
     """A dense distribution, a chunk of tokens at a time."""
@@ -178,9 +171,37 @@ class Table:
         self.source, self.temperature, self.dtype = source, temperature, dtype
 
     def begin(self, tokens: slice, blocks: Sequence[slice]) -> None:
-        scores = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
-        self.log_p = scores.log_softmax(-1)
-        self.has_impossible = bool((self.log_p == -torch.inf).any())
+        self.table = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
+        self.log_total = self.table.logsumexp(-1, keepdim=True)  # (n, 1)
+        self.has_impossible = bool((self.table == -torch.inf).any())
 
-    def log_prob_at(self, columns: slice) -> Tensor:
-        return self.log_p[:, columns].clone()
+    def scores(self, columns: slice) -> Tensor:
+        return self.table[:, columns]
+
+
+def log_total(blocks: Sequence[slice], scores: Callable[[slice], Tensor]) -> Tensor:
+    """The logsumexp over all columns (..., 1) of scores (..., v)."""
+    first = scores(blocks[0])
+    dtype, shift = first.dtype, first.amax(-1, keepdim=True)
+    total = exp_shifted(first, shift).sum(-1, keepdim=True).double()
+    for columns in blocks[1:]:
+        total += exp_shifted(scores(columns), shift).sum(-1, keepdim=True)
+    if total.isfinite().all():
+        return (total.log() + shift).to(dtype)
+    # A later score is larger by more than the exponent can tell, or all before were -inf.
+    found = scores(blocks[0]).logsumexp(-1, keepdim=True).double()
+    for columns in blocks[1:]:
+        found = torch.logaddexp(found, scores(columns).logsumexp(-1, keepdim=True).double())
+    return found.to(dtype)
+
+
+def log_sum(joint: Tensor) -> Tensor:
+    """The logsumexp over components (n, v) of (n, K, v); -inf where all are."""
+    top = joint.amax(1).clamp_(min=torch.finfo(joint.dtype).min)  # (n, v)
+    return exp_shifted(joint, top[:, None]).sum(1).log_().add_(top)
+
+
+def exp_shifted(x: Tensor, shift: Tensor) -> Tensor:
+    """exp(x - shift)."""
+    # On a CPU exp2 takes less than half of the time of exp, and the factor costs none.
+    return torch.add(shift * -LOG2_E, x, alpha=LOG2_E).exp2_()

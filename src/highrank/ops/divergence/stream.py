@@ -20,7 +20,15 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from highrank.ops.divergence import Direction
-from highrank.ops.divergence.sides import Block, Dense, Mixture, Sizes, Softmaxes, Table
+from highrank.ops.divergence.sides import (
+    Block,
+    Dense,
+    Mixture,
+    Sizes,
+    Softmaxes,
+    Table,
+    exp_shifted,
+)
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import check_precision
 from highrank.ops.loss.targets import reduce_summed_loss
@@ -160,68 +168,76 @@ class _Work:
         for side in (self.student, self.teacher):
             side.begin(tokens, self.blocks)
         self.is_careful = self.student.has_impossible or self.teacher.has_impossible
-        wants, (n, K) = any(g is not None for g in gradients), self.student.shape
-        # Σ_v part is known to be -1, no divergence is infinite, and one softmax needs no more.
-        is_known = self.problem.direction == "forward" and K == 1 and not self.is_careful
-        if not (is_known and wants):
+        # The log-ratio of probabilities is that of the scores plus this.
+        self.constant = self.teacher.log_total - self.student.log_total  # (n, 1)
+        is_forward, (n, K) = self.problem.direction == "forward", self.student.shape
+        # No divergence is infinite, and the slope of one softmax needs no sums.
+        is_simple = is_forward and K == 1 and not self.is_careful
+        wants = any(gradient is not None for gradient in gradients)
+        loss, total, moved = self._zeros(n), None, None
+        if not (is_simple and wants):
             loss, total, moved = self._measure(n, K)
         if not wants:
             return loss
-        scale = self.student.zeros(n).add_(1 / self.problem.temperature)
-        if is_known:
-            loss, total, moved = self.student.zeros(n), scale.new_full((n, 1), -1.0), None
-        else:
-            scale = scale.masked_fill(loss == torch.inf, 0.0)
+        scale = torch.full_like(loss, 1 / self.problem.temperature)
+        scale = scale.masked_fill_(loss == torch.inf, 0.0)
         slopes = _Slopes(self.student, scale if upstream is None else scale * upstream)
         for columns in self.blocks:
             block = self.student.block(columns, slope=True)
             part_loss, part, p = self._pieces(block, columns)
-            if is_known:
+            if is_simple:
                 loss += part_loss
-            slope = self.student.slope(block, part.addcmul_(p, total, value=-1.0), moved)
-            slopes.add(gradients, columns, slope)
+            slope = (p if is_forward else p.mul_(total)).sub_(part)
+            slopes.add(gradients, columns, self.student.slope(block, slope, moved))
         slopes.finish(gradients, tokens, moved)
-        return loss
+        return loss.sub_(self.constant.squeeze(1)) if is_simple else loss
 
     def _measure(self, n: int, K: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
-        student, loss, total = self.student, self.student.zeros(n), self.student.zeros(n, 1)
-        of_part, of_p = student.zeros(n, K, 1), student.zeros(n, K, 1)
+        loss, total = self._zeros(n), self._zeros(n, 1)
+        of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
         for columns in self.blocks:
-            block = student.block(columns)
+            block = self.student.block(columns)
             part_loss, part, p = self._pieces(block, columns)
             loss += part_loss
             total += part.sum(-1, keepdim=True)
             if K > 1:
-                posterior = student.posterior(block)  # (n, K, v)
+                posterior = self.student.posterior(block)  # (n, K, v)
                 of_part += posterior @ part[..., None]
                 of_p += posterior @ p[..., None]
-        return loss, total, of_part.addcmul_(of_p, total[..., None], value=-1.0) if K > 1 else None
+        if self.problem.direction == "forward":
+            loss -= self.constant.squeeze(1)
+            total.fill_(1.0)
+        return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if K > 1 else None
 
-    def _pieces(self, block: "Block", columns: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _pieces(self, block: Block, columns: slice) -> tuple[Tensor, Tensor, Tensor]:
         """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
 
-        With total = Σ_v part the slope of the divergence in τ log p is part - total · p.
+        With total = Σ_v part the slope of the divergence in the score is total · p - part. The
+        share of the forward divergence lacks the constant.
         """
-        log_s = self.student.log_prob(block)
-        log_t = self.teacher.log_prob_at(columns)
-        ratio = log_s - log_t  # (n, v)
-        p, q = log_s.exp_(), log_t.exp_()
-        if self.problem.direction == "forward":
-            return -self._finite(ratio.mul_(q), torch.inf).sum(-1), q.neg_(), p
+        score, other = block.score, self.teacher.scores(columns)
+        ratio = score - other  # (n, v)
+        p = exp_shifted(score, self.student.log_total)  # (n, v)
         if self.problem.direction == "reverse":
-            part = self._finite(ratio.mul_(p), torch.inf)
-            loss = part.sum(-1)
-            return loss, self._finite(part, 0.0), p
-        part = self._finite((HALF_LOG_2 - F.softplus(-ratio, threshold=40) / 2).mul_(p), 0.0)
-        other = self._finite((HALF_LOG_2 - F.softplus(ratio, threshold=40) / 2).mul_(q), 0.0)
-        return part.sum(-1) + other.sum(-1), part, p
+            part = self._finite(ratio.add_(self.constant).mul_(p), torch.inf)
+            return part.sum(-1), self._finite(part, 0.0).neg_(), p
+        q = exp_shifted(other, self.teacher.log_total)  # (n, v)
+        if self.problem.direction == "forward":
+            return self._finite(ratio.mul_(q), torch.inf).sum(-1).neg_(), q, p
+        ratio.add_(self.constant)
+        part = self._finite((F.softplus(-ratio, threshold=40) / 2 - HALF_LOG_2).mul_(p), 0.0)
+        rest = self._finite((F.softplus(ratio, threshold=40) / 2 - HALF_LOG_2).mul_(q), 0.0)
+        return -part.sum(-1) - rest.sum(-1), part, p
 
     def _finite(self, terms: Tensor, infinity: float) -> Tensor:
         """Terms p · log ratio, 0 where p is 0 and the ratio is infinite."""
         if not self.is_careful:
             return terms
         return terms.nan_to_num_(nan=0.0, posinf=infinity, neginf=-infinity)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.student.log_total.new_zeros(shape)
 
 
 class _Slopes:
@@ -233,7 +249,7 @@ class _Slopes:
         rows = student.rows
         factor = scale[:, None].expand(n, K).reshape(-1, 1)  # (R, 1)
         self.factor, self.scaled = factor, (rows * factor).to(rows.dtype)  # (R, E)
-        self.of_rows = student.zeros(*rows.shape)
+        self.of_rows = scale.new_zeros(rows.shape)
 
     def add(self, gradients: Gradients, columns: slice, slope: Tensor) -> None:
         """Add what a block's slope (n, K, v) contributes."""
