@@ -5,7 +5,7 @@ block.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -98,38 +98,46 @@ class Mixture:
         self.source, self.temperature, self.dtype = source, temperature, dtype
         self.keeps, bias = sizes.keeps, source.bias
         self.has_impossible = bias is not None and bool((bias == -torch.inf).any())
+        self.weights = source.weight.split(sizes.columns)  # (v, E) each
+        self.transposed = [weight.T for weight in self.weights]
+        self.biases = None if bias is None else bias.split(sizes.columns)  # (v,) each
         rows, V = sizes.tokens * source.context.shape[1], len(source.weight)
         table = new_table(source.context, rows, V if sizes.keeps else sizes.columns)
         self.table = table.view(-1)
 
-    def begin(self, tokens: slice, blocks: Sequence[slice]) -> None:
+    def begin(self, tokens: slice) -> None:
         """Turn to a chunk and find its normalisers."""
         context = self.source.context[tokens]
         n, K, E = context.shape
         self.shape, self.rows, self.known = (n, K), context.reshape(-1, E), set[int]()
+        self.tables = self._places(len(self.rows))
         log_weight = self.source.log_weight[tokens].to(self.dtype)[..., None]  # (n, K, 1)
         if K > 1:
-            self.lse = log_total(blocks, lambda columns: self._mapped(columns)[0])  # (n, K, 1)
+            self.lse = log_total(self._mapped_logits, len(self.tables), False)  # (n, K, 1)
             self.offset = log_weight - self.lse
         if K > 1 and self.temperature == 1:
             self.log_total = log_weight.new_zeros(n, 1)
         else:
-            self.log_total = log_total(blocks, self.scores)
+            self.log_total = log_total(self.scores, len(self.tables), self.is_spare())
 
-    def block(self, columns: slice, slope: bool = False) -> Block:
+    def block(self, index: int, slope: bool = False) -> Block:
         """The columns; with φ′ if there is to be a slope."""
-        z, map_slope = self._mapped(columns, slope)
+        z, map_slope = self._mapped(index, slope)
         log_p = z.squeeze(1) if z.shape[1] == 1 else log_sum(z + self.offset)
         score = log_p if self.temperature == 1 else log_p / self.temperature
         return Block(z, map_slope, log_p, score)
 
-    def scores(self, columns: slice) -> Tensor:
-        return self.block(columns).score
+    def scores(self, index: int) -> Tensor:
+        return self.block(index).score
+
+    def is_spare(self, last: bool = False) -> bool:
+        """Whether a block's scores may be overwritten, in the last pass or in another."""
+        return self.shape[1] == 1 and (last or not self.keeps)
 
     def posterior(self, block: Block) -> Tensor:
         """p(component | token), (n, K, v); 0 for a token that is ruled out."""
         log_p = block.log_p.masked_fill(block.log_p == -torch.inf, torch.inf)
-        return exp_shifted(block.z + self.offset, log_p[:, None])
+        return exp_shifted(block.z + self.offset, log_p[:, None], True)
 
     def slope(self, block: Block, slope: Tensor, moved: Tensor | None) -> Tensor:
         """The slope in the logits (n, K, v) from that in log p (n, v)."""
@@ -139,8 +147,11 @@ class Mixture:
             slope = self.posterior(block).mul_(slope).addcmul_(q, moved, value=-1.0)
         return slope if block.map_slope is None else slope * block.map_slope
 
-    def _mapped(self, columns: slice, slope: bool = False) -> tuple[Tensor, Tensor | None]:
-        z, logit_map = self._logits(columns), self.source.logit_map
+    def _mapped_logits(self, index: int) -> Tensor:
+        return self._mapped(index)[0]
+
+    def _mapped(self, index: int, slope: bool = False) -> tuple[Tensor, Tensor | None]:
+        z, logit_map = self._logits(index), self.source.logit_map
         if logit_map is None:
             return z, None
         if not slope:
@@ -148,20 +159,26 @@ class Mixture:
         found, map_slope = logit_map.with_slope(z.flatten(0, 1).clone())
         return found.view(z.shape), map_slope.view(z.shape)
 
-    def _logits(self, columns: slice) -> Tensor:
-        """W context + b, (n, K, v), in memory that is overwritten by the next block's."""
-        R, width = len(self.rows), columns.stop - columns.start
-        start = R * columns.start if self.keeps else 0
-        z = self.table[start : start + R * width].view(R, width)
-        if columns.start not in self.known:
-            weight, bias = self.source.weight[columns], self.source.bias
-            if bias is None:
-                torch.mm(self.rows, weight.T, out=z)
+    def _logits(self, index: int) -> Tensor:
+        """W context + b, (n, K, v), in memory that the next block overwrites unless it is kept."""
+        z = self.tables[index]  # (R, v)
+        if index not in self.known:
+            if self.biases is None:
+                torch.mm(self.rows, self.transposed[index], out=z)
             else:
-                torch.addmm(bias[columns], self.rows, weight.T, out=z)
+                torch.addmm(self.biases[index], self.rows, self.transposed[index], out=z)
             if self.keeps:
-                self.known.add(columns.start)
-        return z.to(self.dtype).view(*self.shape, width)
+                self.known.add(index)
+        return z.to(self.dtype).view(*self.shape, z.shape[1])
+
+    def _places(self, num_rows: int) -> list[Tensor]:
+        """Where the logits of each block are, (R, v)."""
+        sizes = [num_rows * len(weight) for weight in self.weights]
+        if self.keeps:
+            parts = self.table[: sum(sizes)].split(sizes)
+        else:
+            parts = tuple(self.table[:size] for size in sizes)
+        return [part.view(num_rows, -1) for part in parts]
 
 
 class Table:
@@ -169,39 +186,45 @@ class Table:
 
     def __init__(self, source: Dense, temperature: float, sizes: Sizes, dtype: torch.dtype) -> None:
         self.source, self.temperature, self.dtype = source, temperature, dtype
+        self.width = sizes.columns
 
-    def begin(self, tokens: slice, blocks: Sequence[slice]) -> None:
-        self.table = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
-        self.log_total = self.table.logsumexp(-1, keepdim=True)  # (n, 1)
-        self.has_impossible = bool((self.table == -torch.inf).any())
+    def begin(self, tokens: slice) -> None:
+        table = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
+        self.log_total = table.logsumexp(-1, keepdim=True)  # (n, 1)
+        self.has_impossible = bool((table == -torch.inf).any())
+        self.blocks = table.split(self.width, 1)  # (n, v) each
 
-    def scores(self, columns: slice) -> Tensor:
-        return self.table[:, columns]
+    def scores(self, index: int) -> Tensor:
+        return self.blocks[index]
+
+    def is_spare(self, last: bool = False) -> bool:
+        return last
 
 
-def log_total(blocks: Sequence[slice], scores: Callable[[slice], Tensor]) -> Tensor:
-    """The logsumexp over all columns (..., 1) of scores (..., v)."""
-    first = scores(blocks[0])
+def log_total(scores: Callable[[int], Tensor], num_blocks: int, in_place: bool) -> Tensor:
+    """The logsumexp over all columns (..., 1) of scores (..., v), which may be overwritten."""
+    first = scores(0)
     dtype, shift = first.dtype, first.amax(-1, keepdim=True)
-    total = exp_shifted(first, shift).sum(-1, keepdim=True).double()
-    for columns in blocks[1:]:
-        total += exp_shifted(scores(columns), shift).sum(-1, keepdim=True)
+    total = exp_shifted(first, shift, in_place).sum(-1, keepdim=True).double()
+    for index in range(1, num_blocks):
+        total += exp_shifted(scores(index), shift, in_place).sum(-1, keepdim=True)
     if total.isfinite().all():
         return (total.log() + shift).to(dtype)
     # A later score is larger by more than the exponent can tell, or all before were -inf.
-    found = scores(blocks[0]).logsumexp(-1, keepdim=True).double()
-    for columns in blocks[1:]:
-        found = torch.logaddexp(found, scores(columns).logsumexp(-1, keepdim=True).double())
+    found = scores(0).logsumexp(-1, keepdim=True).double()
+    for index in range(1, num_blocks):
+        found = torch.logaddexp(found, scores(index).logsumexp(-1, keepdim=True).double())
     return found.to(dtype)
 
 
 def log_sum(joint: Tensor) -> Tensor:
-    """The logsumexp over components (n, v) of (n, K, v); -inf where all are."""
+    """The logsumexp over components (n, v) of (n, K, v), which are overwritten."""
     top = joint.amax(1).clamp_(min=torch.finfo(joint.dtype).min)  # (n, v)
-    return exp_shifted(joint, top[:, None]).sum(1).log_().add_(top)
+    return exp_shifted(joint, top[:, None], True).sum(1).log_().add_(top)
 
 
-def exp_shifted(x: Tensor, shift: Tensor) -> Tensor:
+def exp_shifted(x: Tensor, shift: Tensor, in_place: bool = False) -> Tensor:
     """exp(x - shift)."""
     # On a CPU exp2 takes less than half of the time of exp, and the factor costs none.
-    return torch.add(shift * -LOG2_E, x, alpha=LOG2_E).exp2_()
+    out = x if in_place else torch.empty_like(x)
+    return torch.add(shift * -LOG2_E, x, alpha=LOG2_E, out=out).exp2_()

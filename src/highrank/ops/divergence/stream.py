@@ -160,13 +160,12 @@ class _Work:
             self.teacher = Mixture(problem.teacher, *common)
         else:
             self.teacher = Table(problem.teacher, *common)
-        V, width = len(student.weight), sizes.columns
-        self.blocks = [slice(start, min(start + width, V)) for start in range(0, V, width)]
+        self.num_blocks = len(self.student.weights)
 
     def chunk(self, tokens: slice, gradients: Gradients, upstream: Tensor | None) -> Tensor:
         """The divergence of each token (n,); its gradients are added."""
         for side in (self.student, self.teacher):
-            side.begin(tokens, self.blocks)
+            side.begin(tokens)
         self.is_careful = self.student.has_impossible or self.teacher.has_impossible
         # The log-ratio of probabilities is that of the scores plus this.
         self.constant = self.teacher.log_total - self.student.log_total  # (n, 1)
@@ -174,31 +173,32 @@ class _Work:
         # No divergence is infinite, and the slope of one softmax needs no sums.
         is_simple = is_forward and K == 1 and not self.is_careful
         wants = any(gradient is not None for gradient in gradients)
-        loss, total, moved = self._zeros(n), None, None
+        loss, total, moved = self._zeros(n), self._zeros(n, 1), None
         if not (is_simple and wants):
             loss, total, moved = self._measure(n, K)
         if not wants:
             return loss
         scale = torch.full_like(loss, 1 / self.problem.temperature)
         scale = scale.masked_fill_(loss == torch.inf, 0.0)
-        slopes = _Slopes(self.student, scale if upstream is None else scale * upstream)
-        for columns in self.blocks:
-            block = self.student.block(columns, slope=True)
-            part_loss, part, p = self._pieces(block, columns)
+        scale = scale if upstream is None else scale * upstream
+        slopes = _Slopes(self.student, gradients, scale)
+        for index in range(self.num_blocks):
+            block = self.student.block(index, slope=True)
+            part_loss, part, p = self._pieces(block, index, last=True)
             if is_simple:
                 loss += part_loss
             slope = (p if is_forward else p.mul_(total)).sub_(part)
-            slopes.add(gradients, columns, self.student.slope(block, slope, moved))
-        slopes.finish(gradients, tokens, moved)
+            slopes.add(index, self.student.slope(block, slope, moved))
+        slopes.finish(tokens, moved)
         return loss.sub_(self.constant.squeeze(1)) if is_simple else loss
 
     def _measure(self, n: int, K: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
         loss, total = self._zeros(n), self._zeros(n, 1)
         of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
-        for columns in self.blocks:
-            block = self.student.block(columns)
-            part_loss, part, p = self._pieces(block, columns)
+        for index in range(self.num_blocks):
+            block = self.student.block(index)
+            part_loss, part, p = self._pieces(block, index)
             loss += part_loss
             total += part.sum(-1, keepdim=True)
             if K > 1:
@@ -210,19 +210,21 @@ class _Work:
             total.fill_(1.0)
         return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if K > 1 else None
 
-    def _pieces(self, block: Block, columns: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _pieces(
+        self, block: Block, index: int, last: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
 
         With total = Σ_v part the slope of the divergence in the score is total · p - part. The
         share of the forward divergence lacks the constant.
         """
-        score, other = block.score, self.teacher.scores(columns)
+        score, other = block.score, self.teacher.scores(index)
         ratio = score - other  # (n, v)
-        p = exp_shifted(score, self.student.log_total)  # (n, v)
+        p = exp_shifted(score, self.student.log_total, self.student.is_spare(last))  # (n, v)
         if self.problem.direction == "reverse":
             part = self._finite(ratio.add_(self.constant).mul_(p), torch.inf)
             return part.sum(-1), self._finite(part, 0.0).neg_(), p
-        q = exp_shifted(other, self.teacher.log_total)  # (n, v)
+        q = exp_shifted(other, self.teacher.log_total, self.teacher.is_spare(last))  # (n, v)
         if self.problem.direction == "forward":
             return self._finite(ratio.mul_(q), torch.inf).sum(-1).neg_(), q, p
         ratio.add_(self.constant)
@@ -241,33 +243,41 @@ class _Work:
 
 
 class _Slopes:
-    """Gradients of a chunk from the slopes of its blocks."""
+    """Gradients of a chunk from the slopes of its blocks.
 
-    def __init__(self, student: Mixture, scale: Tensor) -> None:
+    Args:
+        scale: (n,), of each token's divergence.
+    """
+
+    def __init__(self, student: Mixture, gradients: Gradients, scale: Tensor) -> None:
         n, K = student.shape
-        self.student, self.scale = student, scale  # (n,)
-        rows = student.rows
-        factor = scale[:, None].expand(n, K).reshape(-1, 1)  # (R, 1)
-        self.factor, self.scaled = factor, (rows * factor).to(rows.dtype)  # (R, E)
-        self.of_rows = scale.new_zeros(rows.shape)
+        self.student, self.gradients, self.scale = student, gradients, scale
+        width, rows = len(student.weights[0]), student.rows
+        self.factor = scale[:, None].expand(n, K).reshape(-1)  # (R,)
+        self.scaled = (rows * self.factor[:, None]).to(rows.dtype)  # (R, E)
+        self.of_rows = scale.new_zeros(rows.shape)  # (R, E)
+        weight, bias = gradients.weight, gradients.bias
+        self.of_weights = None if weight is None else weight.split(width)  # (v, E) each
+        self.of_biases = None if bias is None else bias.split(width)  # (v,) each
 
-    def add(self, gradients: Gradients, columns: slice, slope: Tensor) -> None:
+    def add(self, index: int, slope: Tensor) -> None:
         """Add what a block's slope (n, K, v) contributes."""
-        slope, weight = slope.flatten(0, 1), self.student.source.weight[columns]  # (R, v)
-        if gradients.bias is not None:
-            gradients.bias[columns] += (slope.T @ self.factor).squeeze(1)
+        slope, weight = slope.flatten(0, 1), self.student.weights[index]  # (R, v)
+        if self.of_biases is not None:
+            self.of_biases[index].add_(torch.mv(slope.T, self.factor))
         slope = slope.to(weight.dtype)
-        if gradients.context is not None:
+        if self.gradients.context is not None:
             _add_product(self.of_rows, slope, weight)
-        if gradients.weight is not None:
-            _add_product(gradients.weight[columns], slope.T, self.scaled)
+        if self.of_weights is not None:
+            _add_product(self.of_weights[index], slope.T, self.scaled)
 
-    def finish(self, gradients: Gradients, tokens: slice, moved: Tensor | None) -> None:
-        if gradients.context is not None:
-            of_rows = self.of_rows.mul_(self.factor)
-            gradients.context[tokens] = of_rows.view(gradients.context[tokens].shape)
-        if gradients.log_weight is not None and moved is not None:
-            gradients.log_weight[tokens] = moved.squeeze(-1) * self.scale[:, None]
+    def finish(self, tokens: slice, moved: Tensor | None) -> None:
+        of_context, of_log_weight = self.gradients.context, self.gradients.log_weight
+        if of_context is not None:
+            of_rows = self.of_rows.mul_(self.factor[:, None])
+            of_context[tokens] = of_rows.view(of_context[tokens].shape)
+        if of_log_weight is not None and moved is not None:
+            of_log_weight[tokens] = moved.squeeze(-1) * self.scale[:, None]
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
