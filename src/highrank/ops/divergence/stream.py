@@ -27,14 +27,13 @@ from highrank.ops.divergence.sides import (
     Sizes,
     Softmaxes,
     Table,
-    exp_shifted,
 )
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import check_precision
 from highrank.ops.loss.targets import reduce_summed_loss
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
 
-HALF_LOG_2 = math.log(2) / 2
+LOG_2 = math.log(2)
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,6 @@ class _Work:
         for side in (self.student, self.teacher):
             side.begin(tokens)
         self.is_careful = self.student.has_impossible or self.teacher.has_impossible
-        # The log-ratio of probabilities is that of the scores plus this.
-        self.constant = self.teacher.log_total - self.student.log_total  # (n, 1)
         is_forward, (n, K) = self.problem.direction == "forward", self.student.shape
         # No divergence is infinite, and the slope of one softmax needs no sums.
         is_simple = is_forward and K == 1 and not self.is_careful
@@ -184,13 +181,13 @@ class _Work:
         slopes = _Slopes(self.student, gradients, scale)
         for index in range(self.num_blocks):
             block = self.student.block(index, slope=True)
-            part_loss, part, p = self._pieces(block, index, last=True)
+            share, part, p = self._pieces(block, index)
             if is_simple:
-                loss += part_loss
+                loss += share
             slope = (p if is_forward else p.mul_(total)).sub_(part)
             slopes.add(index, self.student.slope(block, slope, moved))
         slopes.finish(tokens, moved)
-        return loss.sub_(self.constant.squeeze(1)) if is_simple else loss
+        return loss
 
     def _measure(self, n: int, K: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
@@ -198,38 +195,33 @@ class _Work:
         of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
         for index in range(self.num_blocks):
             block = self.student.block(index)
-            part_loss, part, p = self._pieces(block, index)
-            loss += part_loss
+            share, part, p = self._pieces(block, index)
+            loss += share
             total += part.sum(-1, keepdim=True)
             if K > 1:
                 posterior = self.student.posterior(block)  # (n, K, v)
                 of_part += posterior @ part[..., None]
                 of_p += posterior @ p[..., None]
         if self.problem.direction == "forward":
-            loss -= self.constant.squeeze(1)
             total.fill_(1.0)
         return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if K > 1 else None
 
-    def _pieces(
-        self, block: Block, index: int, last: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _pieces(self, block: Block, index: int) -> tuple[Tensor, Tensor, Tensor]:
         """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
 
-        With total = Σ_v part the slope of the divergence in the score is total · p - part. The
-        share of the forward divergence lacks the constant.
+        With total = Σ_v part the slope of the divergence in log p is total · p - part.
         """
-        score, other = block.score, self.teacher.scores(index)
-        ratio = score - other  # (n, v)
-        p = exp_shifted(score, self.student.log_total, self.student.is_spare(last))  # (n, v)
-        if self.problem.direction == "reverse":
-            part = self._finite(ratio.add_(self.constant).mul_(p), torch.inf)
-            return part.sum(-1), self._finite(part, 0.0).neg_(), p
-        q = exp_shifted(other, self.teacher.log_total, self.teacher.is_spare(last))  # (n, v)
+        bits, other = block.bits, self.teacher.bits(index)
+        ratio = bits - other  # (n, v)
+        p, q = bits.exp2_(), other.exp2_()
         if self.problem.direction == "forward":
-            return self._finite(ratio.mul_(q), torch.inf).sum(-1).neg_(), q, p
-        ratio.add_(self.constant)
-        part = self._finite((F.softplus(-ratio, threshold=40) / 2 - HALF_LOG_2).mul_(p), 0.0)
-        rest = self._finite((F.softplus(ratio, threshold=40) / 2 - HALF_LOG_2).mul_(q), 0.0)
+            return self._finite(ratio.mul_(q), torch.inf).sum(-1).mul_(-LOG_2), q, p
+        ratio.mul_(LOG_2)
+        if self.problem.direction == "reverse":
+            part = self._finite(ratio.mul_(p), torch.inf)
+            return part.sum(-1), self._finite(part, 0.0).neg_(), p
+        part = self._finite((F.softplus(-ratio, threshold=40) - LOG_2).mul_(p).div_(2), 0.0)
+        rest = self._finite((F.softplus(ratio, threshold=40) - LOG_2).mul_(q).div_(2), 0.0)
         return -part.sum(-1) - rest.sum(-1), part, p
 
     def _finite(self, terms: Tensor, infinity: float) -> Tensor:
@@ -239,7 +231,7 @@ class _Work:
         return terms.nan_to_num_(nan=0.0, posinf=infinity, neginf=-infinity)
 
     def _zeros(self, *shape: int) -> Tensor:
-        return self.student.log_total.new_zeros(shape)
+        return self.student.total_lift.new_zeros(shape)
 
 
 class _Slopes:
