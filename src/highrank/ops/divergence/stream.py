@@ -172,7 +172,7 @@ class _Work:
         wants = any(gradient is not None for gradient in gradients)
         loss, total, moved = self._zeros(n), self._zeros(n, 1), None
         if not (is_simple and wants):
-            loss, total, moved = self._measure(n, K)
+            loss, total, moved = self._measure(n, K, K > 1 and wants)
         if not wants:
             return loss
         scale = torch.full_like(loss, 1 / self.problem.temperature)
@@ -189,7 +189,7 @@ class _Work:
         slopes.finish(tokens, moved)
         return loss
 
-    def _measure(self, n: int, K: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _measure(self, n: int, K: int, moves: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
         loss, total = self._zeros(n), self._zeros(n, 1)
         of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
@@ -198,13 +198,13 @@ class _Work:
             share, part, p = self._pieces(block, index)
             loss += share
             total += part.sum(-1, keepdim=True)
-            if K > 1:
+            if moves:
                 posterior = self.student.posterior(block)  # (n, K, v)
                 of_part += posterior @ part[..., None]
                 of_p += posterior @ p[..., None]
         if self.problem.direction == "forward":
             total.fill_(1.0)
-        return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if K > 1 else None
+        return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if moves else None
 
     def _pieces(self, block: Block, index: int) -> tuple[Tensor, Tensor, Tensor]:
         """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
