@@ -1,15 +1,13 @@
 """What a softmax loses of a mixture that is distilled into it, beside one that learns the text.
 
-    python benchmarks/distillation.py --threads 1
-    python benchmarks/distillation.py --threads 1 --run runs/ptb-small-mos-0
+    python benchmarks/distillation.py runs/ptb-small-mos-0 --threads 1
 
-Without a run, on exact languages of `senses`, where the floor is known. With one, on the test split
-of its corpus: students see the hidden states of its network, which stays as it is.
-D hidden size, E embedding size, V vocabulary, C contexts, N tokens.
+Students see the hidden states of the run's network, which stays as it is, and start with its output
+embedding and the mean of its contexts. `examples/distil_language.py` does so with an exact language,
+whose floor is known. D hidden size, N tokens.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from json import dumps
 from pathlib import Path
@@ -19,12 +17,11 @@ from typing import Any, NamedTuple
 import torch
 import tyro
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from highrank import Softmax, head_kl
 from highrank.analysis.contrasts import t_quantile
 from highrank.cli.console import Threads, show
-from highrank.data import senses
 from highrank.data.batches import Streams, windows
 from highrank.environment import set_threads
 from highrank.files import read_json, write_atomically
@@ -32,10 +29,8 @@ from highrank.heads import Head
 from highrank.models.language_model import LanguageModel
 from highrank.report.formats import make_table
 from highrank.run.loading import load_run
-from highrank.studies.demo.fit import HIDDEN_SIZE, fit_head
 
-SIZE, NUM_COMPONENTS = 16, 5
-BATCH_SIZE, NUM_STREAMS, MOST_TOKENS = 512, 20, {"train": 200_000, "test": 20_000}
+BATCH_SIZE, NUM_STREAMS, MOST_TOKENS = 256, 20, {"train": 200_000, "test": 20_000}
 MIXTURE, TEXT, DISTILLED = "the mixture", "the text", "distilled"
 # The size of a student's contexts in those of the mixture's, and what it learns from.
 STUDENTS = [(factor, way) for factor in (1, 2) for way in (TEXT, DISTILLED)]
@@ -43,15 +38,16 @@ STUDENTS = [(factor, way) for factor in (1, 2) for way in (TEXT, DISTILLED)]
 
 class Scores(NamedTuple):
     nats: float
-    """Of a token; on a language, above its entropy."""
+    """Of a token."""
     divergence: float
     """KL(mixture ‖ student), nats a token."""
 
 
 def distillation(
+    run: tyro.conf.Positional[Path],
+    /,
     *,
-    run: Path | None = None,
-    steps: int = 1000,
+    steps: int = 500,
     seeds: int = 3,
     state: Path = Path("distillation.json"),
     json: bool = False,
@@ -60,9 +56,9 @@ def distillation(
     """Distil a mixture into one softmax with contexts of the same size, and of twice it.
 
     Args:
-        run: A trained run with a mixture; exact languages if there is none.
+        run: A trained run with a mixture.
         steps: Of each student's training.
-        seeds: Students of each kind; on languages, languages and mixtures as well.
+        seeds: Students of each kind.
         state: File with what is done: the same command continues.
         json: Print the numbers as JSON instead of a table.
         threads: Of the matrix multiplies.
@@ -74,53 +70,15 @@ def distillation(
         for factor, way in ((1, MIXTURE), *STUDENTS):
             key = f"{run} {steps} {seed} {factor} {way}"
             if key not in done:
-                done[key] = list(
-                    on_language(seed, factor, way, steps)
-                    if run is None
-                    else on_text(run, seed, factor, way, steps)
-                )
+                done[key] = list(taught(run, seed, factor, way, steps))
                 write_atomically(state, lambda path: path.write_text(dumps(done)))
-            name = way if way == MIXTURE else f"softmax of size {factor}d, {way}"
+            name = way if way == MIXTURE else f"softmax {factor}d, {way}"
             found.setdefault(name, []).append(Scores(*done[key]))
     show({name: summary(scores) for name, scores in found.items()}, table, json=json)
 
 
-class Given(Head):
-    """Log-probabilities (..., V) in place of hidden states."""
-
-    def log_prob_from(self, features: Tensor) -> Tensor:
-        return features
-
-
-def on_language(seed: int, factor: int, way: str, steps: int) -> Scores:
-    """A free vector for every context, so that nothing but the head limits a fit."""
-    language, mixture = fitted(seed, steps)
-    if way == MIXTURE:
-        return Scores(language.excess(mixture.numpy()), 0.0)
-    torch.manual_seed(seed)
-    V, often = language.vocab_size, torch.from_numpy(language.stationary).float()  # (C,)
-    student, teacher = Softmax(HIDDEN_SIZE, V, factor * SIZE, activation="identity"), Given(V, V)
-    free = nn.Parameter(torch.randn(language.num_contexts, HIDDEN_SIZE))  # (C, D)
-    exact = torch.from_numpy(language.log_prob).float()  # (C, V)
-
-    def loss(source: Tensor) -> Tensor:
-        return often @ head_kl(student, free, teacher, source, reduction="none")
-
-    aim = exact if way == TEXT else mixture.float()
-    fit([free, *student.parameters()], lambda: loss(aim), steps, 0.15)
-    with torch.no_grad():
-        return Scores(loss(exact).item(), loss(mixture.float()).item())
-
-
-@cache
-def fitted(seed: int, steps: int) -> tuple[Any, Tensor]:
-    """A language, and log p (C, V) of the mixture that is fitted to it."""
-    language = senses(seed=seed)
-    return language, fit_head(language, "mos", SIZE, NUM_COMPONENTS, seed, steps).log_prob
-
-
-def on_text(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
-    """Students of frozen hidden states, which start with the mixture's output embedding."""
+def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
+    """The scores of a student."""
     teacher, train, test = states_of(run)
     if way == MIXTURE:
         return Scores(teacher(*test).loss.item(), 0.0)
@@ -128,7 +86,10 @@ def on_text(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
     size = teacher.weight.shape[1]
     student = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
     with torch.no_grad():
-        student.weight[:, :size] = teacher.weight
+        student.weight[:, :size], student.bias[:] = teacher.weight, teacher.bias
+        for name, start in teacher.latent.named_parameters():
+            mean_start = start.unflatten(0, (-1, size)).mean(0)
+            student.latent.get_parameter(name)[:size] = mean_start
 
     def loss() -> Tensor:
         drawn = torch.randint(len(train[1]), (BATCH_SIZE,))
@@ -137,7 +98,13 @@ def on_text(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
             return student(hidden, target).loss
         return head_kl(student, hidden, teacher, hidden)
 
-    fit(list(student.parameters()), loss, steps, 3e-3)
+    optimizer = torch.optim.Adam(student.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        schedule.step()
     with torch.no_grad():
         nats = student(*test).loss.item()
         return Scores(nats, head_kl(student, test[0], teacher, test[0]).item())
@@ -145,7 +112,7 @@ def on_text(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
 
 @cache
 def states_of(run: Path) -> tuple[Head, *tuple[tuple[Tensor, Tensor], ...]]:
-    """The head of a run, and hidden states (N, D) and targets (N,) of train and of test."""
+    """The head of a run, and states (N, D) and targets (N,) of train and of test."""
     loaded = load_run(run)
     splits = [loaded.corpus.split(name)[:most] for name, most in MOST_TOKENS.items()]
     return loaded.model.head, *(states(loaded.model, split) for split in splits)
@@ -160,17 +127,6 @@ def states(model: LanguageModel, tokens: Any) -> tuple[Tensor, Tensor]:
         found.append((read.hidden, rows[start + 1 : start + 1 + length]))
     hidden, target = (torch.cat(parts) for parts in zip(*found, strict=True))
     return hidden.flatten(0, 1), target.flatten()
-
-
-def fit(parameters: list[Tensor], loss: Callable[[], Tensor], steps: int, lr: float) -> None:
-    """Adam with a cosine schedule."""
-    optimizer = torch.optim.Adam(parameters, lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-        schedule.step()
 
 
 def summary(scores: list[Scores]) -> dict[str, float]:
