@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.heads.divergence import head_kl
     from highrank.integrations.huggingface import load_huggingface, register
     from highrank.integrations.huggingface.upgrade import upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
@@ -24,6 +25,7 @@ __all__ = [
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
+    "head_kl",
     "linear_cross_entropy",
     "load",
     "load_huggingface",
@@ -37,6 +39,7 @@ _MODULES = {
     "MixtureOfContexts": "highrank.heads",
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
+    "head_kl": "highrank.heads.divergence",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run.loading",
     "load_huggingface": "highrank.integrations.huggingface",
