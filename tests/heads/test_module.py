@@ -169,6 +169,7 @@ def test_training_and_choosing_tokens_make_no_table_for_all_of_them(name, watch,
     length, size = 120, 500
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 4 * 10 * size)
     monkeypatch.setattr(log_prob_module, "CHUNK_BYTES", 4 * 10 * size)
+    monkeypatch.setattr(log_prob_module, "MOST_BYTES", 1)
     monkeypatch.setattr("highrank.ops.linear_cross_entropy.SMALL_BYTES", 0)
     head = new_head(name, vocab_size=size)
     hidden, target, past = make_window(head, length, 2)

@@ -34,8 +34,8 @@ from highrank.ops.tracing import needs_operators
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
-CHUNK_BYTES = 8 * 2**20
+# Memory of a chunk: more of a large vocabulary, as multiplies of a few rows take twice the time.
+CHUNK_BYTES, MOST_BYTES, ENOUGH_ROWS = 8 * 2**20, 64 * 2**20, 64
 
 
 def mixture_log_prob(
@@ -147,11 +147,14 @@ class _LogProb(Function):
         N, V = len(context), len(weight)
         log_p = context.new_empty(N, V, dtype=at_least_float32(context.dtype))
         for tokens in token_slices(N, reducer.most_rows(weight), log_p.dtype.itemsize):
-            out = log_p[tokens].fill_(-torch.inf)  # (n, V)
+            out = log_p[tokens]  # (n, V)
             for k in range(context.shape[1]):
                 z = _full(F.linear(context[tokens, k], weight, bias))  # (n, V)
-                log_q = reducer.log_softmax(z)  # (n, V)
-                torch.logaddexp(out, log_q.add_(log_weight[tokens, k, None]), out=out)
+                log_q, log_pi = reducer.log_softmax(z), log_weight[tokens, k, None]  # (n, V)
+                if k == 0:
+                    torch.add(log_q, log_pi, out=out)
+                else:
+                    torch.logaddexp(out, log_q.add_(log_pi), out=out)
         ctx.save_for_backward(context, log_weight, weight, bias, log_p)
         ctx.reducer = reducer
         return log_p
@@ -204,8 +207,9 @@ class _LogProb(Function):
 def token_slices(
     num_tokens: int, vocab_size: int, itemsize: int, chunk_bytes: int | None = None
 ) -> Iterator[slice]:
-    """Chunks of tokens whose rows over the vocabulary take at most `CHUNK_BYTES`, if not others."""
-    size = max(1, (chunk_bytes or CHUNK_BYTES) // (vocab_size * itemsize))
+    """Chunks of tokens whose rows over the vocabulary take so much memory, if not chosen here."""
+    row = vocab_size * itemsize
+    size = max(1, (chunk_bytes or max(CHUNK_BYTES, min(ENOUGH_ROWS * row, MOST_BYTES))) // row)
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

@@ -137,9 +137,14 @@ class MixtureHead(EmbeddingHead):
         return found
 
     def _best(self, features: Mixture) -> Tensor:
-        if not is_distributed(self.weight):
+        log_weight, context = features
+        if is_distributed(self.weight):
+            return mixture_argmax(context, log_weight, self.weight, self.bias)
+        is_own = type(self).log_prob_from is not MixtureHead.log_prob_from
+        if is_own or context.shape[-2] > 1 or self.logit_map is not None:
             return super()._best(features)
-        return mixture_argmax(features.context, features.log_weight, self.weight, self.bias)
+        # One softmax keeps the order of its logits.
+        return F.linear(context.squeeze(-2), self.weight, self.bias).argmax(-1)
 
     def _by_chunks(
         self, shape: torch.Size, features: Mixture, tokens_of: Callable[[Mixture], Tensor]
