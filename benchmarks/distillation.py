@@ -19,13 +19,12 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from highrank import Softmax, head_kl
+from highrank import MixtureOfSoftmaxes, Softmax, head_kl
 from highrank.analysis.contrasts import t_quantile
 from highrank.cli.console import Threads, show
 from highrank.data.batches import Streams, windows
 from highrank.environment import set_threads
 from highrank.files import read_json, write_atomically
-from highrank.heads import Head
 from highrank.models.language_model import LanguageModel
 from highrank.report.formats import make_table
 from highrank.run.loading import load_run
@@ -34,6 +33,10 @@ BATCH_SIZE, NUM_STREAMS, MOST_TOKENS = 256, 20, {"train": 200_000, "test": 20_00
 MIXTURE, TEXT, DISTILLED = "the mixture", "the text", "distilled"
 # The size of a student's contexts in those of the mixture's, and what it learns from.
 STUDENTS = [(1, TEXT), (1, DISTILLED), (2, TEXT), (2, DISTILLED)]
+
+
+# Hidden states (N, D) and targets (N,).
+Pair = tuple[Tensor, Tensor]
 
 
 class Scores(NamedTuple):
@@ -85,6 +88,8 @@ def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
     torch.manual_seed(seed)
     size = teacher.weight.shape[1]
     student = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
+    assert student.bias is not None and student.latent is not None and teacher.bias is not None
+    assert teacher.latent is not None
     with torch.no_grad():
         student.weight[:, :size], student.bias[:] = teacher.weight, teacher.bias
         for name, start in teacher.latent.named_parameters():
@@ -95,7 +100,8 @@ def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
         drawn = torch.randint(len(train[1]), (BATCH_SIZE,))
         hidden, target = (tensor[drawn] for tensor in train)
         if way == TEXT:
-            return student(hidden, target).loss
+            found: Tensor = student(hidden, target).loss
+            return found
         return head_kl(student, hidden, teacher, hidden)
 
     optimizer = torch.optim.Adam(student.parameters(), lr=3e-3)
@@ -111,11 +117,15 @@ def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
 
 
 @cache
-def states_of(run: Path) -> tuple[Head, *tuple[tuple[Tensor, Tensor], ...]]:
+def states_of(run: Path) -> tuple[MixtureOfSoftmaxes, Pair, Pair]:
     """The head of a run, and states (N, D) and targets (N,) of train and of test."""
     loaded = load_run(run)
     splits = [loaded.corpus.split(name)[:most] for name, most in MOST_TOKENS.items()]
-    return loaded.model.head, *(states(loaded.model, split) for split in splits)
+    head = loaded.model.head
+    if not isinstance(head, MixtureOfSoftmaxes):
+        raise ValueError(f"the run must have a mixture of softmaxes, got {type(head).__name__}")
+    train, test = (states(loaded.model, split) for split in splits)
+    return head, train, test
 
 
 @torch.no_grad()

@@ -19,7 +19,8 @@ from highrank.cli.console import Threads, progress, show
 from highrank.environment import set_threads
 from highrank.ops.divergence import Direction
 from highrank.ops.divergence.sides import Sizes, Softmaxes
-from highrank.studies.bench.harness import BenchResult, OnProgress, Variant, measure
+from highrank.progress import OnProgress
+from highrank.studies.bench.harness import BenchResult, Variant, measure
 from highrank.studies.bench.page import bench_table
 
 CASES: dict[str, tuple[int, Direction]] = {

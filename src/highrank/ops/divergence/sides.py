@@ -8,7 +8,7 @@ block.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -215,7 +215,7 @@ class Table:
         score = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
         table = score.sub_(score.logsumexp(-1, keepdim=True)).mul_(LOG2_E)
         self.has_impossible = bool((table == -torch.inf).any())
-        self.blocks = table.split(self.width, 1)  # (n, v) each
+        self.blocks: Sequence[Tensor] = table.split(self.width, 1)  # (n, v) each
 
     def bits(self, index: int) -> Tensor:
         return self.blocks[index].clone()
