@@ -25,7 +25,6 @@ from highrank.cli.console import Threads, show
 from highrank.data.batches import Streams, windows
 from highrank.environment import set_threads
 from highrank.files import read_json, write_atomically
-from highrank.heads import Head
 from highrank.models.language_model import LanguageModel
 from highrank.report.formats import make_table
 from highrank.run.loading import load_run
@@ -79,24 +78,24 @@ def distillation(
 
 def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
     """The scores of a student."""
-    teacher, train, test = states_of(run)
+    teacher, (train, test) = states_of(run)
     if way == MIXTURE:
         return Scores(teacher(*test).loss.item(), 0.0)
     torch.manual_seed(seed)
     size = teacher.weight.shape[1]
-    student = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
+    student: Any = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
     with torch.no_grad():
         student.weight[:, :size], student.bias[:] = teacher.weight, teacher.bias
         for name, start in teacher.latent.named_parameters():
-            mean_start = start.unflatten(0, (-1, size)).mean(0)
-            student.latent.get_parameter(name)[:size] = mean_start
+            part = student.latent.get_parameter(name)[:size]
+            part.copy_(start.unflatten(0, (-1, size)).mean(0))
 
     def loss() -> Tensor:
         drawn = torch.randint(len(train[1]), (BATCH_SIZE,))
         hidden, target = (tensor[drawn] for tensor in train)
-        if way == TEXT:
-            return student(hidden, target).loss
-        return head_kl(student, hidden, teacher, hidden)
+        is_text, states = way == TEXT, (student, hidden, teacher, hidden)
+        loss: Tensor = student(hidden, target).loss if is_text else head_kl(*states)
+        return loss
 
     optimizer = torch.optim.Adam(student.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -111,11 +110,11 @@ def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
 
 
 @cache
-def states_of(run: Path) -> tuple[Head, *tuple[tuple[Tensor, Tensor], ...]]:
+def states_of(run: Path) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
     """The head of a run, and states (N, D) and targets (N,) of train and of test."""
     loaded = load_run(run)
     splits = [loaded.corpus.split(name)[:most] for name, most in MOST_TOKENS.items()]
-    return loaded.model.head, *(states(loaded.model, split) for split in splits)
+    return loaded.model.head, [states(loaded.model, split) for split in splits]
 
 
 @torch.no_grad()
