@@ -19,7 +19,7 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from highrank import MixtureOfSoftmaxes, Softmax, head_kl
+from highrank import Softmax, head_kl
 from highrank.analysis.contrasts import t_quantile
 from highrank.cli.console import Threads, show
 from highrank.data.batches import Streams, windows
@@ -82,27 +82,24 @@ def distillation(
 
 def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
     """The scores of a student."""
-    teacher, train, test = states_of(run)
+    teacher, (train, test) = states_of(run)
     if way == MIXTURE:
         return Scores(teacher(*test).loss.item(), 0.0)
     torch.manual_seed(seed)
     size = teacher.weight.shape[1]
-    student = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
-    assert student.bias is not None and student.latent is not None and teacher.bias is not None
-    assert teacher.latent is not None
+    student: Any = Softmax(teacher.hidden_size, teacher.vocab_size, factor * size)
     with torch.no_grad():
         student.weight[:, :size], student.bias[:] = teacher.weight, teacher.bias
         for name, start in teacher.latent.named_parameters():
-            mean_start = start.unflatten(0, (-1, size)).mean(0)
-            student.latent.get_parameter(name)[:size] = mean_start
+            part = student.latent.get_parameter(name)[:size]
+            part.copy_(start.unflatten(0, (-1, size)).mean(0))
 
     def loss() -> Tensor:
         drawn = torch.randint(len(train[1]), (BATCH_SIZE,))
         hidden, target = (tensor[drawn] for tensor in train)
-        if way == TEXT:
-            found: Tensor = student(hidden, target).loss
-            return found
-        return head_kl(student, hidden, teacher, hidden)
+        is_text, states = way == TEXT, (student, hidden, teacher, hidden)
+        loss: Tensor = student(hidden, target).loss if is_text else head_kl(*states)
+        return loss
 
     optimizer = torch.optim.Adam(student.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -117,15 +114,11 @@ def taught(run: Path, seed: int, factor: int, way: str, steps: int) -> Scores:
 
 
 @cache
-def states_of(run: Path) -> tuple[MixtureOfSoftmaxes, Pair, Pair]:
+def states_of(run: Path) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
     """The head of a run, and states (N, D) and targets (N,) of train and of test."""
     loaded = load_run(run)
     splits = [loaded.corpus.split(name)[:most] for name, most in MOST_TOKENS.items()]
-    head = loaded.model.head
-    if not isinstance(head, MixtureOfSoftmaxes):
-        raise ValueError(f"the run must have a mixture of softmaxes, got {type(head).__name__}")
-    train, test = (states(loaded.model, split) for split in splits)
-    return head, train, test
+    return loaded.model.head, [states(loaded.model, split) for split in splits]
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ components of the teacher, E embedding size, V vocabulary, v columns of a block.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import tyro
@@ -32,13 +31,9 @@ CASES: dict[str, tuple[int, Direction]] = {
 BACKENDS = {"streamed": "auto", "dense": "dense"}
 
 
-class Shape(NamedTuple):
-    num_tokens: int
-    vocab_size: int
-    size: int
-
-
-TINY = Shape(64, 1000, 32)
+# N, V, E.
+Shape = tuple[int, int, int]
+TINY = (64, 1000, 32)
 
 
 def divergence(
@@ -62,7 +57,7 @@ def divergence(
     """
     set_threads(threads)
     with progress("Measuring divergences") as on_progress:
-        result = run(Shape(tokens, vocab_size, size), rounds, on_progress)
+        result = run((tokens, vocab_size, size), rounds, on_progress)
     show(result, bench_table, json=json)
 
 
@@ -81,7 +76,7 @@ def run(shape: Shape, rounds: int, on_progress: OnProgress) -> BenchResult:
         check=lambda _, values: check(values),
         on_progress=on_progress,
     )
-    unit = 4 * shape.vocab_size * shape.size
+    unit = 4 * shape[1] * shape[2]
     peaks = [{m.name: (m.peak_bytes or 0) / unit for m in g.measurements} for g in result.groups]
     pairs = zip(result.groups, peaks, strict=True)
     return replace(result, groups=tuple(replace(g, numbers={"gradients": p}) for g, p in pairs))

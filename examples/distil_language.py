@@ -42,7 +42,8 @@ def main() -> None:
         return head, free.detach()
 
     torch.manual_seed(seed)
-    mixture = fit(MixtureOfSoftmaxes(HIDDEN_SIZE, V, 5, SIZE, activation="identity"), *truth)
+    softmaxes = MixtureOfSoftmaxes(HIDDEN_SIZE, V, 5, SIZE, activation="identity")
+    mixture = fit(softmaxes, *truth)
     fitted = {"mixture": mixture}
     for size in (SIZE, 2 * SIZE):
         for name, teacher in {"the language": truth, "the mixture": mixture}.items():

@@ -191,17 +191,16 @@ def test_a_second_backward_pass_has_the_same_gradients_and_second_derivatives_ar
     first, second = (torch.autograd.grad(loss, [hidden], retain_graph=True)[0] for _ in range(2))
     assert_close([first], [second])
     (gradient,) = torch.autograd.grad(loss, [student.weight], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
+    with pytest.raises(RuntimeError, match="Second derivatives of a streamed divergence"):
         gradient.sum().backward()
 
 
-def test_torch_func_goes_through_tables(pair):
-    student, hidden, teacher, other = (
-        x.detach() if isinstance(x, torch.Tensor) else x for x in pair
-    )
-    found = torch.func.grad(lambda h: head_kl(student, h, teacher, other))(hidden)
-    hidden.requires_grad_()
-    want = torch.autograd.grad(head_kl(student, hidden, teacher, other), [hidden])
+def test_torch_func_goes_through_tables():
+    student, teacher = (nn.Linear(6, V).double() for _ in range(2))
+    hidden = torch.randn(5, 6).double()
+    found = torch.func.grad(lambda h: head_kl(student, h, teacher, hidden))(hidden)
+    own = hidden.clone().requires_grad_()
+    want = torch.autograd.grad(head_kl(student, own, teacher, hidden), [own])
     assert_close([found], want)
 
 

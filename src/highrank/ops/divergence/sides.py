@@ -8,7 +8,7 @@ block.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -215,7 +215,7 @@ class Table:
         score = self.source.log_prob(tokens).to(self.dtype) / self.temperature  # (n, V)
         table = score.sub_(score.logsumexp(-1, keepdim=True)).mul_(LOG2_E)
         self.has_impossible = bool((table == -torch.inf).any())
-        self.blocks: Sequence[Tensor] = table.split(self.width, 1)  # (n, v) each
+        self.blocks: tuple[Tensor, ...] = table.split(self.width, 1)  # (n, v) each
 
     def bits(self, index: int) -> Tensor:
         return self.blocks[index].clone()
@@ -236,7 +236,7 @@ def lift(bits: Callable[[int, Tensor], Tensor], zero: Tensor, num_blocks: int) -
     if total.isfinite().all():
         return shift.double().sub_(total.log2_()).to(zero.dtype)
     # A later one is larger by more than the exponent can tell, or all before were -inf.
-    found = torch.full_like(zero, -torch.inf).double()
+    found = torch.full_like(zero, -torch.inf, dtype=torch.float64)
     for index in range(num_blocks):
         part = bits(index, zero).double().mul_(1 / LOG2_E).logsumexp(-1, keepdim=True)
         found = torch.logaddexp(found, part)

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from highrank.ops.divergence import Direction
 from highrank.ops.divergence.sides import (
@@ -103,22 +102,43 @@ class _Divergence(Function):
         return token_loss, token_loss.masked_fill(token_loss == torch.inf, 0.0).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, of_tokens: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            found = _Divergence._gradients(ctx, of_tokens, of_total)
+        if torch.is_grad_enabled():
+            # Not constants, as what is made without a graph would be taken for.
+            leaves = [x for x in (*ctx.saved_tensors, of_tokens, of_total) if x is not None]
+            found = [None if g is None else _OnceOnly.apply(g, *leaves) for g in found]
+        return *found, None, None
+
+    @staticmethod
+    def _gradients(ctx: Any, of_tokens: Tensor, of_total: Tensor) -> list[Tensor | None]:
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[:4]
-        gradients = ctx.gradients
-        if not ctx.is_fused:
-            upstream = of_tokens + of_total
+        # Handed over, not copied; a second backward pass makes them again.
+        gradients, ctx.gradients = ctx.gradients if ctx.is_fused else None, None
+        if gradients is None:
+            upstream = None if ctx.is_fused else of_tokens + of_total
             gradients = _stream(tensors, ctx.problem, wanted, upstream)[1]
-        else:
-            # Handed over, not copied; a second backward pass makes them again.
-            if gradients is None:
-                gradients = _stream(tensors, ctx.problem, wanted, None)[1]
-            ctx.gradients = None
-            for gradient in filter(lambda g: g is not None, gradients):
-                gradient.mul_(of_total)
+        if ctx.is_fused:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(of_total)
         pairs = zip(gradients, tensors, strict=True)
-        return *(None if g is None else g.to(x.dtype) for g, x in pairs), None, None
+        return [None if g is None else g.to(x.dtype) for g, x in pairs]
+
+
+class _OnceOnly(Function):
+    """A gradient that refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *leaves: Tensor) -> Tensor:
+        return gradient
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> None:
+        raise RuntimeError(
+            "Second derivatives of a streamed divergence are not available: use backend='dense'."
+        )
 
 
 def _stream(
