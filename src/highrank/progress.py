@@ -1,4 +1,4 @@
-"""How work tells how far it has come; `cli/console.py` shows it."""
+"""Progress of long work, as callbacks; `cli/console.py` shows it."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -75,7 +75,7 @@ def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
         if kind is not None and kind in part.kinds:
             known = kind
         if name == "head":
-            config = _fitting(config, known, arguments)
+            config = _fit_head(config, known, arguments)
         changed[name] = _with_fields(getattr(config, name), part, known)
     return dataclasses.replace(config, **changed)
 
@@ -146,8 +146,8 @@ def _foreign(part: Part, kind: str) -> list[str]:
     return [name for name in ("num_components", "dropout", "activation") if name not in known]
 
 
-def _fitting(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
-    """The configuration for a head of this kind: K if the preset's head has no components."""
+def _fit_head(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:
+    """The configuration for a head of this kind, with its default K if the preset has none."""
     head, part = config.head, parts()["head"]
     given = given_options(arguments)
     for name in _foreign(part, kind):

@@ -25,14 +25,14 @@ MIN_BPTT = 5
 
 
 class Batch(NamedTuple):
-    """What one update learns from."""
+    """Inputs and targets of one update."""
 
     inputs: Any
-    """What the model is given: a pytree of tensors whose dimension 1 is the batch."""
+    """The model's inputs: a pytree of tensors whose dimension 1 is the batch."""
     target: Tensor
     """(T, B), token ids, or `IGNORED`."""
     num_targets: int
-    """How many of them count."""
+    """Number of targets that are not ignored."""
     carries: bool = False
     """Whether the model's state after the batch before carries over into this one."""
     lr_ratio: tuple[int, int] = (1, 1)
@@ -59,7 +59,7 @@ class Batches(Protocol):
 
     @property
     def mean_targets(self) -> int:
-        """How many targets a batch has on average."""
+        """Mean number of targets of a batch."""
 
     @property
     def progress(self) -> float:

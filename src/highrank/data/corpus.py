@@ -120,7 +120,7 @@ class Header:
 
 
 class CorpusLike(Protocol):
-    """What training needs of a corpus."""
+    """The part of a corpus that training needs."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
@@ -262,7 +262,8 @@ def read_counts(folder: Path, vocab_size: int) -> list[int]:
     try:
         counts = list(checked(tuple[int, ...], content, "the content"))
         if len(counts) != vocab_size or min(counts) < 0:
-            raise ValueError(f"{vocab_size} counts are needed, got {len(counts)}")
+            found = f"{len(counts)}: {reprlib.repr(counts)}"
+            raise ValueError(f"it must have {vocab_size} numbers of at least 0, got {found}")
     except ValueError as error:
         raise ValueError(f"{path} must be a list of counts: {error}") from None
     return counts

@@ -25,11 +25,11 @@ class LanguageModelOutput(NamedTuple):
     state: State
     """Detached: gradients end at the window's boundary."""
     penalty: Tensor | float
-    """What backbone and head add to the loss in training; 0 in evaluation."""
+    """The term that backbone and head add to the loss in training; 0 in evaluation."""
 
 
 class Read(NamedTuple):
-    """What the head predicts from."""
+    """Inputs of the head's predictions."""
 
     hidden: Tensor
     """(T, B, size), of the layers that the head asks for."""
@@ -95,7 +95,7 @@ class LanguageModel(nn.Module):
         return LanguageModelOutput(loss, output, read.backbone.hidden, state, penalty)
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """How an optimiser treats the parameters."""
+        """The optimiser's parameter groups."""
         return self.backbone.parameter_groups(self)
 
     def read(self, tokens: Tensor, state: State) -> Read:

@@ -26,9 +26,9 @@ class RecordedCorpus:
 
     header: Header
     path: Path
-    """Where it was, absolute."""
+    """The absolute path where it was."""
     option: str
-    """What --corpus was."""
+    """The value of --corpus."""
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ def read_record(file: Path, option: str) -> RecordedCorpus:
     """The corpus of a run.
 
     Args:
-        option: what --corpus was.
+        option: the value of --corpus.
     """
     content = read_json(file)
     try:

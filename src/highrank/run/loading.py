@@ -30,11 +30,11 @@ class LoadedRun(NamedTuple):
     folder: Path
     config: RunConfig
     corpus: RecordedCorpus
-    """What it was is known; its tokens are looked for when they are needed."""
+    """Its header is known; its tokens are looked for when they are needed."""
     model: LanguageModel
     vocabulary: Vocabulary
     sha256: str
-    """Of model.safetensors."""
+    """Hash of model.safetensors."""
 
 
 def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabulary]:
@@ -70,7 +70,7 @@ def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -
     path = folder / MODEL_FILE
     counts, shapes = read_counts(folder, vocab_size), read_shapes(path)
     embeddings = ("backbone.embedding.weight", "backbone.embedding.bands.")
-    rows = sum((*shape, 0)[0] for name, shape in shapes.items() if name.startswith(embeddings))
+    rows = sum(shape[0] for name, shape in shapes.items() if shape and name.startswith(embeddings))
     if rows != vocab_size:
         raise ValueError(
             f"the vocabulary must belong to the weights, got {vocab_size} tokens for {rows} "

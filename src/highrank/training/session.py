@@ -141,7 +141,7 @@ class Session:
 
     @contextmanager
     def best_model(self) -> Iterator[LanguageModel]:
-        """The model with its best weights so far, in evaluation mode; on exit, as it was."""
+        """The model with its best weights so far, in evaluation mode; on exit, the present ones."""
         with restored(self.model):
             load_state(self.model, self.best_state)
             self.model.eval()

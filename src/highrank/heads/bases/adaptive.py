@@ -254,9 +254,9 @@ class AdaptiveHead(EmbeddingHead):
         impossible = self._is_impossible(ids[kept])  # (kept,)
         used = kept[~impossible]  # (n,)
         flat = flattened(features, target.dim())
-        chosen = flat if len(used) == len(ids) else tree_map(lambda leaf: leaf[used], flat)
+        possible = flat if len(used) == len(ids) else tree_map(lambda leaf: leaf[used], flat)
         part, total = self._losses(
-            chosen,
+            possible,
             self._rank()[ids[used]],
             "none" if reduction == "none" else "sum",
             options.get("chunk_bytes"),
@@ -302,8 +302,8 @@ class AdaptiveHead(EmbeddingHead):
         for tail, (weight, bias) in enumerate(tails, 1):
             # Also without tokens: every parameter then has a gradient, as data parallelism wants.
             inside = (band_of == tail).nonzero().squeeze(1)
-            chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            log_weight, context = self._tail_mixture(tail, chosen)
+            in_tail = tree_map(lambda leaf, inside=inside: leaf[inside], features)
+            log_weight, context = self._tail_mixture(tail, in_tail)
             target = rank[inside] - self.cutoffs[tail - 1]
             yield inside, *mixture_loss(context, log_weight, weight, target, bias=bias, **settings)
 
@@ -315,8 +315,8 @@ class AdaptiveHead(EmbeddingHead):
         tail_of = rank - self.num_frequent + 1  # (N,)
         for tail, band in enumerate(tails, 1):
             inside = (tail_of == tail).nonzero().squeeze(1)
-            chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            found = _draw_column(self._tail_mixture(tail, chosen), band, generator)
+            in_tail = tree_map(lambda leaf, inside=inside: leaf[inside], features)
+            found = _draw_column(self._tail_mixture(tail, in_tail), band, generator)
             rank[inside] = found + self.cutoffs[tail - 1]
         return self.order[rank]
 

@@ -1,4 +1,4 @@
-"""What a head has for each token of its vocabulary: shared with an input, started, resized."""
+"""Parameters of a head for each token of the vocabulary: shared, started, resized."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class TokenRows(nn.Module):
 
     @torch.no_grad()
     def start_at_unigram(self, token_counts: Sequence[int]) -> None:
-        """Add log-frequencies to the bias: what the output embedding says is then about contexts.
+        """Add log-frequencies to the bias, so that the output embedding need not learn them.
 
         A head without a bias stays as it is.
 

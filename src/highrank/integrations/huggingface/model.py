@@ -37,7 +37,7 @@ REFUSAL = (
     "AutoModelForCausalLM.from_pretrained"
 )
 CARD = Path(__file__).with_name("upgraded.md")
-# What the configurations of upgraded models have of their own.
+# Fields that only the configurations of upgraded models have.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
 
 
@@ -91,7 +91,7 @@ class HighRankForCausalLM:
 
     @classmethod
     def is_custom_code(cls: Any) -> bool:
-        """Not as code of the hub: that of buffers without a file would not be initialised."""
+        """False, unlike for other custom code, of which some modules would not be initialised."""
         return bool(cls.is_remote_code())
 
     def _init_weights(self: Any, module: nn.Module) -> None:
@@ -275,8 +275,11 @@ def register_causal(config: type[Any], model: type[Any]) -> None:
 
 
 def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
-    """A model of a class with the body of `model`, this output layer and other fields of its
-    configuration; no weight is copied."""
+    """A `new_class` with the body of `model` and this output layer; no weight is copied.
+
+    Args:
+        fields: of the configuration, where they differ from those of `model`.
+    """
     known = model.config.to_dict()
     shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
     config = new_class.config_class.from_dict({**shared, **fields})

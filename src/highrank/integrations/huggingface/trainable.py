@@ -66,7 +66,7 @@ class TrainableModel(nn.Module):
 
     @torch.no_grad()
     def head_inputs(self, tokens: Tensor) -> Tensor:
-        """What the head is given after each of the tokens (L, B): (B, L, D), float32."""
+        """The head's inputs (B, L, D), float32, after each of the tokens (L, B)."""
         kept: list[Tensor] = []
 
         def keep(hidden: Tensor) -> Tensor:

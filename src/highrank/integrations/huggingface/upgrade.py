@@ -112,7 +112,7 @@ def _check_model(model: Any, name: str) -> None:
 
 
 def _advice(model: Any) -> str:
-    """What to do about a model that is wrapped or has no causal output layer, after a colon."""
+    """Advice, after a colon, for a model that is wrapped or has no causal output layer."""
     if getattr(model, "peft_config", None):
         return ": upgrade first, then add adapters, as peft.get_peft_model(highrank.upgrade(model))"
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):

@@ -92,7 +92,7 @@ def index_or_none(tensor: Tensor | None, rows: Tensor | slice) -> Tensor | None:
 
 
 def weighted_sum(value: Tensor, amount: Tensor | None) -> Tensor:
-    """Σ amount · value over the last dimension (N,); nothing of an infinite value is 0."""
+    """Σ amount · value over the last dimension (N,); 0 times an infinite value is 0."""
     if amount is None:
         return value.sum(-1)
     return (amount * value.masked_fill(amount == 0, 0.0)).sum(-1)

@@ -78,7 +78,7 @@ def _by_chunks(
             value = entropies(*leaves)
         inside = [x for x, want in zip(leaves, wanted, strict=True) if want and x is not None]
         gradients = iter(torch.autograd.grad(value, inside, upstream[rows]))
-        for i, whole in enumerate(found):
-            if whole is not None:
-                (whole[rows] if i < 2 else whole).add_(next(gradients))
+        for i, total in enumerate(found):
+            if total is not None:
+                (total[rows] if i < 2 else total).add_(next(gradients))
     return found
