@@ -189,9 +189,6 @@ class HeadOutputLayer(nn.Module):
         if target is None:
             return _logits(self.head, hidden)
         loss: Tensor = self.head(hidden, target, **options).loss
-        if self.training:
-            count = 1 if options.get("reduction", "mean") == "mean" else _count(target, options)
-            loss = loss + count * self.head.penalty(hidden)
         return loss
 
 
@@ -232,13 +229,6 @@ def _logits(head: Head, hidden: Tensor) -> Tensor:
         logits = owner.logit_map(logits)
     mean = (mixture.log_weight.exp() * logits).sum(-1, keepdim=True)  # (..., 1)
     return log_p + (mean - log_p.gather(-1, best.unsqueeze(-1)))
-
-
-def _count(target: Target, options: Mapping[str, Any]) -> Tensor:
-    """The number of targets that are not ignored."""
-    ids = target[0] if isinstance(target, tuple) else target.unsqueeze(-1)
-    is_target: Tensor = ids != options.get("ignore_index", -100)
-    return is_target.any(-1).sum()
 
 
 def weight_owner(head: Head) -> tuple[str, Any]:
