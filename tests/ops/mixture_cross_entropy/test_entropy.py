@@ -69,3 +69,16 @@ def test_loss_and_entropy_are_trained_together(problem, agree):
     )
     with torch.no_grad():
         assert not head(hidden, target, also=("entropy",)).by_products["entropy"].requires_grad
+
+
+def test_gradients_of_half_precision_are_summed_in_full_precision():
+    torch.manual_seed(0)
+    context, weight = torch.randn(2000, 1, 8), torch.randn(50, 8)
+    target, log_weight = torch.zeros(2000, dtype=torch.long), torch.zeros(2000, 1)
+    found = []
+    for dtype in (torch.bfloat16, torch.float64):
+        leaf = weight.bfloat16().to(dtype).requires_grad_()
+        inputs = context.bfloat16().to(dtype), log_weight.to(dtype), leaf, target
+        entropy = mixture_loss(*inputs, also=("entropy",), chunk_bytes=4000).by_products["entropy"]
+        found.append(torch.autograd.grad(entropy.sum(), leaf)[0].double())
+    assert (found[0] - found[1]).norm() < 0.01 * found[1].norm()

@@ -16,7 +16,7 @@ from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.mixture_cross_entropy.reference import Inputs, component_logits
 from highrank.ops.mixture_cross_entropy.stream import chunk_size
-from highrank.ops.precision import log_sum, without_autocast
+from highrank.ops.precision import at_least_float32, log_sum, without_autocast
 
 # Tables of a chunk's logits that autograd keeps.
 NUM_TABLES = 6
@@ -67,7 +67,9 @@ def _by_chunks(
 ) -> list[Tensor | None]:
     """The wanted gradients: those of contexts and weights are filled in, the others summed."""
     pairs = zip(tensors, wanted, strict=True)
-    found = [torch.zeros_like(x) if want else None for x, want in pairs]
+    found = [
+        torch.zeros_like(x, dtype=at_least_float32(x.dtype)) if want else None for x, want in pairs
+    ]
     for start in range(0, len(upstream), size):
         rows = slice(start, start + size)
         with torch.enable_grad():
@@ -81,4 +83,5 @@ def _by_chunks(
         for i, total in enumerate(found):
             if total is not None:
                 (total[rows] if i < 2 else total).add_(next(gradients))
-    return found
+    pairs = zip(found, tensors, strict=True)
+    return [None if total is None else total.to(x.dtype) for total, x in pairs]
