@@ -220,6 +220,18 @@ def test_a_stage_may_end_after_steps_or_tokens(config, corpus, tmp_path):
     assert run.trainer.optimizer.param_groups[0]["lr"] < 0.002
 
 
+def test_a_limit_at_the_end_of_an_epoch_is_validated_once(config, corpus, tmp_path):
+    config = replace(config, batch=BatchConfig(kind="blocks", batch_size=5, options={"length": 20}))
+    run = open_session(config, corpus, tmp_path / "epoch")
+    run.go(pause_when=lambda: run.schedule.epoch == 2)
+    steps = next(line["step"] for line in run.log.read() if line["event"] == "epoch")
+    limited = replace(config, train=replace(config.train, steps=steps), finetune=None)
+    run = open_session(limited, corpus, tmp_path / "limit")
+    run.go()
+    lines = [line for line in run.log.read() if line["event"] == "epoch"]
+    assert [(line["step"], line["epoch"]) for line in lines] == [(steps, 1)]
+
+
 @pytest.mark.parametrize("damage", ["", "zeros", None])
 def test_a_finished_run_has_nothing_left_to_do_but_to_restore_its_log(
     damage, copied, config, corpus
