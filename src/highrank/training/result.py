@@ -91,7 +91,7 @@ def finish(
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
-    if end not in session.log.read()[-1:]:
+    if not session.world.first(lambda: end in session.log.read()[-1:]):
         session.note(**end)
         session.save()
     return TrainingResult(
