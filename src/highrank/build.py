@@ -195,7 +195,7 @@ def check_run(config: RunConfig, corpus: CorpusLike, device: str = "cpu") -> Che
     if config.precision == "bfloat16":
         prepare_bfloat16()
     check_device(device)
-    return CheckedRun(config, corpus, device, _checked_size(config, len(corpus.vocabulary)))
+    return CheckedRun(config, corpus, device, _checked_size(config, corpus.token_counts))
 
 
 def check_streams(name: str, value: int, num_tokens: int, split: str) -> None:
@@ -207,11 +207,12 @@ def check_streams(name: str, value: int, num_tokens: int, split: str) -> None:
         )
 
 
-def _checked_size(config: RunConfig, vocab_size: int) -> int:
+def _checked_size(config: RunConfig, token_counts: Sequence[int]) -> int:
     """The number of parameters; raise ValueError if this machine cannot hold the model."""
     try:
         with torch.device("meta"):
-            parameters = list(build_model(config, vocab_size).parameters())
+            model = build_model(config, len(token_counts), token_counts)
+        parameters = list(model.parameters())
         size = sum(p.numel() * p.element_size() for p in parameters)
     except (RuntimeError, TypeError, OverflowError):
         # Numbers of which torch cannot even make a shape.
