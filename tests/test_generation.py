@@ -153,3 +153,9 @@ def test_without_eos_there_must_be_a_prompt():
     with pytest.raises(ValueError, match="the prompt must not be empty"):
         generate(build("softmax"), vocabulary, num_tokens=1)
     assert len(generate(build("softmax"), vocabulary, ["b"], num_tokens=1)) == 1
+
+
+def test_a_network_without_a_state_is_refused(model, monkeypatch):
+    monkeypatch.setattr(model.backbone, "initial_state", lambda batch_size: ())
+    with pytest.raises(ValueError, match="must carry a state .*, got AWD-LSTM, whose windows"):
+        stream(model, VOCABULARY, PROMPT, Sampling(), num_tokens=1)

@@ -123,7 +123,7 @@ def show_training(
     session: "Session", corpus: "Corpus", result: "TrainingResult", json: bool
 ) -> None:
     """Print the result and three samples; the learning curve goes to the run's folder."""
-    from highrank.generation import Sampling, stream
+    from highrank.generation import Sampling, can_generate, stream
     from highrank.report.training import learning_curve, training_summary
 
     learning_curve(session.log.read(), session.folder / "learning-curve.png")
@@ -132,6 +132,8 @@ def show_training(
         return
     console, folder = plain_console(), shlex.quote(str(session.folder))
     console.print(training_summary(result, session.config))
+    if not can_generate(session.model):
+        return
     console.print(f"Samples at temperature {TEMPERATURE}:")
     sampling, vocabulary = Sampling(temperature=TEMPERATURE), corpus.vocabulary
     with session.best_model() as model:
