@@ -126,9 +126,8 @@ class LanguageModelPredictor(Predictor):
         model: in evaluation mode.
     """
 
-    architecture = "AWD-LSTM"
-
     def __init__(self, model: "LanguageModel") -> None:
+        self.architecture = model.backbone.title
         self.model, self.head, self.is_tied = model, model.head, model.is_tied
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.dtype = next(model.head.parameters()).dtype

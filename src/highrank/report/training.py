@@ -34,8 +34,8 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
     head, epochs, size = config.head.kind, config.train.epochs, run.num_parameters
     if "num_components" in arguments_of(head_class(head)):
         head += f" with K = {config.head.num_components}"
-    network = backbone_class(config.model.kind).title
     sizes = "-".join(map(str, config.model.options.get("hidden_sizes", ())))
+    network = f"{backbone_class(config.model.kind).title} {sizes}".rstrip()
     parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
     length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
     if budget is None:
@@ -46,7 +46,7 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
         f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "
         f"{corpus.path}\n"
-        f"Preset small: {network} {sizes}, head {head}, {parameters} parameters; {length}"
+        f"Preset small: {network}, head {head}, {parameters} parameters; {length}"
     )
 
 
