@@ -34,7 +34,7 @@ OF_EXTRAS = {
     "highrank.integrations.lm_eval",
 }
 # Layers that need the extra `cli`.
-COMMAND = {"report", "studies", "explorer", "cli", "__main__"}
+COMMAND = {"report", "studies", "cli", "__main__"}
 MESSAGE = (
     "highrank: the command needs rich and tyro: pip install '.[cli]' (in highrank's checkout)\n"
 )
