@@ -85,10 +85,9 @@ def head_kl(
     check_divergence(direction, temperature)
     check_reduction(reduction)
     _check_options(options)
-    trains_teacher, grad = options.get("trains_teacher", False), torch.is_grad_enabled()
-    s = _read(student, student_hidden, options.get("student_past", {}))
-    with torch.set_grad_enabled(grad and trains_teacher):
-        t = _read(teacher, teacher_hidden, options.get("teacher_past", {}))
+    trains_teacher = options.get("trains_teacher", False)
+    s = _read(student, student_hidden, options.get("student_past", {}), True)
+    t = _read(teacher, teacher_hidden, options.get("teacher_past", {}), trains_teacher)
     _check_sides(s, t)
     kept = _kept(s.shape, options)
     if kept is not None:
@@ -115,9 +114,14 @@ class _Side(NamedTuple):
     features: Any
     """A pytree of tensors (N, …)."""
     log_prob_from: Callable[[Any], Tensor]
+    is_trained: bool
     softmaxes: Callable[[Any], Softmaxes] | None
     """From the features, if they make a mixture of softmaxes."""
     vocab_size: int
+
+    def log_prob(self, features: Any) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.is_trained):
+            return self.log_prob_from(features)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -129,7 +133,7 @@ class _Side(NamedTuple):
 
     def dense(self) -> Dense:
         dtype = at_least_float32(self.leaves[0].dtype)
-        return Dense(lambda tokens: self.log_prob_from(self.at(tokens).features), dtype)
+        return Dense(lambda tokens: self.log_prob(self.at(tokens).features), dtype)
 
 
 def _dense_divergence(
@@ -145,8 +149,8 @@ def _dense_divergence(
 
     def chunk_loss(*leaves: Tensor) -> Tensor:
         of_student, of_teacher = tree_unflatten(leaves, tree)
-        log_s, log_t = student.log_prob_from(of_student), teacher.log_prob_from(of_teacher)
-        return divergence(log_s, log_t, direction, temperature)
+        tables = student.log_prob(of_student), teacher.log_prob(of_teacher)
+        return divergence(*tables, direction, temperature)
 
     if is_traced(leaves[0]) or in_torch_func():
         token_loss = chunk_loss(*leaves)
@@ -163,24 +167,26 @@ def _dense_divergence(
     return token_loss, reduce_losses(token_loss, None, reduction)
 
 
-def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any]) -> _Side:
+def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any], is_trained: bool) -> _Side:
     """What the module makes of hidden states (..., D)."""
     inner = getattr(head, "head", None)
     if isinstance(inner, Head):
         # The output layer of an upgraded model.
-        return _read(inner, hidden * getattr(head, "scale", 1.0), past)
+        return _read(inner, hidden * getattr(head, "scale", 1.0), past, is_trained)
     shape = hidden.shape[:-1]
     if isinstance(head, nn.Linear):
         log_prob = partial(_linear_log_prob, head)
-        softmaxes = partial(_linear_softmaxes, head.weight, head.bias, None)
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        return _Side(shape, flat, log_prob, softmaxes, head.out_features)
+        of_linear = partial(_linear_softmaxes, head.weight, head.bias, None)
+        flat = (hidden if is_trained else hidden.detach()).reshape(-1, hidden.shape[-1])
+        return _Side(shape, flat, log_prob, is_trained, of_linear, head.out_features)
     if not isinstance(head, Head):
         raise TypeError(
             f"student and teacher must be heads or nn.Linear, got {type(head).__name__}"
         )
-    features = flattened(head.features(hidden, **past), len(shape))
-    return _Side(shape, features, head.log_prob_from, _softmaxes_of(head, hidden), head.vocab_size)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
+        features = flattened(head.features(hidden, **past), len(shape))
+    softmaxes = _softmaxes_of(head, hidden)
+    return _Side(shape, features, head.log_prob_from, is_trained, softmaxes, head.vocab_size)
 
 
 def _softmaxes_of(head: Head, hidden: Tensor) -> Callable[[Any], Softmaxes] | None:
