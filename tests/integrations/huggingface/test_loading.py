@@ -20,9 +20,6 @@ TRANSFORMERS = "from transformers import AutoModelForCausalLM"
     [
         ["import highrank", TRANSFORMERS],
         [TRANSFORMERS, "import highrank"],
-        ["import transformers", "import highrank", TRANSFORMERS],
-        ["import highrank", "import highrank.heads", "from transformers import AutoConfig, Trainer"]
-        + [TRANSFORMERS],
     ],
 )
 def test_imports_stand_in_any_order(make, tmp_path, statements):
@@ -33,6 +30,7 @@ def test_imports_stand_in_any_order(make, tmp_path, statements):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert done.stdout.strip() == "HighRankGPT2LMHeadModel", done.stderr
 
