@@ -129,20 +129,22 @@ def ruled(make):
 @pytest.mark.parametrize(
     "effective, fine, options, verdict",
     [
-        (50, 89, {}, "no"),
+        (50, 89, {}, "below"),
         (51, 89, {}, "unknown"),
         (51, 90, {}, "yes"),
         (50, 90, {}, "yes"),
         (95, 100, {}, "yes"),
         # Not used up; not to be trusted; continued from few contexts.
-        (60, 70, {"found": 80}, "no"),
+        (60, 70, {"found": 80}, "below"),
         (50, 60, {"found": 101}, "unknown"),
-        (40, 60, {"half": 32, "num_contexts": 100}, "no"),
+        (40, 60, {"half": 32, "num_contexts": 100}, "below"),
         (40, 60, {"half": 20, "num_contexts": 100}, "unknown"),
     ],
 )
 def test_fractions_of_the_bound_decide(ruled, effective, fine, options, verdict):
-    assert ruled(effective, fine, **options).verdict == verdict
+    found, is_below = ruled(effective, fine, **options), verdict == "below"
+    assert found.verdict == ("unknown" if is_below else verdict)
+    assert ("well below it, and yet a mixture may win" in found.sentence) == is_below
 
 
 def test_what_there_is_too_little_of_is_named(ruled):

@@ -14,10 +14,11 @@ the one at 10⁻⁴ nearly all of it. The first rule that applies decides.
    off at the bound, with weight right up to it. A softcap or a mixture that has not specialised has
    no exact bound: only a mixture that predicts as one softmax does can get this answer, for others
    it is cannot tell.
-5. No, if the effective rank at 10⁻³ is at most half of b, or the numerical rank not at the bound in
-   the sense of 4: directions are left that the model does not use. Of fewer than 2b contexts, the
-   effective rank is first continued to 2b of them at the rate at which it grew with the last
-   doubling.
+5. Cannot tell, if the effective rank at 10⁻³ is at most half of b, or the numerical rank not at the
+   bound in the sense of 4: directions are left that the model does not use, but LSTMs of such
+   spectra have won a tenth of their perplexity with a mixture (docs/log.md), so that this is no
+   "no". Of fewer than 2b contexts, the effective rank is first continued to 2b of them at the rate
+   at which it grew with the last doubling.
 6. Cannot tell otherwise: in between, or with fewer than b contexts or tokens.
 
 Yes does not mean that a head of higher rank would predict better: only training one shows that.
@@ -144,7 +145,10 @@ def _by_spectrum(
         text += f", and would be about {later:,.0f} of {2 * bound:,} contexts"
     is_unused = size >= 2 * bound and not _is_at(bound, rank.numerical_rank or bound)
     if later <= WELL_BELOW * bound or is_unused:
-        return _no(f"{text}: the bound is not what limits this model")
+        return _cannot_tell(
+            f"{text}, well below it, and yet a mixture may win: `highrank compare` or "
+            "`highrank finetune` tells"
+        )
     if size < bound:
         limited = "contexts (--contexts)" if rank.num_contexts < bound else "tokens (free memory)"
         return _cannot_tell(f"{text}: take more {limited}")
