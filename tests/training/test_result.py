@@ -3,7 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
@@ -38,8 +38,8 @@ def test_the_best_model_is_evaluated_on_test_and_the_end_noted_once(config, corp
 
 @pytest.fixture(scope="module")
 def english():
-    """The letters of a document."""
-    text = (Path(__file__).parents[2] / "docs" / "log.md").read_text("utf-8")[:40_000]
+    """The letters of Python's own manual."""
+    text = "".join(topics[name] for name in sorted(topics))[:40_000]
     vocabulary = Vocabulary(("<eos>", *sorted(set(text))))
     ids = np.array(vocabulary.encode(text))
     return MemoryCorpus(vocabulary, {"train": ids[2000:], "valid": ids[:2000]})
@@ -53,7 +53,7 @@ def test_a_model_learns_more_of_a_text_than_its_frequencies(tied, start_bias, en
         model=replace(with_options(config.model, hidden_sizes=(64, 64)), tied=tied),
         head=replace(config.head, start_bias=start_bias),
         batch=replace(config.batch, batch_size=8),
-        train=replace(config.train, epochs=1),
+        train=replace(config.train, epochs=3),
     )
     run = open_session(config, english, tmp_path / "run")
     before = evaluate(run.model, english.split("valid"), config.valid_batch_size).nats
@@ -65,7 +65,7 @@ def test_a_model_learns_more_of_a_text_than_its_frequencies(tied, start_bias, en
     cross_entropy = scipy.stats.entropy(valid, train + 1) + scipy.stats.entropy(valid)
     assert result.unigram == pytest.approx(cross_entropy)
     assert (before < result.unigram + 0.3) == (start_bias == "unigram")
-    assert result.valid.nats < result.unigram - 0.3 and not result.is_unigram
+    assert result.valid.nats < result.unigram - 0.2 and not result.is_unigram
     assert "learned little else" not in training_summary(result, config)
     nothing = replace(result, valid=Evaluation(result.unigram, 10))
     assert nothing.is_unigram and "learned little else" in training_summary(nothing, config)
