@@ -5,7 +5,7 @@ import torch
 
 from highrank.heads import Softmax
 from highrank.models import LanguageModel, Transformer
-from highrank.models.backbone import map_state
+from highrank.models.backbone import joined
 from highrank.models.transformer import EPSILON
 
 T, B, V, D, LAYERS, HEADS = 9, 3, 23, 24, 3, 2
@@ -69,7 +69,17 @@ def test_windows_change_nothing(options, cuts):
         out = model(part, state)
         state, parts = out.state, [*parts, out.hidden]
     torch.testing.assert_close(torch.cat(parts), whole.hidden)
-    assert [len(keys) for keys, _ in state] == [4] * LAYERS
+    assert (state.seen == 4).all() and all(len(keys) == 4 for keys, _ in state.layers)
+
+
+def test_sequences_of_different_lengths_continue_side_by_side():
+    model, words = build(memory=4), tokens(12)
+    first = model(words[:2, :1], model.initial_state(1)).state
+    others = model(words[:7, 1:], model.initial_state(B - 1)).state
+    text = words[7:10]
+    together = model(text, joined([first, others])).hidden
+    torch.testing.assert_close(together[:, :1], model(text[:, :1], first).hidden)
+    torch.testing.assert_close(together[:, 1:], model(text[:, 1:], others).hidden)
 
 
 def test_a_prediction_depends_on_as_many_tokens_as_is_stated():
@@ -87,8 +97,7 @@ def test_later_tokens_change_no_bit_of_earlier_hidden_states():
     model, words = build().float(), tokens()
     changed = words.clone()
     changed[5:] = (changed[5:] + 1) % V
-    state = map_state(torch.Tensor.float, model.initial_state(B))
-    before, after = (model(x, state).hidden[:5] for x in (words, changed))
+    before, after = (model(x, model.initial_state(B)).hidden[:5] for x in (words, changed))
     assert torch.equal(before, after)
 
 

@@ -8,12 +8,12 @@ the window: keys and values of the last `memory` tokens are the state. So the wi
 evaluation do not change its number, and a token costs the same however long the text is. No
 gradient crosses windows, as in Transformer-XL (Dai et al. 2019, arXiv 1901.02860).
 
-T time, B sequences, E embedding size, D hidden size, L layers, H attention heads, M tokens
-remembered, S = M + T.
+T time, B sequences, E embedding size, D hidden size, L layers, H attention heads, M size of the
+memory, S = T and those of the M that any of the sequences has.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +25,14 @@ from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 1000
 EPSILON, ROTARY_BASE = 1e-6, 10_000.0
-# Keys, not yet rotated, and values: each (M, B, D).
+# Keys, not yet rotated, and values: each (M, B, D), the latest last.
 Memory = tuple[Tensor, Tensor]
+
+
+class State(NamedTuple):
+    seen: Tensor
+    """(1, B), how many of the M tokens of each sequence there are, int64."""
+    layers: list[Memory]
 
 
 class Attention(nn.Module):
@@ -35,40 +41,39 @@ class Attention(nn.Module):
     Args:
         hidden_size: D.
         num_heads: H.
-        memory: M.
         dropout: on the attention's weights.
         tensors: device and dtype.
     """
 
-    def __init__(
-        self, hidden_size: int, num_heads: int, memory: int, dropout: float, **tensors: Any
-    ) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, dropout: float, **tensors: Any) -> None:
         super().__init__()
-        self.num_heads, self.memory, self.dropout = num_heads, memory, dropout
+        self.num_heads, self.dropout = num_heads, dropout
         self.inputs = nn.Linear(hidden_size, 3 * hidden_size, bias=False, **tensors)
         self.output = nn.Linear(hidden_size, hidden_size, bias=False, **tensors)
 
     def forward(
         self, x: Tensor, state: Memory, rotary: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Memory]:
-        """Outputs (T, B, D) and the state afterwards.
+        """Outputs (T, B, D) and the memory afterwards.
 
         Args:
             rotary: (2, S, D / H), cosine and sine of the positions.
-            mask: (T, S), whether a token sees another; None if each sees itself and all before.
+            mask: (T, S) or (B, 1, T, S), whether a token sees another; None if each sees itself
+                and all before.
         """
         query, key, value = self.inputs(x).chunk(3, -1)
-        key, value = torch.cat((state[0], key)), torch.cat((state[1], value))  # (S, B, D)
+        key, value = torch.cat((state[0], key)), torch.cat((state[1], value))  # (M + T, B, D)
+        used = slice(len(key) - rotary.shape[1], None)
         out = F.scaled_dot_product_attention(
             rotate(self._by_head(query), rotary[:, -len(x) :]),
-            rotate(self._by_head(key), rotary),
-            self._by_head(value),
+            rotate(self._by_head(key[used]), rotary),
+            self._by_head(value[used]),
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=mask is None and len(x) > 1,
         )  # (B, H, T, D / H)
-        first = max(0, len(key) - self.memory)
-        return self.output(out.permute(2, 0, 1, 3).flatten(2)), (key[first:], value[first:])
+        kept = slice(len(x), None)
+        return self.output(out.permute(2, 0, 1, 3).flatten(2)), (key[kept], value[kept])
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(T, B, D) as (B, H, T, D / H)."""
@@ -199,7 +204,7 @@ class Transformer(Backbone):
 
         def make_layer() -> Layer:
             return Layer(
-                Attention(hidden_size, num_heads, memory, attention_dropout, **tensors),
+                Attention(hidden_size, num_heads, attention_dropout, **tensors),
                 FeedForward(hidden_size, inner_size, feedforward, feedforward_dropout, **tensors),
                 (make_norm(), make_norm()),
                 hidden_dropout,
@@ -239,29 +244,31 @@ class Transformer(Backbone):
         bias = getattr(self.norm, "bias", None)
         return bound if bias is None else bound + bias.detach().abs().max().item()
 
-    def initial_state(self, batch_size: int) -> list[Memory]:
+    def initial_state(self, batch_size: int) -> State:
         """Nothing is remembered."""
         weight = self.norm.get_parameter("weight")
-        empty = weight.new_empty(0, batch_size, self.layer_sizes[-1])
-        return [(empty, empty.clone()) for _ in self.layers]
+        zeros = weight.new_zeros(self.memory, batch_size, self.layer_sizes[-1])
+        seen = torch.zeros(1, batch_size, dtype=torch.int64, device=weight.device)
+        return State(seen, [(zeros, zeros) for _ in self.layers])
 
-    def forward(self, tokens: Tensor, state: list[Memory]) -> BackboneOutput:
+    def forward(self, tokens: Tensor, state: State) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""
         embedded = self.embed(tokens)  # (T, B, E)
         x = self.projection(embedded)
-        remembered = len(state[0][0])
-        mask = band(len(tokens), remembered, self.memory, x.device)
+        mask = band(len(tokens), state.seen, self.memory)
+        num_seen = int(state.seen.max())
         size = self.layer_sizes[-1] // self.num_heads
-        rotary = rotations(remembered + len(tokens), size, x)
+        rotary = rotations(num_seen + len(tokens), size, x)
         layers, after = [embedded], []
-        for layer, before in zip(self.layers, state, strict=True):
+        for layer, before in zip(self.layers, state.layers, strict=True):
             x, memory = layer(x, before, rotary, mask)
             layers.append(x)
             after.append(memory)
+        new_state = State((state.seen + len(tokens)).clamp(max=self.memory), after)
         raw = self.norm(x)
         p = self.output_dropout if self.training else 0.0
         layers[-1] = locked_dropout(raw, p, shared_dim=0)
-        return BackboneOutput(layers[-1], after, tuple(layers), raw)
+        return BackboneOutput(layers[-1], new_state, tuple(layers), raw)
 
 
 def _check_sizes(
@@ -279,15 +286,19 @@ def _check_sizes(
         raise ValueError(f"memory must be at least 1, got {memory}")
 
 
-def band(length: int, remembered: int, memory: int, device: torch.device) -> Tensor | None:
-    """(T, S): which of the remembered and present tokens each token sees; None if all before it."""
-    if length == 1 and remembered <= memory:
+def band(length: int, seen: Tensor, memory: int) -> Tensor | None:
+    """Which of the remembered and present tokens each token sees; None if all before it.
+
+    (T, S), or (B, 1, T, S) where sequences remember different numbers of tokens.
+    """
+    most = int(seen.max())
+    is_even = bool((seen == most).all())
+    if is_even and (length == 1 or (most == 0 and length <= memory + 1)):
         return None
-    if remembered == 0 and length <= memory + 1:
-        return None
-    present = torch.arange(remembered, remembered + length, device=device)[:, None]
-    distance = present - torch.arange(remembered + length, device=device)  # (T, S)
-    return (distance >= 0) & (distance <= memory)
+    present = torch.arange(most, most + length, device=seen.device)[:, None]
+    other = torch.arange(most + length, device=seen.device)
+    visible = (other <= present) & (other >= present - memory)  # (T, S)
+    return visible if is_even else visible & (other >= most - seen[0, :, None, None, None])
 
 
 def rotations(length: int, size: int, like: Tensor) -> Tensor:
