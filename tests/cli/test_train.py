@@ -74,7 +74,7 @@ def test_a_text_is_prepared_and_trained_in_one_command(trained, tmp_path):
 def test_a_text_that_was_prepared_before_is_taken_as_it_was(option, highrank, trained, tmp_path):
     text = tmp_path / f"letters-{len(option)}.txt"
     text.write_text((trained / "tale.txt").read_text())
-    assert highrank("data", "prepare", text, "--level", "char")[0] == 0
+    assert highrank("data", "prepare", text, "--tokenizer", "characters")[0] == 0
     rest = (*TINY, "--train.epochs", "1", "--json", "--out", tmp_path / "run")
     code, printed, errors = highrank("train", *option, text, *rest)
     assert code == 0, errors

@@ -118,7 +118,7 @@ def test_a_name_is_made_of_the_file_s(stem, name, path, cache):
 
 
 def test_a_text_is_found_as_it_was_prepared_with_any_options(path, cache):
-    first = prepare_text(path, options=TextOptions(level="char"), cache=cache).corpus
+    first = prepare_text(path, options=TextOptions(tokenizer="characters"), cache=cache).corpus
     again = find_or_prepare(path, cache=cache)
     assert not again.is_new and again.corpus.header == first.header
 

@@ -23,7 +23,6 @@ from highrank.data.corpus import (
     VOCABULARY_FILE,
     Corpus,
     Header,
-    Level,
     Recipe,
     Source,
     load_corpus,
@@ -31,7 +30,9 @@ from highrank.data.corpus import (
 )
 from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
+from highrank.data.subwords import check_name
 from highrank.data.text import file_span, split_text
+from highrank.data.tokenizer import TOKENIZERS
 from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
 from highrank.progress import OnProgress, ProgressBar, silent
 
@@ -49,16 +50,25 @@ class Prepared(NamedTuple):
 class TextOptions:
     """How the user's own text becomes tokens."""
 
-    level: Level = "word"
-    """Tokens are words and punctuation marks, or single characters."""
+    tokenizer: str = "words"
+    """Tokens: words and punctuation marks (words), what lies between spaces (whitespace), single
+    characters (characters), or subwords that the training split teaches (bpe:8000, unigram:8000).
+    """
     min_count: int = 3
-    """Tokens that occur less often in the training split become <unk>."""
+    """Tokens that occur less often in the training split become <unk>; subwords have no <unk>."""
     max_vocab: int | None = None
     """Keep only so many tokens, <unk> and <eos> among them: the most frequent ones."""
     lower: bool = False
     """Lower-case the text first."""
 
     def __post_init__(self) -> None:
+        if ":" in self.tokenizer:
+            check_name(self.tokenizer)
+        elif self.tokenizer not in TOKENIZERS:
+            known = ", ".join(TOKENIZERS)
+            raise ValueError(
+                f"tokenizer must be {known}, bpe:N or unigram:N, got {self.tokenizer!r}"
+            )
         if self.min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {self.min_count}")
         if self.max_vocab is not None and self.max_vocab < 4:
@@ -170,7 +180,7 @@ def _plan(path: Path, options: TextOptions) -> _Plan:
     """The plan for a text of the user's."""
     spans, rule = split_text(path)
     recipe = Recipe(
-        tokenizer="characters" if options.level == "char" else "words",
+        tokenizer=options.tokenizer,
         split=rule,
         lower=options.lower,
         min_count=options.min_count,
@@ -194,18 +204,18 @@ def _prepare(target: Path, plan: _Plan, force: bool, on_progress: OnProgress) ->
             f"{target} is not a prepared corpus and will not be replaced: move it away"
         )
     with new_folder(target, replace=force) as folder:
-        vocabulary, dtype, splits, counts = encode_text(
+        vocabulary, dtype, splits, counts, recipe = encode_text(
             plan.spans, plan.recipe, folder, on_progress
         )
         header = Header(
             name=target.name,
-            level=plan.recipe.level,
+            level=recipe.level,
             dtype=dtype,
             splits=splits,
             vocab_size=len(vocabulary),
             vocab_sha256=vocabulary.sha256,
             sources=plan.sources,
-            recipe=plan.recipe,
+            recipe=recipe,
             made_by=f"highrank {__version__}",
         )
         _check_counts(header)
