@@ -123,6 +123,14 @@ def test_a_text_is_found_as_it_was_prepared_with_any_options(path, cache):
     assert not again.is_new and again.corpus.header == first.header
 
 
+def test_a_text_has_a_corpus_for_each_tokenizer(path, cache):
+    found = [find_or_prepare(path, tokenizer="bpe:300", cache=cache) for _ in range(2)]
+    assert [one.is_new for one in found] == [True, False]
+    assert found[0].corpus.name == "mine-bpe-300" and found[0].corpus.vocabulary.unk is None
+    assert found[1].corpus.header.recipe.subwords == found[0].corpus.header.recipe.subwords
+    assert find_or_prepare(path, cache=cache).corpus.header.recipe.tokenizer == "words"
+
+
 def test_a_text_never_takes_the_place_of_another(path, cache, tmp_path):
     first = prepare_text(path, cache=cache).corpus
     path.write_text(path.read_text() + "One line more.\n")

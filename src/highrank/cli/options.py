@@ -235,6 +235,8 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     from highrank.run.folder import read_corpus
 
     config = options.config
+    if options.tokenizer is not None and source.text is None:
+        raise ValueError(f"--tokenizer must come with a text, got {options.tokenizer}")
     if options.resume is not None:
         return read_corpus(options.resume, config).prepared, config
     if source.text is None:
@@ -245,7 +247,7 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
         )
     if config.corpus != source.default.corpus:
         raise ValueError(f"--corpus must come without a text, got {source.text}")
-    corpus = resolve_corpus(source.text, progress)
+    corpus = resolve_corpus(source.text, progress, options.tokenizer)
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))

@@ -135,28 +135,40 @@ def prepare_text(
 
 
 def find_or_prepare(
-    path: Path, *, cache: Path | None = None, on_progress: OnProgress = silent
+    path: Path,
+    *,
+    tokenizer: str | None = None,
+    cache: Path | None = None,
+    on_progress: OnProgress = silent,
 ) -> Prepared:
     """The user's text as it was prepared before, with any options; else with the default ones.
 
     Where another text has its name, a hash is added to the name: no corpus is replaced.
+
+    Args:
+        tokenizer: as in `TextOptions`; the corpus is named after it, too. None takes any.
     """
-    plan = _plan(path, TextOptions())
+    plan = _plan(path, TextOptions() if tokenizer is None else TextOptions(tokenizer=tokenizer))
     name = default_name(path) or "text"
+    name += "" if tokenizer is None else f"-{tokenizer.replace(':', '-')}"
     target = _target(name, cache)
     if name not in CATALOG and target.exists():
-        corpus = load_corpus(target)
-        if _hashes(corpus.header.sources) == _hashes(plan.sources):
-            return Prepared(corpus, is_new=False)
+        header = load_corpus(target).header
+        is_same = tokenizer is None or header.recipe.tokenizer == tokenizer
+        if is_same and _hashes(header.sources) == _hashes(plan.sources):
+            return Prepared(load_corpus(target), is_new=False)
     if name in CATALOG or target.exists():
         name += f"-{sha256(repr(_hashes(plan.sources)).encode()).hexdigest()[:8]}"
     return _prepare(_target(name, cache), plan, False, on_progress)
 
 
-def resolve_corpus(name: str, progress: ProgressBar) -> Corpus:
+def resolve_corpus(name: str, progress: ProgressBar, tokenizer: str | None = None) -> Corpus:
     """The corpus that a user means: a prepared name or folder, or the path of a text.
 
     A text is prepared unless it was, and so is the default corpus, which needs no download.
+
+    Args:
+        tokenizer: of a text.
     """
     is_prepared = prepared_folder(name) is not None
     if name == DEFAULT_CORPUS and not is_prepared:
@@ -165,7 +177,7 @@ def resolve_corpus(name: str, progress: ProgressBar) -> Corpus:
     if is_prepared or name in CATALOG or not Path(name).exists():
         return find_corpus(name)
     with progress(f"Preparing {name}") as on_progress:
-        return find_or_prepare(Path(name), on_progress=on_progress).corpus
+        return find_or_prepare(Path(name), tokenizer=tokenizer, on_progress=on_progress).corpus
 
 
 class _Plan(NamedTuple):

@@ -34,7 +34,7 @@ class Subwords:
     merges: tuple[str, ...] = ()
     """Of `bpe`: pairs of tokens with a space between them, the first merged first."""
     scores: tuple[float, ...] = ()
-    """Of `unigram`: the log-probability of each token."""
+    """Of `unigram`: the log-probability of each token, to ten places, which survive any JSON."""
 
     def __post_init__(self) -> None:
         """Raise for what no tokenizer can be: it may come from a damaged file."""
@@ -91,13 +91,19 @@ def learn(name: str, lines: Iterable[str]) -> Subwords:
         trainer = library.trainers.UnigramTrainer(**options)
     backend.pre_tokenizer = pre_tokenizer()
     backend.train_from_iterator(lines, trainer)
+    return learned_by(backend)
+
+
+def learned_by(backend: "Tokenizer") -> Subwords:
+    """What a tokenizer of `make_backend` or `learn` knows."""
     model = json.loads(backend.to_str())["model"]
-    if kind == "bpe":
+    if model["type"] == "BPE":
         tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
         return Subwords(tokens=tuple(tokens), merges=tuple(map(" ".join, model["merges"])))
     pieces = model["vocab"]
     return Subwords(
-        tokens=tuple(token for token, _ in pieces), scores=tuple(score for _, score in pieces)
+        tokens=tuple(token for token, _ in pieces),
+        scores=tuple(round(score, 10) for _, score in pieces),
     )
 
 

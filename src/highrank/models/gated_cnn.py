@@ -45,9 +45,9 @@ class GatedConvolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Outputs about as large as inputs: a gate of 1/2 is made up for."""
+        """Outputs are smaller than inputs: where gates are open, nothing may grow with depth."""
         nn.init.normal_(self.direction)
-        nn.init.constant_(self.scale, 2.0)
+        nn.init.ones_(self.scale)
         nn.init.zeros_(self.bias)
 
     @property
