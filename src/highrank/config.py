@@ -103,7 +103,11 @@ class StageConfig:
     stop_after: int | None = None
     """Stop when validation is worse than the best of all but the last n epochs."""
     anneal: bool = False
-    """Lower the learning rate to 0 over the stage, along a cosine."""
+    """Lower the learning rate over the stage, along a cosine."""
+    anneal_to: float = 0.0
+    """What is left of it at the end, from 0 to 1."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """adamw: how much of the averages of gradients and of their squares a step keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +169,10 @@ LEAST_OF_STAGE = {
 def _check_stage(name: str, stage: StageConfig) -> None:
     _positive(f"{name}.lr", stage.lr)
     _positive(f"{name}.clip", stage.clip)
+    if not 0 <= stage.anneal_to <= 1:
+        raise ValueError(f"{name}.anneal-to must be between 0 and 1, got {stage.anneal_to}")
+    for beta in stage.betas:
+        _fraction(f"{name}.betas", beta)
     for field_name, least in LEAST_OF_STAGE.items():
         value = getattr(stage, field_name)
         if value is not None:
