@@ -16,7 +16,7 @@ def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
         export_run(loaded, exported)
     assert (exported / "README.md").stat().st_mtime_ns == before
     (tmp_path / "diary.txt").write_text("mine")
-    with pytest.raises(ValueError, match="only an earlier export can be replaced"):
+    with pytest.raises(ValueError, match="must be an earlier export, got"):
         export_run(loaded, tmp_path, replace=True)
     assert (tmp_path / "diary.txt").read_text() == "mine"
 

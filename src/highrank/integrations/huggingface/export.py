@@ -87,7 +87,7 @@ def check_target(target: Path, replace: bool) -> None:
     config = target / "config.json"
     content = read_json(config) if config.is_file() else None
     if not isinstance(content, dict) or content.get("model_type") != AWDLSTMConfig.model_type:
-        raise ValueError(f"only an earlier export can be replaced, got {target}, which is none")
+        raise ValueError(f"what --force replaces must be an earlier export, got {target}")
 
 
 @torch.no_grad()
