@@ -205,7 +205,8 @@ class Head(TokenRows):
             log_p: Tensor = self(hidden, ids, "none", with_penalty=False, **past).output
             return log_p
         if self.is_stateful:
-            raise ValueError(f"block must be None for {type(self).__name__}, which looks back")
+            kind = type(self).__name__
+            raise ValueError(f"block must be None for {kind}, which looks back, got {block}")
         check_names(self, past)
         check_target_shape(ids, tuple(hidden.shape[:-1]))
         check_targets(ids.clamp(min=0), self.vocab_size)

@@ -251,7 +251,10 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
     """Classes of configurations, of models and of bodies, all registered."""
     base, body = plain_class(base_config), MODELS.MODEL_MAPPING.get(base_config, None)
     if base is None or "labels" not in signature(base.forward).parameters:
-        raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
+        raise ValueError(
+            "the architecture must have a causal language model with labels, "
+            f"got {base_config.__name__}"
+        )
     config = type(
         PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
     )
