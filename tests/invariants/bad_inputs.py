@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -32,11 +33,11 @@ from highrank.heads import HEADS
 CPU_SECONDS, SECONDS = 20, 200
 EXTRA_BYTES = 3 << 30
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
-SIZES = "--hidden-sizes 12 10 --embedding 8"
 COMMANDS = {
     "train": "train tale.txt --model.hidden-sizes 8 7 --model.embedding-size 6 --train.steps 2 "
     "--train.epochs 1 --head.kind HEAD --out new",
-    "compare": f"compare tale.txt {SIZES} --seeds 1 --heads mos --budget 9h --plan",
+    "compare": "compare tale.txt --hidden-sizes 12 10 --embedding 8 --seeds 1 --heads mos "
+    "--equal tokens --budget 9h --plan",
     "finetune": "finetune hub tale.txt --steps 1 --batch-size 2 --block-length 16 "
     "--eval-tokens 40 --out new",
     "evaluate": "evaluate run",
@@ -87,10 +88,13 @@ class Thrower:
         key = " ".join(command)
         if key not in self.options:
             printed = io.StringIO()
-            with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-                with contextlib.chdir(self.folder), arguments([*command, "--help"]):
-                    os.environ["HIGHRANK_CACHE"] = str(self.folder / "cache")
-                    highrank()
+            with (
+                contextlib.redirect_stdout(printed),
+                contextlib.suppress(SystemExit),
+                contextlib.chdir(self.folder),
+                arguments([*command, "--help"]),
+            ):
+                highrank()
             self.options[key] = sorted(set(re.findall(r"--[a-z][\w.-]*\w", printed.getvalue())))
         return self.options[key]
 
@@ -132,7 +136,7 @@ class Thrower:
         os.environ |= {"HIGHRANK_CACHE": str(self.folder / "cache"), "HF_HUB_OFFLINE": "1"}
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        sys.stdin, sys.stdout, sys.stderr = open(os.devnull), open(1, "w"), open(2, "w")
+        sys.stdout, sys.stderr = (os.fdopen(os.dup(n), "w") for n in (1, 2))
         if is_long:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
             signal.alarm(3)
@@ -142,6 +146,9 @@ class Thrower:
                 code = 0
             except SystemExit as end:
                 code = end.code
+            except BaseException:
+                traceback.print_exc()
+                code = 1
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
@@ -181,9 +188,9 @@ def make_hub(folder):
         vocab_size=len(words), n_embd=8, n_layer=1, n_head=2, n_positions=32
     )
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, unk_token="<unk>"
-    ).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(
+        folder
+    )
 
 
 def throw_option(thrower, rng, words):
