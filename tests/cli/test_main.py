@@ -59,6 +59,22 @@ def test_an_option_that_is_nearly_right_is_guessed(monkeypatch, capsys):
     assert code == 2 and "Perhaps you meant" in printed.err and "--batch-size" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("demo --seed 1" + 30 * "0", "seed"),
+        ("generate run --num-tokens 2147483648", "num-tokens"),
+        ("evaluate run --dynamic --dynamic.lr 1e308", "dynamic.lr"),
+        ("audit run --contexts 9223372036854775808", "contexts"),
+        ("bench loss --rounds 9223372036854775808", "rounds"),
+        ("data prepare text --max-vocab 9223372036854775808", "max-vocab"),
+    ],
+)
+def test_a_number_beyond_all_ranges_is_refused_first(arguments, name, monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, *arguments.split())
+    assert code == 2 and printed.err.startswith(f"highrank: {name} must be at most ")
+
+
 def test_an_error_cannot_move_the_cursor_of_a_terminal(monkeypatch, capsys):
     code, printed = run(monkeypatch, capsys, "generate", "runs/\x1b[2J")
     assert code == 2 and "runs/\\x1b[2J" in printed.err and "\x1b" not in printed.err

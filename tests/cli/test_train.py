@@ -137,8 +137,8 @@ def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(train, tmp_path):
         (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),
         (["--corpus", "tale", "--test-batch-size", "0"], "test-batch-size must be between 1 and"),
         (
-            ["small-mos", "--corpus", "tale", "--head.num-components", "100000000"],
-            "must fit into memory, got",
+            ["small-mos", "--corpus", "tale", "--head.num-components", "100000"],
+            "head.num-components must be at most 1,024, got 100000",
         ),
         (["--corpus", "tale", "--model.embedding-size", "9999999999"], "must be at most"),
     ],

@@ -5,6 +5,8 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -109,8 +111,8 @@ def _run(arguments: list[str]) -> None:
         else:
             import tyro
 
-            config = (tyro.conf.FlagCreatePairsOff,)
-            tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=config)
+            command, config = _in_range(getattr(module, name)), (tyro.conf.FlagCreatePairsOff,)
+            tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
 
 
 def _run_one_of(
@@ -119,12 +121,27 @@ def _run_one_of(
     import tyro
 
     tyro.extras.subcommand_cli_from_dict(
-        commands,
+        {name: _in_range(command) for name, command in commands.items()},
         prog="highrank" if group is None else f"highrank {group}",
         description=DESCRIPTION if group is None else COMMANDS[group],
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+
+
+def _in_range(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command; numbers beyond all ranges are refused before it begins."""
+
+    @wraps(command)
+    def checked(*values: Any, **options: Any) -> Any:
+        from highrank.signatures import check_ranges
+
+        for name, value in options.items():
+            # Options in a dataclass stand beside the others.
+            check_ranges(value, "" if is_dataclass(value) else name)
+        return command(*values, **options)
+
+    return checked
 
 
 def _described(text: str) -> Callable[[], None]:

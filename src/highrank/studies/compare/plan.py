@@ -23,7 +23,12 @@ from highrank.studies.compare.presets import (
     open_source,
     prepare_source,
 )
-from highrank.studies.compare.variant import Variant, make_variants, variant_from_json
+from highrank.studies.compare.variant import (
+    Variant,
+    make_variants,
+    parse_spec,
+    variant_from_json,
+)
 from highrank.training.budget import parse_duration, seconds_of_test
 from highrank.training.trainer import Trainer
 
@@ -132,6 +137,8 @@ def make_plan(
         comparison: its corpus may be a text, which is prepared on the way.
     """
     comparison.check()
+    for head in comparison.heads:
+        parse_spec(head)
     check_device(comparison.device)
     budget, jobs = parse_duration(comparison.budget), _num_jobs(comparison)
     set_threads(1 if jobs > 1 else comparison.threads)

@@ -36,6 +36,7 @@ from highrank.data.languages import sample_corpus
 from highrank.data.prepare import resolve_corpus
 from highrank.presets.papers import ptb_mos
 from highrank.progress import OnProgress
+from highrank.signatures import check_ranges
 
 # Exact languages by name; the group of the last token is all that matters. Mixtures of three
 # softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of
@@ -106,6 +107,7 @@ class Comparison:
     """Streams of the test; 1 reads it in order, more are faster."""
 
     def check(self) -> None:
+        check_ranges(self)
         if not {"time", "tokens"} & set(self.equal):
             raise ValueError(f"equal must have time or tokens, got {', '.join(self.equal)}")
         if "time" in self.equal and self.device != "cpu":

@@ -1,10 +1,10 @@
 """Settings of a finetuning: everything that decides its numbers, the options of the command."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from highrank.config import StageConfig
+from highrank.signatures import check_ranges
 
 # The model with its own softmax, trained in the same way: what every variant is compared with.
 BASELINE = "softmax"
@@ -46,15 +46,16 @@ class Settings:
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if value is not None and not value > 0:
                 raise ValueError(f"{name.replace('_', '-')} must be a positive number, got {value}")
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+        if not self.weight_decay >= 0:
             raise ValueError(f"weight-decay must be at least 0, got {self.weight_decay}")
         if not self.starts or len(set(self.variants)) <= len(self.starts):
             raise ValueError(f"starts must be one or more, each once, got {list(self.starts)}")
