@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from highrank.files import from_json, read_json, without_format
 
 CONFIG_FILE = "config.json"
 FORMAT, VERSION = "highrank run", 3
+# Where `highrank train` puts runs.
+RUNS = Path("runs")
 
 
 def is_run(folder: Path) -> bool:
@@ -25,12 +28,27 @@ def is_run(folder: Path) -> bool:
 def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
+        raise ValueError(
+            f"a run must be a folder that `highrank train` made, got {folder}{nearest_run(folder)}"
+        )
     content = read_json(path)
     try:
         return config_from_json(content)
     except ValueError as error:
         raise ValueError(f"{path} must be the configuration of a run: {error}") from None
+
+
+def nearest_run(folder: Path) -> str:
+    """The end of a message about a folder that does not exist; empty if no run has such a name."""
+    if folder.exists():
+        return ""
+    found = {
+        file.parent.name: file.parent
+        for parent in (folder.parent, RUNS)
+        for file in sorted(parent.glob(f"*/{CONFIG_FILE}"))
+    }
+    close = get_close_matches(folder.name, found, n=1)
+    return f": did you mean {found[close[0]]}?" if close else ""
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:
