@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "Train a language model: highrank train [PRESET] [options]",
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
+    "runs": "List runs, comparisons and finetunings with their perplexities.",
     "generate": "Generate text with a trained model.",
     "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
     "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
