@@ -17,7 +17,7 @@ COMMANDS = {
     "data": "List and prepare corpora: known ones, or your own text.",
     "train": "Train a language model: highrank train [PRESET] [options]",
     "presets": "List the presets of highrank train, with the numbers of the papers.",
-    "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
+    "evaluate": "Measure perplexity: a run's, static, dynamic, with a cache; models on a text.",
     "runs": "List runs, comparisons and finetunings with their perplexities.",
     "generate": "Generate text with a trained model.",
     "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",

@@ -41,6 +41,34 @@ def results_table(results: Sequence[Result], published: Sequence[Published] = ()
     return table
 
 
+def models_table(results: Sequence[Result]) -> Table:
+    """One row for each model on one text."""
+    note = (
+        "perplexity: per token of each model's own tokenizer; only bits/byte compare models of "
+        "different tokenizers. tokens: how many were predicted. context, stride: a Hugging Face "
+        "model reads windows of so many tokens, and predicts so many in each; a run reads all."
+    )
+    numbers = ("perplexity", "bits/byte", "tokens", "<unk>", "context", "stride")
+    title = printable(results[0].split.removeprefix("text "))
+    table = make_table(("model",), numbers, title=title, caption=note)
+    for result in results:
+        table.add_row(
+            printable(result.run),
+            _perplexity(result.nats),
+            f"{result.bits_per_byte:.4f}",
+            f"{result.num_tokens:,}",
+            _unknown(result),
+            count(result.settings.get("context")),
+            count(result.settings.get("stride")),
+        )
+    return table
+
+
+def _unknown(result: Result) -> str:
+    """The fraction of tokens that are read as <unk>."""
+    return f"{result.unknown.get('tokens', 0) / result.num_tokens:.1%}"
+
+
 def _unit(text: str) -> str:
     """The kind of token: word, character or token."""
     return text.removeprefix("perplexity per ")

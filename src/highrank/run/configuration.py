@@ -18,11 +18,21 @@ RUNS = Path("runs")
 
 def is_run(folder: Path) -> bool:
     """Whether `highrank train` made the folder: others have a config.json, too."""
+    return _values(folder).get("format") == FORMAT
+
+
+def is_hugging_face(folder: Path) -> bool:
+    """Whether it is the folder of a Hugging Face model."""
+    return "model_type" in _values(folder)
+
+
+def _values(folder: Path) -> Mapping[str, Any]:
+    """What config.json has; nothing if it is damaged or missing."""
     try:
         content = read_json(folder / CONFIG_FILE)
     except ValueError:
-        return False
-    return isinstance(content, Mapping) and content.get("format") == FORMAT
+        return {}
+    return content if isinstance(content, Mapping) else {}
 
 
 def read_config(folder: Path) -> RunConfig:

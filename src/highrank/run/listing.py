@@ -75,7 +75,7 @@ def _entry(folder: Path) -> Entry | None:
         if not file.is_file():
             continue
         times = [path.stat().st_mtime for path in (file, folder / written) if path.is_file()]
-        about = {
+        about: dict[str, Any] = {
             "folder": str(folder),
             "kind": kind.removeprefix("highrank "),
             "date": datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d %H:%M"),
@@ -92,9 +92,10 @@ def _entry(folder: Path) -> Entry | None:
 
 def _run(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     events = list(_events(folder / "metrics.jsonl"))
-    end = next((one for one in reversed(events) if one["event"] == "end"), {})
+    nothing: Mapping[str, Any] = {}
+    end = next((one for one in reversed(events) if one["event"] == "end"), nothing)
     losses = [one["valid_loss"] for one in events if one["event"] == "epoch"]
-    last = next((one for one in reversed(events) if "tokens" in one), {})
+    last = next((one for one in reversed(events) if "tokens" in one), nothing)
     static = {"valid": end.get("valid_loss", min(losses, default=None))}
     values = {"static": static | {"test": end.get("test_loss")}}
     for result in _results(folder):
@@ -134,7 +135,9 @@ def _results(folder: Path) -> list[Mapping[str, Any]]:
 
 def _comparison(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     file = folder / "report.json"
-    report = read_json(file) if file.is_file() else {"regimes": (), "is_complete": False}
+    report: Any = {"regimes": (), "is_complete": False}
+    if file.is_file():
+        report = read_json(file)
     return {
         "corpus": Path(plan["corpus"]).name,
         "state": State.FINISHED if report["is_complete"] else State.UNFINISHED,

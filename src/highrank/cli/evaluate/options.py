@@ -79,6 +79,10 @@ class Options:
     """Write probability, surprisal, rank, weights of --text's tokens to this .csv or .jsonl."""
     independent_lines: bool = False
     """Forget everything at the end of each line of --text."""
+    context: Annotated[int | None, unless_given("the longest, at most 1024", "INT")] = None
+    """Tokens that a Hugging Face model reads at once."""
+    stride: Annotated[int | None, unless_given("half of the context", "INT")] = None
+    """Tokens from one window to the next; those between are predicted."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
@@ -101,14 +105,19 @@ class Options:
         return [(ways if self.dynamic else (), caches if self.cache else ())]
 
 
-def check(options: Options) -> None:
-    """Raise for options that cannot be, or that do not go together."""
+def check(options: Options, is_foreign: bool = False) -> None:
+    """Raise for options that cannot be, or that do not go together.
+
+    Args:
+        is_foreign: whether there is a Hugging Face model among the models.
+    """
     is_all, is_dynamic = options.all, options.dynamic or options.all
     is_cache = options.cache or is_all
     is_file, is_static = options.text is not None, not (is_dynamic or is_cache)
     # Of the methods, dynamic evaluation alone is not done token by token.
     is_token_wise, text = is_file and not is_dynamic, "--text, and without --dynamic and --all"
     is_split_only = options.batch_size is not None or options.compat is not None
+    is_windowed = options.context is not None or options.stride is not None
     if is_all and (options.dynamic or options.cache):
         raise ValueError("--all must come without --dynamic and --cache: it has both")
     for option, is_given, partner, is_there in (
@@ -121,6 +130,7 @@ def check(options: Options) -> None:
         ("--batch-size and --compat", is_split_only, "a split, not --text", not is_file),
         ("--per-token", options.per_token is not None, text, is_token_wise),
         ("--independent-lines", options.independent_lines, text, is_token_wise),
+        ("--context and --stride", is_windowed, "Hugging Face models", is_foreign),
     ):
         if is_given and not is_there:
             raise ValueError(f"{option} must go with {partner}")
@@ -135,3 +145,20 @@ def check(options: Options) -> None:
         check_writable(options.per_token)
         if options.per_token.resolve() == options.text.resolve():
             raise ValueError(f"--per-token must be another file than --text, got {options.text}")
+
+
+def check_static(options: Options, name: str) -> None:
+    """Raise unless several models, or one of Hugging Face, can be evaluated with these options."""
+    if options.text is None:
+        raise ValueError(
+            f"--text FILE must be given for {name}: only a single run has splits of its own"
+        )
+    for option, is_given in (
+        ("--all", options.all),
+        ("--dynamic", options.dynamic),
+        ("--cache", options.cache),
+        ("--per-token", options.per_token is not None),
+        ("--independent-lines", options.independent_lines),
+    ):
+        if is_given:
+            raise ValueError(f"{option} must go with a single run, got {name}")
