@@ -1,7 +1,7 @@
 """Options of `highrank evaluate`, and which of them go together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class DynamicOptions:
     """For --dynamic. With --search, give several values to try all combinations of them."""
 
-    lr: Annotated[tuple[float, ...], unless_given("5e-5; with --search six from 3e-5 to 1e-4")] = ()
+    lr: Annotated[
+        tuple[float, ...], unless_given("best of 0 to 5e-5; with --search seven, to 1e-4")
+    ] = ()
     """η, the learning rate."""
     epsilon: Annotated[tuple[float, ...], unless_given("2e-5")] = ()
     """ε, added to the gradients' root mean square."""
@@ -41,13 +43,11 @@ class DynamicOptions:
 class CacheOptions:
     """For --cache. With --search, give several values to try all combinations of them."""
 
-    window: Annotated[tuple[int, ...], unless_given("2000; with --search 100, 500, 2000")] = ()
+    window: Annotated[tuple[int, ...], unless_given("best of 100, 500, 2000")] = ()
     """Tokens that are remembered."""
-    theta: Annotated[tuple[float, ...], unless_given("0.3; with --search seven from 0 to 1")] = ()
+    theta: Annotated[tuple[float, ...], unless_given("best of seven from 0 to 1")] = ()
     """θ: 0 counts all remembered tokens alike, 1 mostly those after similar states."""
-    weight: Annotated[
-        tuple[float, ...], unless_given("0.1; with --search seven from 0 to 0.3")
-    ] = ()
+    weight: Annotated[tuple[float, ...], unless_given("best of seven from 0 to 0.3")] = ()
     """λ, the weight of the cache."""
 
 
@@ -70,7 +70,7 @@ class Options:
     cache: bool = False
     """Make tokens likelier that followed similar states before: a neural cache."""
     search: bool = False
-    """Try many settings of --dynamic and --cache on valid, and take the best."""
+    """Try many settings of --dynamic and --cache on all of valid, and take the best."""
     search_tokens: Annotated[int | None, unless_given("all", "INT")] = None
     """Search on so many first tokens of valid only."""
     text: Annotated[Path | None, unless_given("none", "FILE")] = None
@@ -94,12 +94,27 @@ class Options:
     cache_options: Annotated[CacheOptions, tyro.conf.arg(name="cache")] = NO_CACHE
     """For --cache: what it remembers. With --search, several values of an option are tried."""
 
-    def grids(self) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
-        """For each method, the settings to try of dynamic evaluation and of the cache."""
-        from highrank.evaluation.search import cache_grid, dynamic_grid
+    @property
+    def is_given(self) -> bool:
+        """Whether a setting of the methods was chosen."""
+        dynamic, cache = self.dynamic_options, self.cache_options
+        return any((dynamic.lr, dynamic.epsilon, dynamic.decay, *astuple(cache)))
+
+    def grids(
+        self, can_search: bool = True
+    ) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
+        """For each method, the settings to try of dynamic evaluation and of the cache.
+
+        Args:
+            can_search: whether the corpus is there, on which settings are tried.
+        """
+        from highrank.evaluation.cache import CacheSettings
+        from highrank.evaluation.grids import cache_grid, dynamic_grid
 
         ways = dynamic_grid(**asdict(self.dynamic_options), is_search=self.search)
         caches = cache_grid(**asdict(self.cache_options), is_search=self.search)
+        if not (can_search or self.search) and len(caches) > 1:
+            caches = (CacheSettings(),)
         if self.all:
             return [((), ()), (ways, ()), ((), caches)]
         return [(ways if self.dynamic else (), caches if self.cache else ())]

@@ -53,20 +53,21 @@ def evaluate_run(run: Path, options: Options) -> None:
 
 def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
     """The methods with their settings; what a search tried is printed before they are used."""
+    from highrank.evaluation.grids import QUICK_TOKENS
     from highrank.evaluation.search import find_method
     from highrank.report.tables import search_table
 
-    for ways, caches in options.grids():
+    for ways, caches in options.grids(loaded.corpus.is_found):
         method = find_method(
             loaded,
             ways,
             caches,
             convention=options.dynamic_options.convention,
-            is_search=options.search,
-            search_tokens=options.search_tokens,
+            widen=options.search and not options.is_given,
+            search_tokens=options.search_tokens if options.search else QUICK_TOKENS,
             progress=progress,
         )
-        for name, search in method.searches.items():
+        for name, search in method.searches.items() if options.search else ():
             Console(stderr=options.json, highlight=False).print(search_table(name, search))
         yield method
 
@@ -80,12 +81,14 @@ def _show_results(
 ) -> None:
     """The results beside the papers' rows, their files, and what is outside the vocabulary."""
     from highrank.presets import published
-    from highrank.report.tables import results_table, unknown_text
+    from highrank.report.tables import best_results, results_table, unknown_text
 
     rows = published(loaded.config, loaded.corpus.name)
     found = {
         "results": [
-            {"file": None if path is None else str(path)} | asdict(result)
+            {"file": None if path is None else str(path)}
+            | asdict(result)
+            | {"is_best": result in best_results(results)}
             for result, path in zip_longest(results, files)
         ],
         "published": [row._asdict() for row in rows],
@@ -94,6 +97,8 @@ def _show_results(
     if options.json:
         return
     notes = [f"Result: {path}" for path in files]
+    if not options.search and any(result.search for result in results):
+        notes.insert(0, "--search tries more settings, on all of valid.")
     notes += filter(None, (unknown_text(dataset, results[0].unit) for dataset in datasets))
     notes += [] if options.per_token is None else [f"Token by token: {options.per_token}"]
     plain_console().print("\n".join(notes))
