@@ -55,13 +55,17 @@ def log_prob(model, words):
         (20_000, {"temperature": 0.6}),
         (20_000, {"top_k": 5}),
         (20_000, {"temperature": 1.3, "top_p": 0.7}),
+        (20_000, {"top_k": 5, "no_unk": True}),
     ],
     ids=str,
 )
 def test_first_words_match_log_prob(model, num_samples, options):
     samples = generate(model, VOCABULARY, PROMPT, num_tokens=1, num_samples=num_samples, **options)
     count = torch.from_numpy(VOCABULARY.encode(word for (word,) in samples)).bincount(minlength=V)
-    want = (log_prob(model, PROMPT) / options.get("temperature", 1.0)).softmax(-1)
+    log_p = log_prob(model, PROMPT)
+    if "no_unk" in options:
+        log_p[VOCABULARY.unk] = -math.inf
+    want = (log_p / options.get("temperature", 1.0)).softmax(-1)
     order = want.argsort(descending=True)
     kept = torch.ones(V, dtype=torch.bool)
     if "top_k" in options:

@@ -111,6 +111,8 @@ def test_powers_of_ten_are_legible_in_ascii(monkeypatch, capsys):
     [
         ("--version", {"torch", "tyro", "rich", "numpy"}),
         ("data list --help", {"torch", "matplotlib", "transformers"}),
+        ("presets", {"torch", "matplotlib", "transformers"}),
+        ("runs .", {"torch", "matplotlib", "transformers"}),
     ],
 )
 def test_what_computes_nothing_starts_without_heavy_imports(arguments, heavy):
@@ -201,7 +203,14 @@ COMMAND_LINES = [
 ]
 
 
-WITHOUT_WORK = (("presets",), ("data",), ("data", "list"), ("data", "prepare"), ("bench",))
+WITHOUT_WORK = (
+    ("presets",),
+    ("runs",),
+    ("data",),
+    ("data", "list"),
+    ("data", "prepare"),
+    ("bench",),
+)
 
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)

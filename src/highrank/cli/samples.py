@@ -143,5 +143,5 @@ def show_training(
         print_samples(console, corpus.level, steps, NUM_SAMPLES)
     console.print(
         f"More of it: highrank generate {folder} --temperature {TEMPERATURE}\n"
-        f"Other perplexities: highrank evaluate {folder} --all"
+        f"Other perplexities: highrank evaluate {folder} --all --dynamic.segment 20"
     )

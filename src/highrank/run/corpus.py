@@ -38,6 +38,13 @@ class RecordedCorpus:
     def level(self) -> Level:
         return self.header.level
 
+    @property
+    def is_found(self) -> bool:
+        """Whether its tokens are on this machine."""
+        with suppress(ValueError):
+            return bool(self.prepared)
+        return False
+
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,); raise if the corpus is nowhere."""
         return self.prepared.split(name)

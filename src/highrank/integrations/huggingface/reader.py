@@ -116,6 +116,10 @@ class HuggingFaceModel:
 
     def load(self, device: str = "cpu") -> "HuggingFacePredictor":
         """The weights, which compute in float32 on a CPU; checks the output layer."""
+        return HuggingFacePredictor(self.load_weights(device), self.name, self.prefix)
+
+    def load_weights(self, device: str = "cpu") -> Any:
+        """The model of transformers in evaluation mode, as it is stored."""
         with (
             quiet_transformers(_purpose(self.name)) as transformers,
             _explained(self.name, "weights"),
@@ -135,7 +139,7 @@ class HuggingFaceModel:
         for tensor_name, tensor in model.named_parameters():
             if tensor.isnan().any():
                 raise ValueError(f"The weights of {self.name} have NaN in {tensor_name}.")
-        return HuggingFacePredictor(model.to(device).eval(), self.name, self.prefix)
+        return model.to(device).eval()
 
 
 class HuggingFacePredictor(Predictor):

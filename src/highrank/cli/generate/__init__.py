@@ -32,6 +32,8 @@ class Options:
     """Draw from the fewest likeliest tokens that together have this probability."""
     seed: int = 0
     """The same seed gives the same text."""
+    no_unk: bool = False
+    """Never draw <unk>, which stands for all words outside the vocabulary."""
     show_components: bool = False
     """Colour each token by the softmax most responsible for it; without colours: token/number."""
     device: str = "cpu"
@@ -47,7 +49,7 @@ DEFAULTS = Options()
 
 # The help shows each paragraph on a line of its own: none is longer than 80 columns.
 def generate(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     options: Annotated[Options, tyro.conf.arg(name="")] = DEFAULTS,
 ) -> None:
     """Generate text with a trained model, such as `highrank generate runs/small-1`.
@@ -55,14 +57,16 @@ def generate(
     Temperature and cuts act on the whole mixture, not on each of its components.
 
     Args:
-        run: Folder of a run that `highrank train` made.
+        run: Folder of a run that `highrank train` made, or of a Hugging Face model.
         options: How to generate.
     """
+    from highrank.cli.generate.huggingface import generate_foreign
     from highrank.cli.samples import has_colors, print_legend, print_samples, samples_json
     from highrank.data.text import check_known
     from highrank.generation import Sampling, stream
     from highrank.predictor import prompt_tokens
     from highrank.report.formats import printable
+    from highrank.run.configuration import is_hugging_face
     from highrank.run.loading import load_run
 
     sampling = Sampling(
@@ -70,16 +74,20 @@ def generate(
         top_k=options.top_k,
         top_p=options.top_p,
         seed=options.seed,
+        no_unk=options.no_unk,
     )
     set_threads(options.threads)
+    # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
+    text = os.fsencode(options.prompt).decode(errors="replace")
+    if is_hugging_face(run):
+        generate_foreign(run, text, sampling, options)
+        return
     loaded = load_run(run, options.device)
     if options.show_components and not _has_components(loaded.model.head):
         raise ValueError(
             "show-components must go with a mixture of softmaxes, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
-    # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
-    text = os.fsencode(options.prompt).decode(errors="replace")
     prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
     if text.strip():
         unknown = check_known(prompt, loaded.vocabulary, "the prompt")
