@@ -10,6 +10,7 @@ softmax. All measures are of the softmax model alone. A line of JSON for each mo
 N tokens, V vocabulary, D hidden size, d size of what meets the output embedding.
 """
 
+import copy
 import json
 import math
 import time
@@ -35,6 +36,7 @@ from highrank.environment import set_threads
 from highrank.models.backbone import Backbone, BackboneOutput
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
+from highrank.studies.audit.fit import HEADS, mixture_from
 from highrank.training.budget import parse_duration
 from highrank.training.trainer import Trainer
 
@@ -76,11 +78,12 @@ def cases() -> list[Case]:
         ("factorised-8", "lstm", (4, 7, 16, 32), 600, (0, 1)),
         ("dialogue-characters", "lstm", (4, 8, 16, 32), 500, (0,)),
         ("senses", "lstm", (4, 8, 16, 64), 600, (0, 1)),
+        ("dialogue-words", "gpt2", (16, 32, 64), 500, (0,)),
+        ("penn-words", "gpt2", (16, 32, 64), 500, (0,)),
         ("penn-words", "lstm", (4, 8, 16, 32, 64, 128), 500, (0,)),
         ("factorised-40", "lstm", (4, 8, 16, 39), 600, (0, 1)),
         ("dialogue-words", "narrow", (8, 16, 32, 64), 500, (0,)),
-        ("dialogue-words", "gpt2", (16, 32, 64), 500, (0,)),
-        ("penn-words", "gpt2", (16, 32, 64), 500, (0,)),
+        ("dialogue-words", "tanh", (8, 16, 32, 64), 500, (0,)),
         ("penn-words", "narrow", (8, 16, 32, 64), 500, (0,)),
         ("penn-characters", "lstm", (4, 8, 16, 32), 500, (0,)),
         ("dialogue-words", "lstm", (16, 64), 200, (0,)),
@@ -146,7 +149,7 @@ def run_config(case: Case, kind: str) -> RunConfig:
     num_components = NUM_COMPONENTS
     if kind == "softmax":
         kind, num_components, options = "mos", 1, {}
-        if case.network != "lstm":
+        if case.network in ("narrow", "gpt2"):
             kind = "softmax"
     return RunConfig(
         corpus=case.corpus,
@@ -155,15 +158,21 @@ def run_config(case: Case, kind: str) -> RunConfig:
             embedding_size=case.size,
             options={
                 "hidden_sizes": sizes,
-                "embedding_range": 1 / math.sqrt(case.size),
+                "embedding_range": 1.0 if case.network in ("tanh", "narrow") else 1 / math.sqrt(case.size),
                 "input_dropout": rate,
                 "output_dropout": rate,
             },
         ),
-        head=HeadConfig(kind=kind, num_components=num_components, dropout=0.0, options=options),
+        head=HeadConfig(
+            kind=kind,
+            num_components=num_components,
+            dropout=0.0,
+            activation="tanh" if case.network == "tanh" else "identity",
+            options=options,
+        ),
         batch=BatchConfig(batch_size=BATCH_SIZE, options={"bptt": 20, "bptt_std": 0.0}),
         train=StageConfig(
-            optimizer="adamw", lr=5e-3, weight_decay=0.01, clip=1.0, warmup_steps=50, anneal=True
+            optimizer="adamw", lr=1e-2, weight_decay=0.01, clip=1.0, warmup_steps=50, anneal=True
         ),
     )
 
@@ -180,11 +189,27 @@ def make_model(case: Case, kind: str, corpus: MemoryCorpus) -> LanguageModel:
 
 def train(case: Case, kind: str, corpus: MemoryCorpus) -> LanguageModel:
     config, model = run_config(case, kind), make_model(case, kind, corpus)
+    train_on(model, config, corpus, case.steps)
+    return model
+
+
+def train_on(model: LanguageModel, config: RunConfig, corpus: MemoryCorpus, steps: int) -> None:
     trainer, batches = Trainer(model, config.train), build_batches(config, corpus.split("train"))
-    for step in range(case.steps):
+    for step in range(steps):
         if batches.is_epoch_over:
             batches.start_epoch()
-        trainer.step(next(batches), step / case.steps)
+        trainer.step(next(batches), step / steps)
+
+
+def upgrade(case: Case, model: LanguageModel, kind: str, corpus: MemoryCorpus) -> LanguageModel:
+    """The model continued with another head that starts as its own."""
+    model = copy.deepcopy(model)
+    if kind != "softmax":
+        model.head = mixture_from(HEADS[kind], model.head)
+        model.tie_again()
+    config = run_config(case, "softmax")
+    config = replace(config, train=replace(config.train, lr=config.train.lr / 2))
+    train_on(model, config, corpus, case.steps // 2)
     return model
 
 
@@ -207,10 +232,13 @@ def run_case(case: Case, folder: Path, data: Path) -> dict[str, Any]:
     """The losses of the three models on test; the softmax model is kept."""
     start, corpus = time.process_time(), open_corpus(case, data)
     nats, sizes = {}, {}
+    base = train(case, "softmax", corpus)
+    torch.save(base.state_dict(), folder / f"{case.name}.pt")
     for kind in ("softmax", "mos", "moc"):
-        model = train(case, kind, corpus)
-        if kind == "softmax":
-            torch.save(model.state_dict(), folder / f"{case.name}.pt")
+        if case.network == "gpt2":
+            model = upgrade(case, base, kind, corpus)
+        else:
+            model = base if kind == "softmax" else train(case, kind, corpus)
         losses = read(model, corpus.split("test"))[2].double()
         nats[kind] = losses
         sizes[kind] = sum(p.numel() for p in model.parameters())
