@@ -36,7 +36,7 @@ from highrank.environment import set_threads
 from highrank.models.backbone import Backbone, BackboneOutput
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
-from highrank.studies.audit.fit import HEADS, mixture_from
+from highrank.studies.audit.fit import STARTS
 from highrank.training.budget import parse_duration
 from highrank.training.trainer import Trainer
 
@@ -205,7 +205,7 @@ def upgrade(case: Case, model: LanguageModel, kind: str, corpus: MemoryCorpus) -
     """The model continued with another head that starts as its own."""
     model = copy.deepcopy(model)
     if kind != "softmax":
-        model.head = mixture_from(HEADS[kind], model.head)
+        model.head = STARTS[kind](model.head)
         model.tie_again()
     config = run_config(case, "softmax")
     config = replace(config, train=replace(config.train, lr=config.train.lr / 2))

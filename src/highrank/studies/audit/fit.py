@@ -1,61 +1,226 @@
-"""What the bound costs: two heads fitted to the hidden states of a model that stays as it is.
+"""What the bound costs: heads fitted to the hidden states of a model that stays as it is.
 
-Both start as the model's own softmax, with the same parameters, noise and batches. One mixes K
-contexts and has the bound of one softmax, the other mixes K softmaxes and has none. What the second
-predicts better on held-out text is what the bound costs.
+A mixture of softmaxes has no bound. Two controls have that of one softmax: a softmax, and a mixture
+of contexts with the mixture's parameters. All start from the model's own weights and learn from the
+same batches; of each, the step that predicts best is taken. What the mixture then predicts better
+than the better control, on text that neither has seen, is what the bound costs.
 
 N contexts, D hidden size, d size of what meets the output embedding, V vocabulary, K components.
 """
 
-import torch
-from torch import nn
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from highrank.heads import MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes
+import torch
+from torch import Tensor, nn
+
+from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank.heads.bases.mixture import PriorMixture
-from highrank.heads.bases.start import PRIOR_SCALE, zero_sum_noise
+from highrank.heads.bases.start import zero_sum_noise
 from highrank.heads.linear import LinearHead
+from highrank.predictor import OnProgress
 
 NUM_COMPONENTS = 4
-# Of the contexts' weights, in standard deviations: enough for components to part.
-NOISE = 0.3
+# Of the weights of contexts, in standard deviations, and factor of the weights of the prior: less
+# of both takes longer to specialise.
+NOISE, PRIOR_SCALE = 1.0, 3.0
+LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 1e-2, 256, 20
+NUM_STEPS, NUM_LOOKS = 500, 5
+# For all heads together, unless their steps are done before.
+SECONDS = 60.0
+# Of which a standard error is made: neighbouring tokens are alike.
+NUM_GROUPS = 20
+# Tokens that are scored at once.
+SCORED = 1024
 
 
-def mixture_from(
-    kind: type[PriorMixture], head: MixtureHead | LinearHead, noise: float = NOISE, seed: int = 0
-) -> PriorMixture:
-    """A mixture that predicts nearly what one softmax predicts.
+class Sample(NamedTuple):
+    """Contexts and what follows them."""
+
+    hidden: Tensor
+    """(N, D)."""
+    target: Tensor
+    """(N,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitFacts:
+    """Heads after their fit, on held-out text."""
+
+    num_fitted: int
+    """Contexts that were learned from."""
+    num_held_out: int
+    """Contexts that were scored, N."""
+    num_components: int
+    """K."""
+    num_steps: int
+    """Updates of the head that had the least time for them."""
+    nats: float
+    """Mean loss of the model's own head."""
+    softmax_nats: float
+    """Of one softmax, fitted."""
+    moc_nats: float
+    """Of the mixture of contexts."""
+    mos_nats: float
+    """Of the mixture of softmaxes."""
+    gain: float
+    """What the mixture of softmaxes wins over the better of the two others, in nats per token."""
+    error: float
+    """Standard error of that."""
+    elapsed: float
+    """Seconds."""
+
+
+class Fitted(NamedTuple):
+    losses: Tensor
+    """(N,), of the held-out contexts, after the step that predicts the others best."""
+    num_steps: int
+
+
+def fit_heads(
+    head: MixtureHead | LinearHead,
+    learned: Sample,
+    chosen: Sample,
+    held_out: Sample,
+    *,
+    num_steps: int = NUM_STEPS,
+    seconds: float = SECONDS,
+    on_progress: OnProgress | None = None,
+) -> FitFacts:
+    """Fit the three heads, and compare them.
 
     Args:
-        kind: `MixtureOfSoftmaxes` or `MixtureOfContexts`.
         head: one softmax.
-        noise: what breaks the symmetry of the components.
+        learned: what they are fitted to.
+        chosen: of which step of a fit is taken.
+        num_steps: of each head.
+        seconds: of all heads together, after which a fit ends earlier.
     """
-    latent: nn.Linear | None = getattr(head, "latent", None)
-    size = head.weight.shape[1]
+    start, found = time.monotonic(), {}
+    for index, name in enumerate(STARTS):
+        if on_progress is not None:
+            on_progress(index / len(STARTS), name)
+        new = STARTS[name](head)
+        found[name] = fit_head(new, learned, chosen, held_out, num_steps, seconds / len(STARTS))
+    losses = {name: fitted.losses for name, fitted in found.items()}
+    control = min(("softmax", "moc"), key=lambda name: losses[name].mean().item())
+    difference = losses[control] - losses["mos"]  # (N,)
+    return FitFacts(
+        num_fitted=len(learned.target),
+        num_held_out=len(held_out.target),
+        num_components=NUM_COMPONENTS,
+        num_steps=min(fitted.num_steps for fitted in found.values()),
+        nats=token_losses(head, held_out).mean().item(),
+        softmax_nats=losses["softmax"].mean().item(),
+        moc_nats=losses["moc"].mean().item(),
+        mos_nats=losses["mos"].mean().item(),
+        gain=difference.mean().item(),
+        error=grouped_error(difference),
+        elapsed=time.monotonic() - start,
+    )
+
+
+def fit_head(
+    head: Head, learned: Sample, chosen: Sample, held_out: Sample, num_steps: int, seconds: float
+) -> Fitted:
+    """AdamW with a warm-up and a cosine; `seconds` may end it earlier."""
+    optimizer = torch.optim.AdamW(head.parameters(), weight_decay=0.0)
+    best, fitted, step = math.inf, None, 0
+    for step, progress in _steps(num_steps, seconds):
+        rate = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * progress))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, step / WARMUP_STEPS)
+        rows = _rows(len(learned.target), step)  # (BATCH_SIZE,)
+        optimizer.zero_grad()
+        head(learned.hidden[rows], learned.target[rows])[1].backward()
+        optimizer.step()
+        if step % max(1, num_steps // NUM_LOOKS) == 0 or progress == 1:
+            loss = token_losses(head, chosen).mean().item()
+            if loss < best:
+                best, fitted = loss, token_losses(head, held_out)
+    assert fitted is not None
+    return Fitted(fitted, step)
+
+
+def _steps(num_steps: int, seconds: float) -> Iterator[tuple[int, float]]:
+    """The number of each step, from 1, and the fraction that is done after it; 1 ends it."""
+    start, step, progress = time.monotonic(), 0, 0.0
+    while progress < 1:
+        step += 1
+        progress = min(1.0, max(step / num_steps, (time.monotonic() - start) / seconds))
+        yield step, progress
+
+
+def _rows(num_contexts: int, step: int) -> Tensor:
+    """The contexts of a step, the same for all heads."""
+    random = torch.Generator().manual_seed(step)
+    return torch.randint(num_contexts, (BATCH_SIZE,), generator=random)
+
+
+@torch.no_grad()
+def token_losses(head: Head, sample: Sample) -> Tensor:
+    """(N,), float64."""
+    pairs = zip(sample.hidden.split(SCORED), sample.target.split(SCORED), strict=True)
+    found = [head.log_prob(h).gather(1, t[:, None])[:, 0] for h, t in pairs]
+    return -torch.cat(found).double()
+
+
+def grouped_error(values: Tensor) -> float:
+    """Standard error of the mean, from the means of groups of neighbours."""
+    means = torch.stack([part.mean() for part in values.chunk(NUM_GROUPS)])
+    return (means.std() / math.sqrt(len(means))).item() if len(means) > 1 else math.inf
+
+
+def softmax_from(head: MixtureHead | LinearHead) -> PriorMixture:
+    """A softmax that predicts what `head` predicts."""
+    return _mixture_from(MixtureOfSoftmaxes, head, 1)
+
+
+def moc_from(head: MixtureHead | LinearHead) -> PriorMixture:
+    """A mixture of contexts around the one of `head`."""
+    return _mixture_from(MixtureOfContexts, head, NUM_COMPONENTS)
+
+
+def mos_from(head: MixtureHead | LinearHead) -> PriorMixture:
+    """A mixture of softmaxes around the one of `head`."""
+    return _mixture_from(MixtureOfSoftmaxes, head, NUM_COMPONENTS)
+
+
+STARTS = {"softmax": softmax_from, "moc": moc_from, "mos": mos_from}
+
+
+def _mixture_from(
+    kind: type[MixtureOfSoftmaxes] | type[MixtureOfContexts],
+    head: MixtureHead | LinearHead,
+    num_components: int,
+) -> PriorMixture:
+    latent = head.latent if isinstance(head, MixtureHead) else None
+    size, scale = head.weight.shape[1], getattr(head, "scale", 1.0)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         found = kind(
             head.hidden_size,
             head.vocab_size,
-            NUM_COMPONENTS,
+            num_components,
             size,
-            activation=getattr(head, "activation", "identity") if latent else "identity",
+            activation="identity" if latent is None else head.activation,
             bias=head.bias is not None,
         )
-        weight = torch.eye(size) if latent is None else latent.weight.float()  # (d, D)
-        spread = zero_sum_noise(weight, NUM_COMPONENTS)  # (K, d, D)
-    assert found.latent is not None
+        weight = torch.eye(size) * scale if latent is None else latent.weight.float()  # (d, D)
+        spread = zero_sum_noise(weight, num_components)  # (K, d, D)
+    assert isinstance(found.latent, nn.Linear)
     with torch.no_grad():
         found.weight.copy_(head.weight)
-        if head.bias is not None:
-            found.bias.copy_(head.bias)
-        found.latent.weight.copy_((weight + noise * spread).flatten(0, 1))
+        if found.bias is not None and head.bias is not None:
+            found.bias.copy_(head.bias * scale)
+        found.latent.weight.copy_((weight + NOISE * spread).flatten(0, 1))
         found.latent.bias.zero_()
         if latent is not None:
-            found.latent.bias.copy_(latent.bias.repeat(NUM_COMPONENTS))
+            found.latent.bias.copy_(latent.bias.repeat(num_components))
         found.prior.weight.mul_(PRIOR_SCALE)
-    found.logit_map = head.logit_map
+    found.logit_map = copy.deepcopy(head.logit_map)
     return found
-
-
-HEADS = {"moc": MixtureOfContexts, "mos": MixtureOfSoftmaxes}
