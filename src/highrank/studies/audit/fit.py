@@ -18,11 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes
+from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
 from highrank.heads.bases.mixture import PriorMixture
 from highrank.heads.bases.start import zero_sum_noise
 from highrank.heads.linear import LinearHead
-from highrank.predictor import OnProgress
+from highrank.predictor import OnProgress, Predictor, read_contexts
+from highrank.studies.audit.model import AuditedModel
 
 NUM_COMPONENTS = 4
 # Of the weights of contexts, in standard deviations, and factor of the weights of the prior: less
@@ -30,6 +31,8 @@ NUM_COMPONENTS = 4
 NOISE, PRIOR_SCALE = 1.0, 3.0
 LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 1e-2, 256, 20
 NUM_STEPS, NUM_LOOKS = 500, 5
+# Contexts that are read at most.
+NUM_LEARNED, NUM_HELD_OUT = 40_000, 20_000
 # For all heads together, unless their steps are done before.
 SECONDS = 60.0
 # Of which a standard error is made: neighbouring tokens are alike.
@@ -45,6 +48,15 @@ class Sample(NamedTuple):
     """(N, D)."""
     target: Tensor
     """(N,)."""
+
+
+class Samples(NamedTuple):
+    learned: Sample
+    """What heads are fitted to."""
+    chosen: Sample
+    """What decides which step of a fit is taken."""
+    held_out: Sample
+    """What they are compared on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +93,39 @@ class Fitted(NamedTuple):
     num_steps: int
 
 
+def can_fit(head: Head) -> bool:
+    """Whether it is one softmax that the fitted heads can start from."""
+    is_softmax = isinstance(head, Softmax | MixtureOfSoftmaxes) and head.num_components == 1
+    return isinstance(head, LinearHead) or is_softmax
+
+
+def read_samples(
+    predictor: Predictor, model: AuditedModel, on_progress: OnProgress | None = None
+) -> Samples:
+    """Contexts of a model's training text and of the audited one.
+
+    Without a training text the first three fifths of the audited one take its place. Of the text
+    that is left, a third chooses a step.
+    """
+    train, text = model.train, model.tokens
+    if train is None:
+        cut = len(text) * 3 // 5
+        train, text = text[:cut], text[cut:]
+    cut = len(text) // 3
+    parts = (train, NUM_LEARNED), (text[:cut], NUM_HELD_OUT // 2), (text[cut:], NUM_HELD_OUT)
+    found = []
+    for tokens, most in parts:
+        contexts = read_contexts(
+            predictor.hidden_states, tokens, most, window=model.window, on_progress=on_progress
+        )
+        follow = [int(tokens[position + 1]) for position in contexts.positions]
+        found.append(Sample(contexts.hidden, torch.tensor(follow)))
+    return Samples(*found)
+
+
 def fit_heads(
     head: MixtureHead | LinearHead,
-    learned: Sample,
-    chosen: Sample,
-    held_out: Sample,
+    samples: Samples,
     *,
     num_steps: int = NUM_STEPS,
     seconds: float = SECONDS,
@@ -95,8 +135,6 @@ def fit_heads(
 
     Args:
         head: one softmax.
-        learned: what they are fitted to.
-        chosen: of which step of a fit is taken.
         num_steps: of each head.
         seconds: of all heads together, after which a fit ends earlier.
     """
@@ -105,16 +143,16 @@ def fit_heads(
         if on_progress is not None:
             on_progress(index / len(STARTS), name)
         new = STARTS[name](head)
-        found[name] = fit_head(new, learned, chosen, held_out, num_steps, seconds / len(STARTS))
+        found[name] = fit_head(new, samples, num_steps, seconds / len(STARTS))
     losses = {name: fitted.losses for name, fitted in found.items()}
     control = min(("softmax", "moc"), key=lambda name: losses[name].mean().item())
     difference = losses[control] - losses["mos"]  # (N,)
     return FitFacts(
-        num_fitted=len(learned.target),
-        num_held_out=len(held_out.target),
+        num_fitted=len(samples.learned.target),
+        num_held_out=len(samples.held_out.target),
         num_components=NUM_COMPONENTS,
         num_steps=min(fitted.num_steps for fitted in found.values()),
-        nats=token_losses(head, held_out).mean().item(),
+        nats=token_losses(head, samples.held_out).mean().item(),
         softmax_nats=losses["softmax"].mean().item(),
         moc_nats=losses["moc"].mean().item(),
         mos_nats=losses["mos"].mean().item(),
@@ -124,10 +162,9 @@ def fit_heads(
     )
 
 
-def fit_head(
-    head: Head, learned: Sample, chosen: Sample, held_out: Sample, num_steps: int, seconds: float
-) -> Fitted:
+def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fitted:
     """AdamW with a warm-up and a cosine; `seconds` may end it earlier."""
+    learned, chosen, held_out = samples
     optimizer = torch.optim.AdamW(head.parameters(), weight_decay=0.0)
     best, fitted, step = math.inf, None, 0
     for step, progress in _steps(num_steps, seconds):

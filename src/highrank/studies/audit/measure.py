@@ -18,6 +18,8 @@ from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
 from highrank.analysis.unargmaxable.certificate import Proof
 from highrank.analysis.unargmaxable.problem import Box
 from highrank.environment import Environment, environment, free_memory, install_hint
+from highrank.heads import MixtureHead
+from highrank.heads.linear import LinearHead
 from highrank.predictor import (
     LONG_HISTORY,
     Contexts,
@@ -27,6 +29,7 @@ from highrank.predictor import (
     read_contexts,
 )
 from highrank.studies.audit.answer import Answer, answer_of, joint_answer
+from highrank.studies.audit.fit import FitFacts, can_fit, fit_heads, read_samples
 from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import (
@@ -49,6 +52,8 @@ COSTS = {
     "unargmaxable": 0.15,
     "mixture": 0.1,
 }
+# A fit takes about as long as the rest.
+FIT_COST = 0.5
 # Tokens of a context that are written out, and tokens of a proof that are named.
 NUM_SHOWN, NUM_BETWEEN = 12, 5
 # Copies of the output embedding, in float64, that deciding its tokens takes.
@@ -116,6 +121,8 @@ class ModelAudit:
     """Why `unargmaxable` is None; empty if it is there."""
     mixture: ComponentReport | None
     """None for heads with one component."""
+    fit: FitFacts | None
+    """None unless it was asked for, and for heads that are not one softmax."""
     elapsed: float
     """Seconds."""
 
@@ -139,6 +146,7 @@ def run_audit(
     *,
     num_contexts: int | None = None,
     quick: bool = False,
+    fit: bool = False,
     on_progress: OnProgress | None = None,
     on_model: Callable[[AuditResult], None] | None = None,
 ) -> AuditResult:
@@ -147,6 +155,7 @@ def run_audit(
     Args:
         num_contexts: T at most; 2,000 if None, or 500 if quick.
         quick: fewer contexts, and a sample of the tokens where all would take long.
+        fit: also fit heads to the hidden states, which answers what a spectrum cannot.
         on_progress: called with the fraction of the work done and what is being done.
         on_model: called after each model with what has been found so far.
     """
@@ -163,7 +172,7 @@ def run_audit(
     for i, model in enumerate(models):
         title = f"{model.name}: " if len(models) > 1 else ""
         part = _part(show, i / len(models), 1 / len(models), title)
-        done = (*result.models, audit_model(model, T, quick, part))
+        done = (*result.models, audit_model(model, T, quick, part, fit))
         answer = joint_answer([m.name for m in done], [m.answer for m in done])
         elapsed = time.monotonic() - start
         result = replace(result, answer=answer, models=done, elapsed=elapsed)
@@ -173,13 +182,18 @@ def run_audit(
 
 
 def audit_model(
-    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress
+    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress, fit: bool = False
 ) -> ModelAudit:
-    start, parts = time.monotonic(), _parts(on_progress)
+    start = time.monotonic()
+    fitting = _part(on_progress, 1 - FIT_COST, FIT_COST, "fit: ")
+    if fit:
+        on_progress = _part(on_progress, 0.0, 1 - FIT_COST, "")
+    parts = _parts(on_progress)
     on_progress(0.0, "loading")
     predictor = model.model.load(model.device)
     architecture, num_parameters = predictor.architecture, predictor.num_parameters
     layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
+    samples = read_samples(predictor, model) if fit and can_fit(layer.head) else None
     # Only the output layer is needed from here on.
     del predictor
     hidden, budget = contexts.hidden, memory_budget()
@@ -201,10 +215,14 @@ def audit_model(
             context=lambda row: model.context(int(contexts.positions[row]), NUM_SHOWN),
             on_progress=parts["mixture"],
         )
+    fitted = None
+    if samples is not None:
+        assert isinstance(layer.head, MixtureHead | LinearHead)
+        fitted = fit_heads(layer.head, samples, on_progress=fitting)
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
-        answer=answer_of(layer.facts, text, rank, mixture),
+        answer=answer_of(layer.facts, text, rank, mixture, fitted),
         source=model.source,
         architecture=architecture,
         num_parameters=num_parameters,
@@ -216,6 +234,7 @@ def audit_model(
         unargmaxable=unargmaxable,
         unargmaxable_note=note,
         mixture=mixture,
+        fit=fitted,
         elapsed=time.monotonic() - start,
     )
 

@@ -74,6 +74,8 @@ class AuditedModel:
     """The text's name."""
     text_sha256: str
     device: str = "cpu"
+    train: Tokens | None = None
+    """What a fit learns from: a run's training split; None takes a part of the text."""
 
     @property
     def name(self) -> str:
@@ -137,8 +139,9 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
     corpus, vocabulary = run.corpus, run.vocabulary
     name, sha256 = f"{corpus.name}/test", corpus.header.splits["test"].sha256
     tokens: NDArray[np.integer[Any]]
+    train: NDArray[np.integer[Any]] | None = None
     if text is None:
-        tokens = corpus.split("test")
+        tokens, train = corpus.split("test"), corpus.split("train")
     else:
         words = list(chain.from_iterable(read_lines(text, corpus.header.recipe)))
         check_known(words, vocabulary, f"the text {text}")
@@ -151,6 +154,7 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
         text=name,
         text_sha256=sha256,
         device=device,
+        train=train,
     )
 
 
