@@ -78,18 +78,17 @@ def cases() -> list[Case]:
         ("factorised-8", "lstm", (4, 7, 16, 32), 600, (0, 1)),
         ("dialogue-characters", "lstm", (4, 8, 16, 32), 500, (0,)),
         ("senses", "lstm", (4, 8, 16, 64), 600, (0, 1)),
-        ("dialogue-words", "gpt2", (16, 32, 64), 500, (0,)),
-        ("penn-words", "gpt2", (16, 32, 64), 500, (0,)),
-        ("penn-words", "lstm", (4, 8, 16, 32, 64, 128), 500, (0,)),
-        ("factorised-40", "lstm", (4, 8, 16, 39), 600, (0, 1)),
-        ("dialogue-words", "narrow", (8, 16, 32, 64), 500, (0,)),
-        ("dialogue-words", "tanh", (8, 16, 32, 64), 500, (0,)),
-        ("penn-words", "narrow", (8, 16, 32, 64), 500, (0,)),
-        ("penn-characters", "lstm", (4, 8, 16, 32), 500, (0,)),
-        ("dialogue-words", "lstm", (16, 64), 200, (0,)),
-        ("penn-words", "lstm", (16, 64), 200, (0,)),
-        ("dialogue-words", "lstm", (8, 16, 32, 64), 500, (1,)),
         ("penn-words", "lstm", (8, 16, 32, 64), 500, (1,)),
+        ("dialogue-words", "gpt2", (16, 64), 500, (0,)),
+        ("factorised-40", "lstm", (8, 39, 64), 600, (0,)),
+        ("dialogue-words", "tanh", (8, 32), 500, (0,)),
+        ("dialogue-words", "narrow", (16, 64), 500, (0,)),
+        ("factorised-8", "lstm", (24, 48), 600, (2,)),
+        ("penn-words", "gpt2", (32,), 500, (0,)),
+        ("penn-words", "narrow", (16, 64), 500, (0,)),
+        ("penn-characters", "lstm", (8, 32), 500, (0,)),
+        ("penn-words", "lstm", (16,), 500, (0,)),
+        ("dialogue-words", "lstm", (32,), 500, (1,)),
     ):
         for seed in seeds:
             for size in sizes:
@@ -158,7 +157,9 @@ def run_config(case: Case, kind: str) -> RunConfig:
             embedding_size=case.size,
             options={
                 "hidden_sizes": sizes,
-                "embedding_range": 1.0 if case.network in ("tanh", "narrow") else 1 / math.sqrt(case.size),
+                "embedding_range": 1.0
+                if case.network in ("tanh", "narrow")
+                else 1 / math.sqrt(case.size),
                 "input_dropout": rate,
                 "output_dropout": rate,
             },
@@ -224,7 +225,9 @@ def read(model: LanguageModel, tokens: Any, batch_size: int = 8) -> tuple[Tensor
             out = model(data[start : start + length], target, state)
             state = out.state
             found.append((out.hidden, target, -out.output))
-    hidden, target, losses = (torch.cat(parts).transpose(0, 1) for parts in zip(*found, strict=True))
+    hidden, target, losses = (
+        torch.cat(parts).transpose(0, 1) for parts in zip(*found, strict=True)
+    )
     return hidden.flatten(0, 1).contiguous(), target.flatten(), losses.flatten()
 
 
@@ -280,8 +283,13 @@ def main(
         found = run_case(case, folder, data)
         file.write_text(json.dumps(found))
         nats = found["nats"]
-        print(case.name, {k: round(math.exp(v), 2) for k, v in nats.items()}, found["error"],
-              round(found["cpu_seconds"]), flush=True)
+        print(
+            case.name,
+            {k: round(math.exp(v), 2) for k, v in nats.items()},
+            found["error"],
+            round(found["cpu_seconds"]),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

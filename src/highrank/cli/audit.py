@@ -36,6 +36,7 @@ def audit(
     ] = None,
     contexts: Annotated[int | None, unless_given("2000; with --quick 500", "INT")] = None,
     quick: bool = False,
+    fit: bool = False,
     device: str = "cpu",
     json: bool = False,
     out: Path = Path("highrank-audit.html"),
@@ -44,8 +45,7 @@ def audit(
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
-    - the answer: whether the bound of one softmax limits the model
-    - rank and spectrum against the bound, divergence of predictions
+    - whether the bound of one softmax limits the model; rank, spectrum, divergence of predictions
     - unargmaxable tokens, which can never be the most likely; health of a mixture
 
     Prints the answer and a table, and writes a page and a JSON file beside it.
@@ -55,6 +55,7 @@ def audit(
         text: The text to read.
         contexts: How many, spread evenly over the text. The rank of a mixture is at most this.
         quick: About a minute: fewer contexts, and a sample of the tokens where all take long.
+        fit: A minute more: fit heads to the hidden states, which answers where a spectrum cannot.
         device: Where hidden states are computed, as torch names it: cpu, cuda, mps.
         json: Print the numbers as JSON instead of a table.
         out: Where the page goes; the JSON file has the same name with .json.
@@ -83,6 +84,7 @@ def audit(
             found,
             num_contexts=contexts,
             quick=quick,
+            fit=fit,
             on_progress=on_progress,
             on_model=lambda so_far: _keep(so_far, out.with_suffix(".json")),
         )

@@ -23,6 +23,7 @@ from highrank.environment import Environment
 from highrank.heads.linear import LinearHead
 from highrank.predictor import Predictor
 from highrank.studies.audit.answer import Answer, Limited, answer_of, joint_answer
+from highrank.studies.audit.fit import FitFacts
 from highrank.studies.audit.layer import HeadFacts
 from highrank.studies.audit.measure import (
     AuditResult,
@@ -176,6 +177,23 @@ def unargmaxable_token(token, index, **options):
     return replace(facts, **options)
 
 
+def fit_facts(gain=0.03, error=0.005, own=0.05):
+    """What a fit found, if the mixture wins so many nats over the control and the own head."""
+    return FitFacts(
+        num_fitted=40_000,
+        num_held_out=20_000,
+        num_components=4,
+        num_steps=500,
+        nats=4.0 + own,
+        softmax_nats=4.01 + gain,
+        moc_nats=4.0 + gain,
+        mos_nats=4.0,
+        gain=gain,
+        error=error,
+        elapsed=31.0,
+    )
+
+
 def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
@@ -226,10 +244,12 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
         ),
         unargmaxable_note="",
         mixture=mixture,
+        fit=None,
         elapsed=61.0,
     )
     audit = replace(audit, **options)
-    return replace(audit, answer=answer_of(audit.head, audit.text, audit.rank, audit.mixture))
+    answer = answer_of(audit.head, audit.text, audit.rank, audit.mixture, audit.fit)
+    return replace(audit, answer=answer)
 
 
 def audit_of(*models, **options):
@@ -291,9 +311,10 @@ def make():
         unargmaxable_token=unargmaxable_token,
         mixture_report=mixture_report,
         component=component,
+        fit_facts=fit_facts,
     )
 
 
 @pytest.fixture(scope="session")
 def result():
-    return audit_of(softmax(), mos())
+    return audit_of(softmax(fit=fit_facts()), mos())

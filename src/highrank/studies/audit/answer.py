@@ -1,26 +1,19 @@
 """Whether the bound of one softmax limits a model: yes, no or cannot tell, and why.
 
 One softmax over d numbers has log-probabilities of rank at most b = d + 1, or d + 2 with a bias.
-That rank alone answers nothing: random weights reach it, too. What counts is how many of the b
-directions carry weight. Most of it is in one direction, the mean of all predictions, which leaves
-about a hundredth to the others: the effective rank at 10⁻³ has what matters most of the rest, and
-the one at 10⁻⁴ nearly all of it. The first rule that applies decides.
+No spectrum says what that costs: nearly all of it is the mean of all predictions, and a model whose
+effective rank is far below b can win a tenth of its perplexity with a mixture (docs/log.md). What
+is fitted to its hidden states says more. The first rule that applies decides.
 
 1. Cannot tell, if the model has not learned to predict this text: its perplexity is near V, or
    hardly better than with shuffled contexts.
 2. No, if d numbers can express any distribution over the vocabulary: d ≥ V - 1.
 3. No, if it is a mixture whose components have specialised: it has no such bound.
-4. Yes, if the effective rank at 10⁻⁴ is at least nine tenths of b, or b - 1: the spectrum is cut
-   off at the bound, with weight right up to it. A softcap or a mixture that has not specialised has
-   no exact bound: only a mixture that predicts as one softmax does can get this answer, for others
-   it is cannot tell.
-5. No, if the effective rank at 10⁻³ is at most half of b, or the numerical rank not at the bound in
-   the sense of 4: directions are left that the model does not use. Of fewer than 2b contexts, the
-   effective rank is first continued to 2b of them at the rate at which it grew with the last
-   doubling.
-6. Cannot tell otherwise: in between, or with fewer than b contexts or tokens.
-
-Yes does not mean that a head of higher rank would predict better: only training one shows that.
+4. With a fit (`fit.py`), of which two standard errors are taken off or added:
+   yes, if a mixture of softmaxes wins at least `LIMITED` over the heads that have the bound;
+   no, if it wins at most `FREE`, and at most `SETTLED` over the model's own head, which then was
+   at its optimum.
+5. Cannot tell otherwise.
 """
 
 import math
@@ -28,19 +21,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from highrank.analysis.components import COLLAPSED, ComponentReport, MixtureState
+from highrank.analysis.components import ComponentReport, MixtureState
 from highrank.analysis.rank import rank_bound
+from highrank.studies.audit.fit import FitFacts
 from highrank.studies.audit.layer import HeadFacts
 from highrank.studies.audit.model import TextFacts
 from highrank.studies.audit.rank import RankFacts
 
-# The effective ranks of the rule: of what matters most, and of nearly all.
+# The effective ranks that are compared with those of random weights, the first in the sentence.
 EFFECTIVE, FINE = "effective_rank_1e-3", "effective_rank_1e-4"
 # A perplexity of at least this fraction of V is that of a guess, and one that is better than with
 # shuffled contexts by no more than so many nats makes no use of its contexts.
 GUESS_FRACTION, CONTEXT_NATS = 0.8, 0.05
-# Fractions of the bound: well below it, and at it.
-WELL_BELOW, AT_BOUND = 0.5, 0.9
+# What a fit wins, in nats per token; chosen on half of the models of benchmarks/audit_rules.py.
+LIMITED, FREE, SETTLED = 0.002, 0.004, 0.01
+# A rank is at its bound from this fraction on.
+AT_BOUND = 0.9
+
+
+FITTED = "`highrank audit --fit` measures it"
+TRAINED = "`highrank compare` or `highrank finetune` tells"
 
 
 class Limited(StrEnum):
@@ -64,7 +64,11 @@ class Answer:
 
 
 def answer_of(
-    head: HeadFacts, text: TextFacts, rank: RankFacts, mixture: ComponentReport | None
+    head: HeadFacts,
+    text: TextFacts,
+    rank: RankFacts,
+    mixture: ComponentReport | None,
+    fit: FitFacts | None = None,
 ) -> Answer:
     """The rule above, applied to what was measured."""
     V, d = head.vocab_size, head.context_size
@@ -82,12 +86,19 @@ def answer_of(
             f"that no bound holds: numerical rank {_count(found)}, where one softmax of this size "
             f"has at most {bound:,}"
         )
+    if fit is not None:
+        return _by_fit(fit)
     is_impossible = rank.bound is not None and found is not None and found > rank.bound
     if rank.measures[EFFECTIVE] is None or is_impossible:
         return _cannot_tell(
             f"the measured rank, {_count(found)} of at most {bound:,}, cannot be trusted"
         )
-    return _by_spectrum(_situation(head, rank, mixture, bound), rank, mixture, bound)
+    situation, effective = _situation(head, rank, mixture, bound), rank.measures[EFFECTIVE]
+    can_fit = head.num_components == 1 and head.kind in ("softmax", "mos")
+    return _cannot_tell(
+        f"{situation}; effective rank at 10⁻³ is {effective:,.0f}, but no spectrum says what a "
+        f"mixture would win: {FITTED if can_fit else TRAINED}"
+    )
 
 
 def _untrained(vocab_size: int, text: TextFacts) -> str:
@@ -127,28 +138,23 @@ def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, lis
     return {text: listed for text, listed in found.items() if listed}
 
 
-def _by_spectrum(
-    situation: str, rank: RankFacts, mixture: ComponentReport | None, bound: int
-) -> Answer:
-    """Rules 4 to 6, for this bound."""
-    size = min(rank.num_contexts, rank.num_tokens)
-    fine, later = rank.measures[FINE] or 0.0, continued(rank, 2 * bound)
-    if size >= bound and _is_at(bound, fine):
-        text = f"{situation}; effective rank at 10⁻⁴ is {fine:,.0f}"
-        if rank.bound is None and (mixture is None or mixture.specialisation >= COLLAPSED):
-            return _cannot_tell(f"{text}: the model is past what one softmax can do")
-        reason = "the spectrum is cut off at the bound, with weight right up to it"
-        return Answer(verdict=Limited.YES, sentence=f"Yes: {text}: {reason}.")
-    text = f"{situation}; effective rank at 10⁻³ is {rank.measures[EFFECTIVE]:,.0f}"
-    if size < 2 * bound:
-        text += f", and would be about {later:,.0f} of {2 * bound:,} contexts"
-    is_unused = size >= 2 * bound and not _is_at(bound, rank.numerical_rank or bound)
-    if later <= WELL_BELOW * bound or is_unused:
-        return _no(f"{text}: the bound is not what limits this model")
-    if size < bound:
-        limited = "contexts (--contexts)" if rank.num_contexts < bound else "tokens (free memory)"
-        return _cannot_tell(f"{text}: take more {limited}")
-    return _cannot_tell(f"{text}: neither well below the bound nor at it")
+def _by_fit(fit: FitFacts) -> Answer:
+    """Rules 4 and 5."""
+    found = (
+        f"fitted to the same hidden states, a mixture of {fit.num_components} softmaxes predicts "
+        f"held-out text {_percent(fit.gain)} ± {100 * fit.error:.1f} % better than heads with the "
+        f"bound, and {_percent(fit.nats - fit.mos_nats)} better than the model's own"
+    )
+    if fit.gain - 2 * fit.error >= LIMITED:
+        return Answer(verdict=Limited.YES, sentence=f"Yes: {found}.")
+    if fit.gain + 2 * fit.error <= FREE and fit.nats - fit.mos_nats <= SETTLED:
+        return _no(found)
+    return _cannot_tell(f"{found}: {TRAINED}")
+
+
+def _percent(nats: float) -> str:
+    """How much lower a perplexity is."""
+    return f"{-100 * math.expm1(-nats):.1f} %"
 
 
 def _is_at(bound: int, rank: float) -> bool:
@@ -157,18 +163,6 @@ def _is_at(bound: int, rank: float) -> bool:
     The last one of a model with a LayerNorm has hardly any weight, which counts if b is below 10.
     """
     return rank >= min(AT_BOUND * bound, bound - 1)
-
-
-def continued(rank: RankFacts, num_contexts: int) -> float:
-    """The effective rank of so many contexts, if it grows on as with the last doubling."""
-    effective, size = rank.measures[EFFECTIVE] or 0.0, min(rank.num_contexts, rank.num_tokens)
-    before = rank.growth[-2].measures[EFFECTIVE] if len(rank.growth) > 1 else None
-    if size >= num_contexts:
-        return effective
-    if not before:
-        return float(num_contexts)
-    doublings = math.log2(num_contexts / size)
-    return effective * float((effective / before) ** doublings)
 
 
 def _situation(

@@ -17,7 +17,15 @@ from highrank.report.formats import (
 )
 from highrank.report.page import Column, render
 from highrank.studies.audit import charts
-from highrank.studies.audit.answer import EFFECTIVE, by_verdict, joint_answer, question
+from highrank.studies.audit.answer import (
+    EFFECTIVE,
+    FREE,
+    LIMITED,
+    SETTLED,
+    by_verdict,
+    joint_answer,
+    question,
+)
 from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableToken
 from highrank.studies.audit.model import Source
 from highrank.studies.audit.table import (
@@ -94,6 +102,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
         residuals=_figure(charts.residuals(names, models)),
         growth=_figure(charts.growth(names, models, "numerical_rank_float32")),
         effective_growth=_figure(charts.growth(names, models, EFFECTIVE)),
+        fit_rule={"limited": f"{LIMITED:.1%}", "free": f"{FREE:.1%}", "settled": f"{SETTLED:.0%}"},
         epsilon=(power(EPSILON), f"{EPSILON:.1%}"),
         argmaxable_table=_argmaxable([(n, m) for n, m in pairs if m.unargmaxable is not None]),
         facts_table=_table(

@@ -31,6 +31,12 @@ LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see
 OWN = "own: the model's number, of as few contexts as the random weights had."
 
 
+FIT_DEFINITION = (
+    "perplexity on held-out text of heads that were fitted to the hidden states: with the bound "
+    "(softmax, and MoC with the parameters of the mixture) and without (MoS)"
+)
+
+
 class Row(NamedTuple):
     label: str
     cell: Callable[[ModelAudit], str]
@@ -38,6 +44,8 @@ class Row(NamedTuple):
     """For the glossary; empty where the label says all."""
     of_mixtures: bool = False
     """Whether it is left out where no model is a mixture."""
+    of_fits: bool = False
+    """Whether it is left out where nothing was fitted."""
     is_brief: bool = False
     """Whether only the terminal has it: the page says more about it elsewhere."""
 
@@ -79,6 +87,10 @@ def _of_mixture(
 
 def _of_tokens(number: Callable[[UnargmaxableFacts], int]) -> Callable[[ModelAudit], str]:
     return lambda m: "–" if m.unargmaxable is None else count(number(m.unargmaxable))
+
+
+def _of_fit(key: str) -> Callable[[ModelAudit], str]:
+    return lambda m: "–" if m.fit is None else f"{math.exp(getattr(m.fit, key)):,.2f}"
 
 
 def _random_specialisation(model: ModelAudit) -> str:
@@ -133,6 +145,15 @@ ROWS = (
         "mutual information, nats: 0 for weights that never change",
         of_mixtures=True,
     ),
+    *(
+        Row(f"fitted: {name}", _of_fit(key), definition, of_fits=True)
+        for name, key, definition in (
+            ("Softmax", "softmax_nats", FIT_DEFINITION),
+            ("MoC", "moc_nats", ""),
+            ("MoS", "mos_nats", ""),
+            ("own head", "nats", "the model's own, which was not fitted"),
+        )
+    ),
     Row(
         "unargmaxable",
         _of_tokens(lambda facts: facts.num_unargmaxable),
@@ -153,7 +174,12 @@ ROWS = (
 def rows_of(models: Sequence[ModelAudit]) -> list[Row]:
     """The rows that these models need."""
     has_mixtures = any(model.mixture for model in models)
-    return [row for row in ROWS if has_mixtures or not row.of_mixtures]
+    has_fits = any(model.fit for model in models)
+    return [
+        row
+        for row in ROWS
+        if (has_mixtures or not row.of_mixtures) and (has_fits or not row.of_fits)
+    ]
 
 
 def glossary(models: Sequence[ModelAudit]) -> dict[str, str]:
