@@ -1,296 +1,115 @@
 """Which measure of one softmax predicts what a mixture would win?
 
-    python benchmarks/audit_rules.py --folder runs/audit-rules --budget 60m
-    python benchmarks/audit_rules.py --folder runs/audit-rules --budget 0s     (the table only)
+    python benchmarks/audit_rules.py --threads 1 --budget 60m
 
-Small models are trained three times: with one softmax over d numbers, with a mixture of four
-softmaxes, and with a mixture of contexts, which has the mixture's parameters and the bound of one
-softmax. All measures are of the softmax model alone. A line of JSON for each model; resumable.
-
-N tokens, V vocabulary, D hidden size, d size of what meets the output embedding.
+Small models are trained with one softmax over d numbers, with a mixture of four softmaxes, and with
+a mixture of contexts, which has the mixture's parameters and the bound of one softmax. Measures are
+of the softmax model alone. A line of JSON for each model; what is there is not done again.
 """
 
-import copy
-import json
-import math
+import json as json_module
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import tyro
-from torch import Tensor, nn
+from rich.console import Group
+from rich.table import Table
+from rules.judge import COLUMNS, by_fit, gain, judge, scores
+from rules.measures import measure
+from rules.models import cases, open_corpus, outcome, train_all
 
-from highrank.build import build_batches, build_head, build_model
-from highrank.cli.console import Threads
-from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
-from highrank.data.batches import Streams, windows
-from highrank.data.languages import Language, factorised, senses
-from highrank.data.sampled import MemoryCorpus, sample_corpus
-from highrank.data.vocabulary import EOS, UNK, Vocabulary
+from highrank.cli.console import Threads, show
 from highrank.environment import set_threads
-from highrank.models.backbone import Backbone, BackboneOutput
-from highrank.models.language_model import LanguageModel
-from highrank.models.weights import without_dropout
-from highrank.studies.audit.fit import STARTS
+from highrank.report.formats import make_table
 from highrank.training.budget import parse_duration
-from highrank.training.trainer import Trainer
 
-NUM_COMPONENTS, BATCH_SIZE = 4, 32
-TEXTS = {"dialogue": "dailydialog/dialogues_{}.txt", "penn": "penn-treebank/ptb.{}.txt"}
-SPLITS = {"dialogue": ("train", "validation", "test"), "penn": ("train", "valid", "test")}
-LANGUAGES = {
-    "factorised-8": lambda seed: factorised(vocab_size=100, num_contexts=64, rank=8, seed=seed),
-    "factorised-40": lambda seed: factorised(vocab_size=100, num_contexts=64, rank=40, seed=seed),
-    "senses": lambda seed: senses(
-        vocab_size=100, num_contexts=64, num_senses=20, sense_size=4, seed=seed
-    ),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A model to be trained."""
-
-    corpus: str
-    """A key of `LANGUAGES`, or a text and its unit, as "dialogue-words"."""
-    network: str
-    """"lstm": a context of d numbers is made of 128; "narrow": the last layer has d; "gpt2"."""
-    size: int
-    """d."""
-    steps: int
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.corpus}-{self.network}-d{self.size}-{self.steps}-s{self.seed}"
+KEYS = (
+    "raw 1e-03",
+    "raw 1e-04",
+    "centred 1e-03",
+    "centred entropy",
+    "weighted 1e-03",
+    "weighted entropy",
+    "lost without 25%",
+    "lost without 50%",
+    "fit gain",
+)
+CONTROLS = ("softmax", "moc")
 
 
-def cases() -> list[Case]:
-    """All models, those that differ most first."""
-    found = []
-    for corpus, network, sizes, steps, seeds in (
-        ("dialogue-words", "lstm", (4, 8, 16, 32, 64, 128), 500, (0,)),
-        ("factorised-8", "lstm", (4, 7, 16, 32), 600, (0, 1)),
-        ("dialogue-characters", "lstm", (4, 8, 16, 32), 500, (0,)),
-        ("senses", "lstm", (4, 8, 16, 64), 600, (0, 1)),
-        ("penn-words", "lstm", (8, 16, 32, 64), 500, (1,)),
-        ("dialogue-words", "gpt2", (16, 64), 500, (0,)),
-        ("factorised-40", "lstm", (8, 39, 64), 600, (0,)),
-        ("dialogue-words", "tanh", (8, 32), 500, (0,)),
-        ("dialogue-words", "narrow", (16, 64), 500, (0,)),
-        ("factorised-8", "lstm", (24, 48), 600, (2,)),
-        ("penn-words", "gpt2", (32,), 500, (0,)),
-        ("penn-words", "narrow", (16, 64), 500, (0,)),
-        ("penn-characters", "lstm", (8, 32), 500, (0,)),
-        ("penn-words", "lstm", (16,), 500, (0,)),
-        ("dialogue-words", "lstm", (32,), 500, (1,)),
-    ):
-        for seed in seeds:
-            for size in sizes:
-                found.append(
-                    Case(corpus=corpus, network=network, size=size, steps=steps, seed=seed)
-                )
-    return found
-
-
-def open_corpus(case: Case, data: Path) -> MemoryCorpus:
-    if case.corpus in LANGUAGES:
-        language: Language = LANGUAGES[case.corpus](case.seed)
-        return sample_corpus(language, {"train": 300_000, "valid": 20_000, "test": 40_000})
-    text, unit = case.corpus.split("-")
-    limits = {"words": (75_000, 1_000), "characters": (300_000, 60)}
-    num_tokens, vocab_size = limits[unit]
-    tokens = {}
-    for split, name in zip(("train", "valid", "test"), SPLITS[text], strict=True):
-        content = (data / TEXTS[text].format(name)).read_text().lower()
-        content = content.replace("__eou__", "\n")
-        lines = [line.split() if unit == "words" else list(line) for line in content.split("\n")]
-        flat = [token for line in lines if line for token in (*line, EOS)]
-        tokens[split] = flat[: num_tokens if split == "train" else 20_000]
-    counts = Counter(tokens["train"])
-    counts.pop(EOS, None), counts.pop(UNK, None)
-    kept = [token for token, _ in counts.most_common(vocab_size - 2)]
-    vocabulary = Vocabulary((EOS, UNK, *kept))
-    return MemoryCorpus(vocabulary, {k: vocabulary.encode(v) for k, v in tokens.items()})
-
-
-class GPT2(Backbone):
-    """transformers' GPT-2 with two blocks; each window stands alone."""
-
-    title = "GPT-2"
-
-    def __init__(self, vocab_size: int, size: int) -> None:
-        super().__init__()
-        from transformers import GPT2Config, GPT2Model
-
-        config = GPT2Config(
-            vocab_size=vocab_size, n_positions=64, n_embd=size, n_layer=2, n_head=max(1, size // 16)
-        )
-        self.network = GPT2Model(config)
-        self.embedding, self.embedding_range = self.network.wte, 0.02
-        self.layer_sizes = (size, size)
-
-    def forward(self, tokens: Tensor, state: Any) -> BackboneOutput:
-        found = self.network(input_ids=tokens.T, use_cache=False).last_hidden_state
-        hidden = found.transpose(0, 1)
-        return BackboneOutput(hidden, (), (hidden, hidden))
-
-
-def run_config(case: Case, kind: str) -> RunConfig:
-    rate = 0.0 if case.corpus in LANGUAGES else 0.15
-    sizes = (96, case.size) if case.network == "narrow" else (96,)
-    options: dict[str, Any] = {"start_noise": 0.05}
-    num_components = NUM_COMPONENTS
-    if kind == "softmax":
-        kind, num_components, options = "mos", 1, {}
-        if case.network in ("narrow", "gpt2"):
-            kind = "softmax"
-    return RunConfig(
-        corpus=case.corpus,
-        seed=case.seed,
-        model=ModelConfig(
-            embedding_size=case.size,
-            options={
-                "hidden_sizes": sizes,
-                "embedding_range": 1.0
-                if case.network in ("tanh", "narrow")
-                else 1 / math.sqrt(case.size),
-                "input_dropout": rate,
-                "output_dropout": rate,
-            },
-        ),
-        head=HeadConfig(
-            kind=kind,
-            num_components=num_components,
-            dropout=0.0,
-            activation="tanh" if case.network == "tanh" else "identity",
-            options=options,
-        ),
-        batch=BatchConfig(batch_size=BATCH_SIZE, options={"bptt": 20, "bptt_std": 0.0}),
-        train=StageConfig(
-            optimizer="adamw", lr=1e-2, weight_decay=0.01, clip=1.0, warmup_steps=50, anneal=True
-        ),
-    )
-
-
-def make_model(case: Case, kind: str, corpus: MemoryCorpus) -> LanguageModel:
-    config, vocab_size = run_config(case, kind), len(corpus.vocabulary)
-    torch.manual_seed(case.seed)
-    if case.network != "gpt2":
-        return build_model(config, vocab_size, corpus.token_counts)
-    backbone = GPT2(vocab_size, case.size)
-    head = build_head(config, vocab_size, corpus.token_counts, backbone.layer_sizes)
-    return LanguageModel(backbone, head)
-
-
-def train(case: Case, kind: str, corpus: MemoryCorpus) -> LanguageModel:
-    config, model = run_config(case, kind), make_model(case, kind, corpus)
-    train_on(model, config, corpus, case.steps)
-    return model
-
-
-def train_on(model: LanguageModel, config: RunConfig, corpus: MemoryCorpus, steps: int) -> None:
-    trainer, batches = Trainer(model, config.train), build_batches(config, corpus.split("train"))
-    for step in range(steps):
-        if batches.is_epoch_over:
-            batches.start_epoch()
-        trainer.step(next(batches), step / steps)
-
-
-def upgrade(case: Case, model: LanguageModel, kind: str, corpus: MemoryCorpus) -> LanguageModel:
-    """The model continued with another head that starts as its own."""
-    model = copy.deepcopy(model)
-    if kind != "softmax":
-        model.head = STARTS[kind](model.head)
-        model.tie_again()
-    config = run_config(case, "softmax")
-    config = replace(config, train=replace(config.train, lr=config.train.lr / 2))
-    train_on(model, config, corpus, case.steps // 2)
-    return model
-
-
-@torch.no_grad()
-def read(model: LanguageModel, tokens: Any, batch_size: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (N, D), targets (N,) and losses (N,), stream after stream."""
-    data, found = Streams(tokens, batch_size), []
-    with without_dropout(model):
-        state = model.initial_state(batch_size)
-        for start, length in windows(len(data), 50):
-            target = data[start + 1 : start + 1 + length]
-            out = model(data[start : start + length], target, state)
-            state = out.state
-            found.append((out.hidden, target, -out.output))
-    hidden, target, losses = (
-        torch.cat(parts).transpose(0, 1) for parts in zip(*found, strict=True)
-    )
-    return hidden.flatten(0, 1).contiguous(), target.flatten(), losses.flatten()
-
-
-def run_case(case: Case, folder: Path, data: Path) -> dict[str, Any]:
-    """The losses of the three models on test; the softmax model is kept."""
-    start, corpus = time.process_time(), open_corpus(case, data)
-    nats, sizes = {}, {}
-    base = train(case, "softmax", corpus)
-    torch.save(base.state_dict(), folder / f"{case.name}.pt")
-    for kind in ("softmax", "mos", "moc"):
-        if case.network == "gpt2":
-            model = upgrade(case, base, kind, corpus)
-        else:
-            model = base if kind == "softmax" else train(case, kind, corpus)
-        losses = read(model, corpus.split("test"))[2].double()
-        nats[kind] = losses
-        sizes[kind] = sum(p.numel() for p in model.parameters())
-    return {
-        **asdict(case),
-        "name": case.name,
-        "vocab_size": len(corpus.vocabulary),
-        "floor": corpus.floor,
-        "num_parameters": sizes,
-        "nats": {kind: losses.mean().item() for kind, losses in nats.items()},
-        "error": {kind: paired_error(nats["softmax"] - nats[kind]) for kind in ("mos", "moc")},
-        "cpu_seconds": time.process_time() - start,
-    }
-
-
-def paired_error(difference: Tensor, num_groups: int = 20) -> float:
-    """Standard error of the mean, from groups of neighbouring tokens."""
-    means = torch.stack([part.mean() for part in difference.chunk(num_groups)])
-    return (means.std() / math.sqrt(len(means))).item()
-
-
-def main(
+def audit_rules(
     *,
-    folder: Path = Path("runs/audit-rules"),
-    data: Path = Path("/work/shared/data"),
+    lines: Path = Path("runs/audit-rules.jsonl"),
+    data: Path = Path("data"),
     budget: str = "60m",
-    part: tuple[int, int] = (0, 1),
+    most: int = 1000,
+    steps: int | None = None,
     threads: Threads = None,
+    json: bool = False,
 ) -> None:
+    """Train models, measure them, and count how often each rule is right.
+
+    Args:
+        lines: A line for each model that is done.
+        data: Folder with dailydialog and penn-treebank, for models of text.
+        budget: No further model is begun after this time: 90s, 60m; 0s prints the table only.
+        most: Models at most.
+        steps: Of each training, instead of 500 or 600.
+        threads: Of the matrix multiplies.
+        json: Print the numbers as JSON instead of a table.
+    """
     set_threads(threads)
-    folder.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    for case in cases()[part[0] :: part[1]]:
-        file = folder / f"{case.name}.json"
-        if file.exists():
+    end = time.monotonic() + (0.0 if budget == "0s" else parse_duration(budget))
+    done = [json_module.loads(line) for line in _read(lines)]
+    for case in cases(steps)[:most]:
+        if any(model["name"] == case.name for model in done):
             continue
-        if time.monotonic() - start > parse_duration(budget):
+        if time.monotonic() >= end:
             break
-        found = run_case(case, folder, data)
-        file.write_text(json.dumps(found))
-        nats = found["nats"]
-        print(
-            case.name,
-            {k: round(math.exp(v), 2) for k, v in nats.items()},
-            found["error"],
-            round(found["cpu_seconds"]),
-            flush=True,
+        corpus = open_corpus(case, data)
+        models = train_all(case, corpus)
+        found = outcome(case, corpus, models)
+        done.append({**found, "measures": measure(models["audited"], corpus)})
+        lines.parent.mkdir(parents=True, exist_ok=True)
+        with lines.open("a", encoding="utf-8") as file:
+            file.write(json_module.dumps(done[-1]) + "\n")
+    done.sort(key=lambda model: str(model["name"]))
+    rules = {name: dict(found) for name, found in scores(done, KEYS).items()}
+    rules["audit --fit, all models"] = dict(judge(by_fit, done))
+    rules["– against the better of softmax and MoC"] = dict(judge(by_fit, done, CONTROLS))
+    show({"models": done, "rules": rules}, tables, json=json)
+
+
+def _read(lines: Path) -> list[str]:
+    return lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+
+
+def tables(result: dict[str, Any]) -> Group:
+    columns = ("gain", "over MoC", "before", "fitted gain", "±", "over own", "answer")
+    models = make_table(("model",), columns, title="Models")
+    for model in sorted(result["models"], key=gain):
+        found = model["measures"]
+        own = found["fit nats"] - found["fit mos_nats"]
+        models.add_row(
+            model["name"],
+            f"{gain(model):+.1%}",
+            f"{gain(model, ('moc',)):+.1%}",
+            f"{found['raw 1e-03']:.2f}",
+            f"{found['fit gain']:+.4f}",
+            f"{found['fit error']:.4f}",
+            f"{own:+.3f}",
+            by_fit(model),
         )
+    return Group(models, rules_table(result["rules"]))
+
+
+def rules_table(rules: dict[str, dict[str, int]]) -> Table:
+    table = make_table(("rule",), COLUMNS, title="Rules, judged on the second half")
+    for name, counts in rules.items():
+        table.add_row(name, *(str(counts.get(column, 0)) for column in COLUMNS))
+    return table
 
 
 if __name__ == "__main__":
-    tyro.cli(main, config=(tyro.conf.FlagCreatePairsOff,))
+    tyro.cli(audit_rules, config=(tyro.conf.FlagCreatePairsOff,))

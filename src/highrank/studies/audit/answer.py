@@ -138,18 +138,26 @@ def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, lis
     return {text: listed for text, listed in found.items() if listed}
 
 
+def fit_verdict(gain: float, error: float, over_own: float) -> Limited:
+    """Rule 4, with what the mixture wins over the controls and over the model's own head."""
+    if gain - 2 * error >= LIMITED:
+        return Limited.YES
+    is_free = gain + 2 * error <= FREE and over_own <= SETTLED
+    return Limited.NO if is_free else Limited.UNKNOWN
+
+
 def _by_fit(fit: FitFacts) -> Answer:
-    """Rules 4 and 5."""
-    found = (
-        f"fitted to the same hidden states, a mixture of {fit.num_components} softmaxes predicts "
-        f"held-out text {_percent(fit.gain)} ± {100 * fit.error:.1f} % better than heads with the "
-        f"bound, and {_percent(fit.nats - fit.mos_nats)} better than the model's own"
+    over_own = fit.nats - fit.mos_nats
+    verdict = fit_verdict(fit.gain, fit.error, over_own)
+    sentence = (
+        f"{verdict.text.capitalize()}: fitted to the same hidden states, a mixture of "
+        f"{fit.num_components} softmaxes predicts held-out text {_percent(fit.gain)} ± "
+        f"{100 * fit.error:.1f} % better than heads with the bound, and {_percent(over_own)} "
+        "better than the model's own"
     )
-    if fit.gain - 2 * fit.error >= LIMITED:
-        return Answer(verdict=Limited.YES, sentence=f"Yes: {found}.")
-    if fit.gain + 2 * fit.error <= FREE and fit.nats - fit.mos_nats <= SETTLED:
-        return _no(found)
-    return _cannot_tell(f"{found}: {TRAINED}")
+    if verdict is Limited.UNKNOWN:
+        sentence += f": {TRAINED}"
+    return Answer(verdict=verdict, sentence=f"{sentence}.")
 
 
 def _percent(nats: float) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads.bases.embedding import Activation
 from highrank.heads.bases.mixture import PriorMixture
 from highrank.heads.bases.start import zero_sum_noise
 from highrank.heads.linear import LinearHead
@@ -39,6 +40,9 @@ SECONDS = 60.0
 NUM_GROUPS = 20
 # Tokens that are scored at once.
 SCORED = 1024
+
+
+IDENTITY: Activation = "identity"
 
 
 class Sample(NamedTuple):
@@ -235,7 +239,9 @@ def _mixture_from(
     head: MixtureHead | LinearHead,
     num_components: int,
 ) -> PriorMixture:
-    latent = head.latent if isinstance(head, MixtureHead) else None
+    latent, activation = None, IDENTITY
+    if isinstance(head, MixtureHead) and head.latent is not None:
+        latent, activation = head.latent, head.activation
     size, scale = head.weight.shape[1], getattr(head, "scale", 1.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -244,7 +250,7 @@ def _mixture_from(
             head.vocab_size,
             num_components,
             size,
-            activation="identity" if latent is None else head.activation,
+            activation=activation,
             bias=head.bias is not None,
         )
         weight = torch.eye(size) * scale if latent is None else latent.weight.float()  # (d, D)

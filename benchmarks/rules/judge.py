@@ -1,0 +1,74 @@
+"""How often a rule is right: thresholds are chosen on one half of the models, judged on the other.
+
+A mixture that wins at least 3 % of the perplexity of one softmax makes "no" wrong, one that wins
+less than 1 % makes "yes" wrong; in between neither is.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from highrank.studies.audit.answer import fit_verdict
+
+Model = dict[str, Any]
+Rule = Callable[[Model], str]
+WRONG_NO, WRONG_YES = 0.03, 0.01
+COLUMNS = ("right", "wrong no", "wrong yes", "cannot tell")
+
+
+def gain(model: Model, over: Sequence[str] = ("softmax",)) -> float:
+    """How much lower the perplexity of the trained mixture is than the best of these."""
+    nats = model["nats"]
+    return -math.expm1(nats["mos"] - min(nats[kind] for kind in over))
+
+
+def verdict_of_spectrum(model: Model) -> str:
+    """The rule of the audit before fits."""
+    measures = model["measures"]
+    if measures["raw 1e-04"] >= 0.9:
+        return "yes"
+    return "no" if measures["raw 1e-03"] <= 0.5 else "cannot tell"
+
+
+def by_threshold(key: str, limit: float) -> Rule:
+    return lambda model: "yes" if model["measures"][key] >= limit else "no"
+
+
+def by_fit(model: Model) -> str:
+    """The rule of `highrank audit --fit`."""
+    found = model["measures"]
+    over_own = found["fit nats"] - found["fit mos_nats"]
+    return fit_verdict(found["fit gain"], found["fit error"], over_own).text
+
+
+def judge(rule: Rule, models: Iterable[Model], over: Sequence[str] = ("softmax",)) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for model in models:
+        answer, won = rule(model), gain(model, over)
+        if answer == "cannot tell":
+            found[answer] += 1
+        elif answer == "no" and won >= WRONG_NO:
+            found["wrong no"] += 1
+        elif answer == "yes" and won < WRONG_YES:
+            found["wrong yes"] += 1
+        else:
+            found["right"] += 1
+    return found
+
+
+def best_threshold(key: str, models: Sequence[Model]) -> float:
+    """The one with the fewest wrong answers."""
+    limits = sorted({model["measures"][key] for model in models}) + [math.inf]
+    return max(limits, key=lambda limit: judge(by_threshold(key, limit), models)["right"])
+
+
+def scores(models: Sequence[Model], keys: Sequence[str]) -> dict[str, Counter[str]]:
+    """Each rule on the second half; the halves alternate."""
+    first, second = models[::2], models[1::2]
+    found = {"audit before: effective rank of b": judge(verdict_of_spectrum, second)}
+    for key in keys:
+        limit = best_threshold(key, first)
+        found[f"{key} ≥ {limit:.3g}"] = judge(by_threshold(key, limit), second)
+    found["audit --fit"] = judge(by_fit, second)
+    return found
