@@ -4,7 +4,6 @@ N tokens, V vocabulary, D hidden size, d size of what meets the output embedding
 """
 
 import copy
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,9 +151,7 @@ def run_config(case: Case, kind: str) -> RunConfig:
             embedding_size=case.size,
             options={
                 "hidden_sizes": sizes,
-                "embedding_range": 1.0
-                if case.network in ("tanh", "narrow")
-                else 1 / math.sqrt(case.size),
+                "embedding_range": 1.0 if is_bounded else case.size**-0.5,
                 "input_dropout": rate,
                 "output_dropout": rate,
             },

@@ -168,8 +168,8 @@ def test_as_many_numbers_as_tokens_express_everything(make):
 
 
 def test_a_rank_above_the_bound_is_not_trusted(make):
-    rank = make.rank_facts([1.0] * 101, bound=100)
-    assert make.softmax(rank=rank).answer.sentence == (
+    model, rank = make.softmax(), make.rank_facts([1.0] * 101, bound=100)
+    assert answer_of(model.head, model.text, rank, None).sentence == (
         "Cannot tell: the measured rank, 101 of at most 100, cannot be trusted."
     )
 

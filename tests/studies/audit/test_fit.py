@@ -46,7 +46,8 @@ def test_a_fit_starts_as_the_model_predicts(name, monkeypatch):
 
 
 def test_mixture_and_control_start_with_the_same_numbers():
-    mos, moc = (start(Softmax(D, V, 3)) for start in (fit.mos_from, fit.moc_from))
+    head = Softmax(D, V, 3)
+    mos, moc = fit.mos_from(head), fit.moc_from(head)
     assert (mos.rank_bound, moc.rank_bound) == (None, 5)
     for one, other in zip(mos.parameters(), moc.parameters(), strict=True):
         torch.testing.assert_close(one, other)
@@ -89,9 +90,8 @@ def test_a_fit_finds_out_whether_the_bound_matters(limited, make):
 
 
 def test_time_ends_a_fit():
-    facts = fit_heads(
-        normal(Softmax(D, V)), samples_of(normal(Softmax(D, V)), (50, 20, 40)), seconds=1e-9
-    )
+    head = normal(Softmax(D, V))
+    facts = fit_heads(head, samples_of(head, (50, 20, 40)), seconds=1e-9)
     assert facts.num_steps == 1 and math.isfinite(facts.gain)
 
 

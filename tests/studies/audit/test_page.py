@@ -42,7 +42,7 @@ def test_the_page_refers_to_nothing_outside_but_papers_and_is_repeatable(page, m
         "https://aclanthology.org/2020.acl-main.198",
         "https://aclanthology.org/2022.acl-long.456",
     }
-    assert page == audit_page(make.result(make.softmax(), make.mos()), COMMAND)
+    assert page == audit_page(make.result(make.softmax(fit=make.fit_facts()), make.mos()), COMMAND)
 
 
 def test_charts_say_what_they_show_and_follow_the_theme(page):

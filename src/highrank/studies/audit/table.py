@@ -31,10 +31,13 @@ LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see
 OWN = "own: the model's number, of as few contexts as the random weights had."
 
 
-FIT_DEFINITION = (
-    "perplexity on held-out text of heads that were fitted to the hidden states: with the bound "
-    "(softmax, and MoC with the parameters of the mixture) and without (MoS)"
-)
+# Fields of a fit, as rows of perplexities.
+FIT_ROWS = {
+    "nats": ("held out, own head", "perplexity on held-out text of the model as it is"),
+    "softmax_nats": ("– fitted Softmax", "of one softmax, fitted to the hidden states"),
+    "moc_nats": ("– fitted MoC", "of a mixture of contexts, which has the bound, too"),
+    "mos_nats": ("– fitted MoS", "of a mixture of softmaxes, which has no bound"),
+}
 
 
 class Row(NamedTuple):
@@ -146,13 +149,8 @@ ROWS = (
         of_mixtures=True,
     ),
     *(
-        Row(f"fitted: {name}", _of_fit(key), definition, of_fits=True)
-        for name, key, definition in (
-            ("Softmax", "softmax_nats", FIT_DEFINITION),
-            ("MoC", "moc_nats", ""),
-            ("MoS", "mos_nats", ""),
-            ("own head", "nats", "the model's own, which was not fitted"),
-        )
+        Row(label, _of_fit(key), definition, of_fits=True)
+        for key, (label, definition) in FIT_ROWS.items()
     ),
     Row(
         "unargmaxable",
