@@ -17,6 +17,7 @@ from highrank.analysis.svd import head_singular_values, singular_values
 from highrank.cli.console import Threads, progress, show
 from highrank.environment import set_threads
 from highrank.heads import MixtureHead, MixtureOfSoftmaxes, Softmax
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 from highrank.studies.bench.page import bench_table
 
@@ -68,7 +69,7 @@ def audit(
     show(result, bench_table, json=json)
 
 
-def compare(size: tuple[int, int], rounds: int, on_progress: harness.OnProgress) -> harness.Group:
+def compare(size: tuple[int, int], rounds: int, on_progress: OnProgress) -> harness.Group:
     """Run methods once for their memory, the SVD excepted, and `rounds` times for their times."""
     begin = harness.counter(on_progress, (rounds + 1) * len(METHODS) - 1)
     peaks, spectra = {}, {}

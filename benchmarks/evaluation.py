@@ -19,12 +19,16 @@ from highrank.build import build_model
 from highrank.cli.console import Threads, progress, show
 from highrank.environment import set_threads
 from highrank.evaluation.cache import CacheSettings, with_cache
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
+from highrank.evaluation.dynamic import (
+    DynamicSettings,
+    evaluate_dynamically,
+    gradient_statistics,
+)
 from highrank.evaluation.static import score, steps, summed
-from highrank.evaluation.statistics import gradient_statistics
 from highrank.models.language_model import LanguageModel
 from highrank.presets.small import ptb_small_mos
-from highrank.studies.bench.harness import BenchResult, OnProgress, Variant, measure
+from highrank.progress import OnProgress
+from highrank.studies.bench.harness import BenchResult, Variant, measure
 from highrank.studies.bench.page import bench_table
 
 SEED, WINDOW = 0, 2000

@@ -19,12 +19,13 @@ from highrank.analysis.components import mixture_use
 from highrank.cli.console import Threads, show, training_progress, unless_given
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data import Language, factorised
-from highrank.data.sampled import MemoryCorpus, sample_corpus
+from highrank.data.corpus import MemoryCorpus
+from highrank.data.languages import sample_corpus
 from highrank.environment import set_threads
 from highrank.evaluation.static import evaluate
 from highrank.report.formats import make_table
 from highrank.run.loading import load
-from highrank.studies.demo.fit import fit_head
+from highrank.studies.demo.measure import fit_head
 from highrank.training.budget import parse_duration
 from highrank.training.outcome import Progress, Reason
 from highrank.training.session import open_session

@@ -24,6 +24,7 @@ from torch import Tensor
 from highrank.cli.console import Threads, progress, show
 from highrank.environment import set_threads
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import Inputs, Shape, mixture_inputs
 from highrank.studies.bench.loss import TOLERANCE, select_shapes
@@ -68,9 +69,7 @@ def sharded(
     show(result, bench_table, json=json)
 
 
-def compare(
-    shape: Shape, rounds: int, on_progress: harness.OnProgress
-) -> tuple[harness.Measurement, ...]:
+def compare(shape: Shape, rounds: int, on_progress: OnProgress) -> tuple[harness.Measurement, ...]:
     """Time and loss of each variant."""
     all_threads = torch.get_num_threads()
     begin = harness.counter(on_progress, (1 + rounds) * 3)

@@ -7,11 +7,14 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tyro
 
+from highrank.build import build_model
+from highrank.presets.small import ptb_small_mos
 from highrank.studies.bench import harness, loss
 from highrank.studies.bench.baselines import TINY
 from highrank.studies.bench.harness import Peak
@@ -50,7 +53,7 @@ def measured(result):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_short_and_explains_itself(name, script, capsys):
     path = FOLDER / f"{name}.py"
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 160
     with pytest.raises(SystemExit):
         tyro.cli(getattr(script(name), name), args=["--help"])
     printed = capsys.readouterr().out
@@ -127,3 +130,25 @@ def test_networks_are_trained_compared_with_their_optimum_and_resumed(
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}-100-{length}-seed0" for name in ("softmax", "mos") for length in ("1e", "1s")
     }
+
+
+def test_divergences_are_the_same_streamed_and_dense(call):
+    result = call("divergence", "--rounds", "1", "--tokens", "6", "--vocab-size", "50")
+    assert len(result["groups"]) == 4
+    for group in result["groups"]:
+        values = {m["name"]: m["value"] for m in group["measurements"]}
+        assert values["streamed"] == pytest.approx(values["dense"], rel=1e-4)
+
+
+def test_students_are_taught_once_and_lose_something(call, script, monkeypatch):
+    distillation, tokens = script("distillation"), np.random.default_rng(0).integers(30, size=900)
+    model = build_model(ptb_small_mos(), vocab_size=30)
+    run = SimpleNamespace(model=model.eval(), corpus=SimpleNamespace(split=lambda name: tokens))
+    monkeypatch.setattr(distillation, "load_run", lambda path: run)
+    result = call("distillation", "a-run", "--steps", "2", "--seeds", "2")
+    mixture, *students = result.values()
+    assert mixture["divergence"] == 0 and len(students) == 4
+    assert all(0 < student["divergence"] < 1 for student in students)
+    monkeypatch.delattr(distillation, "taught")
+    assert call("distillation", "a-run", "--steps", "2", "--seeds", "2") == result
+    assert distillation.table(result).row_count == 5

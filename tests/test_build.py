@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from highrank.build import check_run
-from highrank.config import with_options
+from highrank.build import build_model, check_run
+from highrank.config import HeadConfig, with_options
 from highrank.training.session import open_session
 
 NAN = float("nan")
@@ -110,3 +110,11 @@ def test_only_bfloat16_is_tried_on_this_cpu(config, corpus, monkeypatch, precisi
     monkeypatch.setattr("highrank.build.prepare_bfloat16", lambda: found.append("prepared"))
     check_run(replace(config, precision=precision), corpus)
     assert found == calls
+
+
+def test_parameters_are_counted_with_the_frequencies_of_the_corpus(config, corpus):
+    head = HeadConfig(kind="adaptive-softmax", num_components=1, options={"div_value": 2.0})
+    config = replace(config, head=head)
+    model = build_model(config, len(corpus.vocabulary), corpus.token_counts)
+    want = sum(p.numel() for p in model.parameters())
+    assert check_run(config, corpus).num_parameters == want

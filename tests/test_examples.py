@@ -11,15 +11,22 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-@pytest.fixture(params=EXAMPLES, ids=lambda path: path.stem)
-def example(request):
-    return request.param
+# Half a minute of a C++ compiler; the heads' own tests compile, too.
+SLOW = ("compile",)
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short(example):
     assert len(example.read_text(encoding="utf-8").splitlines()) < 60
 
 
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
+        for path in EXAMPLES
+    ],
+)
 def test_an_example_runs(example, tmp_path):
     needs_processes = f"torchrun --nproc-per-node 2 examples/{example.name}" in example.read_text()
     command = [sys.executable, *(TORCHRUN if needs_processes else ()), str(example)]

@@ -12,6 +12,7 @@ import pytest
 
 from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
+from highrank.data.corpus import MemoryCorpus
 from highrank.data.vocabulary import Vocabulary
 from highrank.integrations.huggingface.library import LEAST_VERSION
 from highrank.models.weights import save_state
@@ -33,7 +34,7 @@ OF_EXTRAS = {
     "highrank.integrations.lm_eval",
 }
 # Layers that need the extra `cli`.
-COMMAND = {"report", "studies", "explorer", "cli", "__main__"}
+COMMAND = {"report", "studies", "cli", "__main__"}
 MESSAGE = (
     "highrank: the command needs rich and tyro: pip install '.[cli]' (in highrank's checkout)\n"
 )
@@ -75,7 +76,8 @@ def run(tmp_path_factory):
         model=ModelConfig(embedding_size=4, options={"hidden_sizes": (5,)}),
         head=HeadConfig(num_components=2),
     )
-    prepare_folder(folder, config, Vocabulary(("<eos>", "a", "b")), np.array([0, 1, 2]))
+    corpus = MemoryCorpus(Vocabulary(("<eos>", "a", "b")), {"train": np.array([0, 1, 2])})
+    prepare_folder(folder, config, corpus)
     save_model(folder / "model.safetensors", save_state(build_model(config, vocab_size=3)))
     return folder
 

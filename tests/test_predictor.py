@@ -60,10 +60,9 @@ def test_a_text_may_be_read_in_parts(name):
     torch.testing.assert_close(torch.cat(found), along(model, tokens[:, 0], torch.float32))
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", HEADS)
-def test_hidden_states_alone_give_the_log_probabilities_of_the_stream(name, precision):
-    model, tokens = make(HEADS[name]()), torch.randint(V, (2, 40))
+def test_hidden_states_alone_give_the_log_probabilities_of_the_stream(name):
+    model, tokens, precision = make(HEADS[name]()), torch.randint(V, (2, 40)), torch.float64
     predictor = LanguageModelPredictor(model).without_state()
     hidden = predictor.hidden_states(tokens)  # (2, 40, D)
     with torch.no_grad():
@@ -118,12 +117,9 @@ def test_windows_give_contexts_in_order_each_once_with_a_history(num_tokens, wan
     assert all(w.first - w.start == (window // 2 if w.first else 0) for w in windows)
 
 
-def test_windows_are_spread_over_the_text():
+def test_windows_are_spread_over_the_text_and_a_history_changes_no_context():
     firsts = [w.first for w in choose_windows(100_001, 1_000, 20)]
     assert len(firsts) == 100 and set(np.diff(firsts)) == {1_000}
-
-
-def test_a_longer_history_has_the_same_contexts():
     short, long = (choose_windows(3_000, 500, 128, history) for history in (None, 512))
     assert [w[1:] for w in short] == [w[1:] for w in long]
     assert all(w.first - w.start == min(w.first, 512) for w in long)

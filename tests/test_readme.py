@@ -30,7 +30,7 @@ def test_the_example_of_an_upgrade_runs(monkeypatch):
         vocab_size=30, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
     )
     plain = GPT2LMHeadModel(config).eval()
-    want = plain(torch.arange(9)[None]).logits.log_softmax(-1)
+    want = plain(torch.arange(9)[None]).logits
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda name: plain)
     names = {}
     exec(BLOCKS[1], names)

@@ -1,11 +1,10 @@
 """highrank: output layers of language models beyond one softmax.
 
 The public names are loaded when they are first used: `import highrank` itself is instant, and the
-command can prepare the process before torch is there (see `__main__`). Only where transformers has
-been imported before, its Auto classes are told of the models of this package.
+command can prepare the process before torch is there (see `__main__`). Where transformers is, or
+later gets, imported, its Auto classes are told of the models of this package.
 """
 
-import sys
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from highrank import presets
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+    from highrank.heads.divergence import head_kl
     from highrank.integrations.huggingface import load_huggingface, register
     from highrank.integrations.huggingface.upgrade import upgrade
     from highrank.ops.linear_cross_entropy import linear_cross_entropy
@@ -25,6 +25,7 @@ __all__ = [
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
+    "head_kl",
     "linear_cross_entropy",
     "load",
     "load_huggingface",
@@ -38,6 +39,7 @@ _MODULES = {
     "MixtureOfContexts": "highrank.heads",
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
+    "head_kl": "highrank.heads.divergence",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run.loading",
     "load_huggingface": "highrank.integrations.huggingface",
@@ -62,7 +64,10 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-if sys.modules.get("transformers") is not None:
+def _register() -> None:
     # Only one that is older than the extra's, or half imported, cannot be told.
     with suppress(ImportError, ValueError):
         __getattr__("register")()
+
+
+import_module("highrank.integrations.huggingface.late").when_loaded(_register)

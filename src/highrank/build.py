@@ -17,6 +17,7 @@ from highrank.environment import check_device, memory_bytes, prepare_bfloat16
 from highrank.heads import head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.heads.bases.head import Head
+from highrank.heads.bases.token_rows import EMBEDDING_RANGE
 from highrank.models import backbone_class
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone
@@ -74,6 +75,11 @@ def build_model(
         backbone.embedding = AdaptiveEmbedding(
             model.embedding_size, head.order, head.sizes, head.widths, backbone.embedding_range
         )
+    if not model.tied:
+        # Far below this range, contexts get hardly any gradient: the bias alone is learned.
+        head.scale_embedding(backbone.embedding_range / EMBEDDING_RANGE)
+    if config.head.start_bias == "unigram" and token_counts is not None:
+        head.start_at_unigram(token_counts)
     return LanguageModel(backbone, head, tied=model.tied)
 
 
@@ -152,8 +158,8 @@ def check_options(config: RunConfig) -> None:
     # Numbers of which torch cannot even make a shape are found when the size is checked.
     with torch.device("meta"), suppress(RuntimeError, TypeError, OverflowError):
         _build_backbone(config, vocab_size=2)
-    num_tokens = 3 * config.batch.batch_size
-    build_batches(config, np.broadcast_to(np.uint16(0), num_tokens))
+    # Longer than any text, and of one byte: whether a text is long enough is found out with it.
+    build_batches(config, np.broadcast_to(np.uint8(0), 1 << 62))
 
 
 def _options(config: RunConfig, part: str) -> dict[str, Any]:
@@ -189,7 +195,7 @@ def check_run(config: RunConfig, corpus: CorpusLike, device: str = "cpu") -> Che
     if config.precision == "bfloat16":
         prepare_bfloat16()
     check_device(device)
-    return CheckedRun(config, corpus, device, _checked_size(config, len(corpus.vocabulary)))
+    return CheckedRun(config, corpus, device, _checked_size(config, corpus.token_counts))
 
 
 def check_streams(name: str, value: int, num_tokens: int, split: str) -> None:
@@ -201,11 +207,12 @@ def check_streams(name: str, value: int, num_tokens: int, split: str) -> None:
         )
 
 
-def _checked_size(config: RunConfig, vocab_size: int) -> int:
+def _checked_size(config: RunConfig, token_counts: Sequence[int]) -> int:
     """The number of parameters; raise ValueError if this machine cannot hold the model."""
     try:
         with torch.device("meta"):
-            parameters = list(build_model(config, vocab_size).parameters())
+            model = build_model(config, len(token_counts), token_counts)
+        parameters = list(model.parameters())
         size = sum(p.numel() * p.element_size() for p in parameters)
     except (RuntimeError, TypeError, OverflowError):
         # Numbers of which torch cannot even make a shape.

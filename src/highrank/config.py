@@ -1,4 +1,4 @@
-"""What a run is: plain frozen data that checks itself.
+"""The configuration of a run: plain frozen data that checks itself.
 
 A model, a head and batches are a kind, what all of their kind have in common, and `options`:
 further arguments of the constructor that the kind stands for (`build.py`), only those that differ
@@ -8,7 +8,7 @@ from its defaults.
 import math
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from highrank.signatures import LARGEST
@@ -41,7 +41,10 @@ class HeadConfig:
     dropout: float = 0.29
     """On the contexts, one mask per sequence and component (dropoutl)."""
     activation: Literal["tanh", "identity"] = "tanh"
-    """What follows the linear layer of each context."""
+    """The function after the linear layer of each context."""
+    start_bias: Literal["zeros", "unigram"] = "zeros"
+    """Where the bias of the logits starts: at 0, or at the log-frequencies of the training split,
+    so that the network need not learn them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the head's constructor."""
 
@@ -145,7 +148,7 @@ class RunConfig:
                 )
 
 
-# What the numbers of a stage must at least be; those that are None are left out.
+# Least values of the numbers of a stage; None is not checked.
 LEAST_OF_STAGE = {
     "weight_decay": 0.0,
     "warmup_steps": 0,
@@ -162,18 +165,15 @@ LEAST_OF_STAGE = {
 def _check_stage(name: str, stage: StageConfig) -> None:
     _positive(f"{name}.lr", stage.lr)
     _positive(f"{name}.clip", stage.clip)
-    for one in fields(stage):
-        value = getattr(stage, one.name)
-        if one.name in LEAST_OF_STAGE and value is not None:
-            option, most = (
-                one.name.replace("_", "-"),
-                MOST_TOKENS if one.name == "tokens" else LARGEST,
-            )
-            _at_least(LEAST_OF_STAGE[one.name], f"{name}.{option}", value, most)
+    for field_name, least in LEAST_OF_STAGE.items():
+        value = getattr(stage, field_name)
+        if value is not None:
+            most = MOST_TOKENS if field_name == "tokens" else LARGEST
+            _at_least(least, f"{name}.{field_name.replace('_', '-')}", value, most)
 
 
 def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:
-    """Raise unless it is; a whole number also has a largest value."""
+    """Raise unless the value is at least `least` and, if it is an integer, at most `most`."""
     if isinstance(value, int) and value > most:
         raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
     if not (value >= least and math.isfinite(value)):

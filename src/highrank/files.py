@@ -92,6 +92,20 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} instead of a number")
 
 
+def without_format(content: Any, name: str, version: int) -> dict[str, Any]:
+    """The other fields of what `json.loads` gave, if it is of this format and version."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"it must be an object, got {reprlib.repr(content)}")
+    values = dict(content)
+    found = (values.pop("format", None), values.pop("version", None))
+    if found != (name, version):
+        raise ValueError(
+            f"it must have format {name!r} and version {version}, got "
+            f"{reprlib.repr(found[0])} and {reprlib.repr(found[1])}"
+        )
+    return values
+
+
 def from_json(kind: type[Record], values: Any, name: str = "") -> Record:
     """A dataclass from what `json.loads` gave: each field has the type that it is declared with.
 

@@ -8,7 +8,7 @@ import torch
 
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.models.backbone import map_state
+from highrank.models.backbone import map_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.ops.sampling import check_sampling
@@ -66,6 +66,11 @@ def generate(
     return [list(sample) for sample in zip(*(step.tokens for step in steps), strict=True)]
 
 
+def can_generate(model: LanguageModel) -> bool:
+    """Whether the backbone carries a state, so that it can read one token at a time."""
+    return bool(tensors_of(model.backbone.initial_state(1)))
+
+
 def stream(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -80,7 +85,15 @@ def stream(
     for name, count in (("num_tokens", num_tokens), ("num_samples", num_samples)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
-    prompt_ids = vocabulary.encode(_line(vocabulary, prompt))
+    if not can_generate(model):
+        raise ValueError(
+            "the backbone must carry a state from token to token, got "
+            f"{model.backbone.title}, whose windows stand alone"
+        )
+    if vocabulary.eos is None and not prompt:
+        raise ValueError(f"the prompt must not be empty for a vocabulary without {EOS}")
+    # The prompt follows the end of the line before it.
+    prompt_ids = vocabulary.encode(prompt if vocabulary.eos is None else [EOS, *prompt])
 
     # Mistakes are found when the stream is asked for, not when its first step is.
     @torch.no_grad()
@@ -105,12 +118,3 @@ def stream(
                 yield Step(vocabulary.decode(ids.tolist()), components)
 
     return steps()
-
-
-def _line(vocabulary: Vocabulary, prompt: Sequence[str]) -> list[str]:
-    """The prompt after the `<eos>` of the line before it."""
-    if vocabulary.eos is None:
-        if not prompt:
-            raise ValueError(f"the prompt must not be empty for a vocabulary without {EOS}")
-        return list(prompt)
-    return [EOS, *prompt]

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from highrank.data.text import tokenized_lines
 from highrank.heads import Head
+from highrank.progress import OnProgress
 
 if TYPE_CHECKING:
     from highrank.data.corpus import Recipe
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
 # Tokens that are read at once; the second half of them end contexts.
 WINDOW = 128
 WINDOWS_AT_ONCE = 8
-# What a head that looks back reads before a context.
+# Tokens that a head that looks back reads before a context.
 LONG_HISTORY = 512
 # Above it float32 does not have all integers, such as token ids.
 LARGEST_INTEGER = 1 << 24
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
-OnProgress = Callable[[float, str], None]
 # A pytree of tensors, as `highrank.models.backbone` has it.
 State = Any
 
@@ -47,7 +47,7 @@ class Predictor:
     """A causal language model in evaluation mode; what it lacks stays at its default."""
 
     architecture: str
-    """As "AWD-LSTM" or "GPT2LMHeadModel"."""
+    """Name of the network, as "AWD-LSTM" or "GPT2LMHeadModel"."""
     num_parameters: int
     """A tied embedding counts once."""
     head: Head
@@ -55,7 +55,7 @@ class Predictor:
     is_tied: bool
     """Whether the output embedding is the input embedding."""
     dtype: torch.dtype
-    """In which the output embedding is stored."""
+    """Precision in which the output embedding is stored."""
     scale: float = 1.0
     """Factor of the logits; a head that is given hidden states · scale does not have it again."""
     hidden_bound: float | None = None
@@ -95,7 +95,7 @@ class TextModel(Protocol):
         """A token as the tokenizer writes it."""
 
     def load(self, device: str = "cpu") -> Predictor:
-        """The weights."""
+        """The model with its weights."""
 
 
 class RunModel:
@@ -126,9 +126,8 @@ class LanguageModelPredictor(Predictor):
         model: in evaluation mode.
     """
 
-    architecture = "AWD-LSTM"
-
     def __init__(self, model: "LanguageModel") -> None:
+        self.architecture = model.backbone.title
         self.model, self.head, self.is_tied = model, model.head, model.is_tied
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.dtype = next(model.head.parameters()).dtype

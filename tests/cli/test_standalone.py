@@ -18,19 +18,17 @@ def elsewhere(highrank, trained, broken, tmp_path, monkeypatch):
     return broken
 
 
-def test_to_load_and_to_generate_need_the_folder_alone(elsewhere, highrank, trained):
+def test_to_load_to_generate_and_to_evaluate_a_text_need_the_folder_alone(
+    elsewhere, highrank, trained, tmp_path
+):
     arguments = ("--seed", "1", "--prompt", "the cat", "--num-tokens", "20")
     copy, whole = (highrank("generate", run, *arguments) for run in (elsewhere, trained / "tiny"))
     assert copy == whole and copy[0] == 0
     model, vocabulary = load(elsewhere)
     assert len(vocabulary) == len(model.head.weight)
-
-
-def test_to_evaluate_a_text_needs_the_folder_alone(elsewhere, highrank, tmp_path):
     (tmp_path / "my.txt").write_text("the cat saw a dog\nit slept\n")
     code, output, errors = highrank("evaluate", elsewhere, "--text", tmp_path / "my.txt")
-    assert code == 0, errors
-    assert "my.txt" in output
+    assert code == 0 and "my.txt" in output, errors
 
 
 @pytest.mark.parametrize("command", [("evaluate",), ("train", "--threads", "1", "--resume")])

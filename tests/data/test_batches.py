@@ -1,12 +1,13 @@
-"""Batches of text: lengths of windows against the original code's rule, position, parts."""
+"""Batches of text: windows against the original code's rule; blocks, each once in an epoch."""
 
 import numpy as np
 import pytest
 import torch
 
-from highrank.data.batches import IGNORED, Batch, TextStreams
+from highrank.data.batches import IGNORED, Batch, Blocks, TextStreams
 
 TOKENS = np.arange(1000)
+FEW = np.arange(43, dtype=np.uint16)
 
 
 def lengths(bptt, n=4000, std=5.0, max_delta=40):
@@ -77,18 +78,77 @@ def test_parts_of_a_padded_batch_count_their_own_targets():
     assert len(Batch(inputs, target, num_targets=6).parts(None)) == 1
 
 
+def read(blocks, num_batches):
+    """Numbers of the blocks in each batch, over the ends of epochs."""
+    found = []
+    for _ in range(num_batches):
+        if blocks.is_epoch_over:
+            blocks.start_epoch()
+        found.append((next(blocks).inputs[0] // 4).tolist())
+    return found
+
+
+def test_an_epoch_has_every_block_once_in_another_order():
+    batches = read(Blocks(FEW, 3, seed=1, length=4), 10)
+    numbers = sum(batches, [])
+    epochs = [numbers[i : i + 10] for i in (0, 10, 20)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert epochs[0] == np.random.default_rng([1, 0]).permutation(10).tolist()
+    assert epochs[1] == np.random.default_rng([1, 1]).permutation(10).tolist()
+    assert read(Blocks(FEW, 3, seed=2, length=4), 10) != batches
+    parts = [read(Blocks(FEW, 3, seed=1, length=4, columns=slice(i, i + 1)), 10) for i in (0, 2)]
+    assert parts == [[[batch[i]] for batch in batches] for i in (0, 2)]
+
+
+def test_an_epoch_ends_when_all_blocks_are_read():
+    blocks = Blocks(FEW, 3, length=4)
+    assert [next(blocks).num_targets for _ in range(3)] == [9, 9, 9]
+    assert blocks.progress == pytest.approx(0.9) and not blocks.is_epoch_over
+    next(blocks)
+    assert blocks.progress == 1 and blocks.is_epoch_over
+    with pytest.raises(StopIteration):
+        next(blocks)
+    blocks.start_epoch()
+    assert blocks.progress == pytest.approx(0.2)
+    # In the middle of an epoch, the next one is begun at its first block.
+    blocks.start_epoch()
+    assert (blocks.position, blocks.progress) == (20, 0)
+
+
+def test_blocks_continue_from_their_state():
+    blocks, again = (Blocks(FEW, 3, seed=1, length=4) for _ in range(2))
+    read(blocks, 5)
+    again.load_state_dict(blocks.state_dict())
+    assert read(again, 5) == read(blocks, 5)
+    with pytest.raises(ValueError, match="position must be in epoch 1, got 9"):
+        again.load_state_dict({"epoch": 1, "position": 9})
+
+
+def test_the_next_token_of_the_block_is_predicted_but_no_prefix():
+    batch = Blocks(np.arange(10, 16), 1, length=3).batch([1, 0])
+    assert batch.inputs.T.tolist() == [[13, 14, 15], [10, 11, 12]]
+    assert batch.target.T.tolist() == [[14, 15, IGNORED], [11, 12, IGNORED]]
+    assert batch.num_targets == 4 and not batch.carries
+    blocks = Blocks(np.arange(10, 16), 1, length=5, prefix=(7, 8))
+    batch = blocks.batch([0])
+    assert batch.inputs[:, 0].tolist() == [7, 8, 10, 11, 12] and blocks.num_predicted == 3
+    assert batch.target[:, 0].tolist() == [IGNORED, 10, 11, 12, IGNORED]
+    assert batch.num_targets == int((batch.target != IGNORED).sum()) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"bptt": 0}, "bptt must be at least 1, got 0"),
-        ({"bptt_std": -1.0}, "bptt_std must be at least 0 and finite, got -1"),
         ({"bptt_std": float("inf")}, "bptt_std must be at least 0 and finite, got inf"),
         ({"bptt_max_delta": -1}, "bptt_max_delta must be at least 0, got -1"),
         ({"bptt_half_probability": 1.5}, "bptt_half_probability must be between 0 and 1, got 1.5"),
         ({"batch_size": 334}, "batch_size must be between 1 and 333 for a training split of 1,000"),
         ({"batch_size": 0}, "batch_size must be between 1 and 333 for a training split of 1,000"),
+        ({"length": 2, "prefix": (7,)}, "length must be at least 3, got 2"),
+        ({"length": 10, "batch_size": 101}, "between 1 and 100 for a training split of 100 bloc"),
     ],
 )
 def test_impossible_values_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        TextStreams(TOKENS, **({"batch_size": 4} | options))
+        (Blocks if "length" in options else TextStreams)(TOKENS, **({"batch_size": 4} | options))

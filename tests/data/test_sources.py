@@ -161,15 +161,6 @@ def test_when_no_address_works_the_error_names_each_and_the_way_out(known, site,
     assert "highrank data prepare tiny --from DIR" in way_out
 
 
-def test_a_broken_download_resumes_in_the_next_run(known, site, tmp_path):
-    known(f"{site.url}/tiny.zip")
-    site.files["/tiny.zip"], site.breaks = packed("zip"), [100, 0]
-    with pytest.raises(OSError, match="broke after 100"):
-        prepare_known("tiny", cache=tmp_path)
-    assert prepare_known("tiny", cache=tmp_path).is_new
-    assert site.asked[-1] == ("/tiny.zip", "bytes=100-")
-
-
 def test_a_full_disk_while_unpacking_keeps_the_archive(known, site, tmp_path, monkeypatch):
     known(f"{site.url}/tiny.zip", f"{site.url}/again/tiny.zip")
     site.files |= {"/tiny.zip": packed("zip"), "/again/tiny.zip": packed("zip")}
@@ -225,18 +216,40 @@ def test_a_broken_connection_is_resumed_where_it_broke(site, target):
     assert [wanted for _, wanted in site.asked] == [None, "bytes=300000-", "bytes=700000-"]
 
 
-def test_an_interrupted_download_resumes_in_the_next_call(site, target):
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")], ids=repr
+)
+def test_an_interrupt_and_a_full_disk_end_the_call_and_the_next_one_resumes(error, site, target):
     site.files["/file.zip"] = CONTENT
 
-    def interrupt(fraction, activity):
-        raise KeyboardInterrupt
+    def fail(fraction, activity):
+        raise error
 
-    with pytest.raises(KeyboardInterrupt):
-        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=interrupt)
-    assert not target.exists()
+    with pytest.raises(type(error)) as caught:
+        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=fail)
+    assert caught.value is error and not target.exists()
     get(site, target)
     assert target.read_bytes() == CONTENT and only_file(target)
-    assert site.asked[-1][1] == f"bytes={sources.COPY_BYTES}-"
+    assert site.asked[1:] == [("/file.zip", f"bytes={sources.COPY_BYTES}-")]
+
+
+@pytest.mark.parametrize(
+    ("options", "breaks", "message"),
+    [
+        ({"sha256": "0000"}, [], "sha256 must be 0000, got [0-9a-f]{64}"),
+        ({"max_bytes": 1000}, [], "at most 1,000 bytes"),
+        ({}, [500, 0, 0], "broke after 500"),
+        ({"path": "/nowhere"}, [], "404"),
+    ],
+)
+def test_a_download_that_fails_is_named_and_a_wrong_one_thrown_away(
+    options, breaks, message, site, target
+):
+    site.files["/file.zip"], site.breaks = CONTENT, breaks
+    with pytest.raises((ValueError, ConnectionError), match=message):
+        get(site, target, **options)
+    assert len(site.asked) == (2 if breaks else 1) and not target.exists()
+    assert bool(list(target.parent.iterdir())) == bool(breaks)
 
 
 @pytest.mark.parametrize("change", ["file", "ranges", "validator", "length"])
@@ -253,27 +266,6 @@ def test_what_cannot_be_resumed_starts_again(change, site, target, monkeypatch):
         site.files["/file.zip"] = CONTENT[:1000]
     get(site, target)
     assert target.read_bytes() == site.files["/file.zip"] and only_file(target)
-
-
-def test_a_connection_that_brings_nothing_is_given_up(site, target):
-    site.files["/file.zip"], site.breaks = CONTENT, [500, 0, 0]
-    with pytest.raises(ConnectionError, match="broke after 500"):
-        get(site, target)
-    assert len(site.asked) == 2
-
-
-def test_a_wrong_hash_is_an_error_and_the_download_is_thrown_away(site, target):
-    site.files["/file.zip"] = CONTENT
-    with pytest.raises(ValueError, match="sha256 must be 0000, got [0-9a-f]{64}"):
-        get(site, target, sha256="0000")
-    assert list(target.parent.iterdir()) == []
-
-
-def test_a_file_that_is_too_large_is_an_error(site, target):
-    site.files["/file.zip"] = CONTENT
-    with pytest.raises(ValueError, match="at most 1,000 bytes"):
-        get(site, target, max_bytes=1000)
-    assert list(target.parent.iterdir()) == []
 
 
 def test_a_download_that_stopped_after_its_last_byte_is_not_repeated(site, target, monkeypatch):
@@ -302,34 +294,6 @@ def test_each_address_resumes_its_own_part(site, target, monkeypatch):
     get(site, target)
     assert target.read_bytes() == CONTENT
     assert site.asked[-1] == ("/file.zip", "bytes=300000-")
-
-
-def test_a_full_disk_is_not_taken_for_a_bad_connection(site, target):
-    site.files["/file.zip"] = CONTENT
-
-    def full(fraction, activity):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError) as caught:
-        fetch(site.url + "/file.zip", target, sha256=None, max_bytes=10**7, on_progress=full)
-    assert caught.value.errno == errno.ENOSPC and len(site.asked) == 1
-
-
-def test_a_missing_file_is_named_by_its_error(site, target):
-    with pytest.raises(ConnectionError, match="404"):
-        get(site, target)
-    assert not target.exists()
-
-
-def test_a_server_that_is_not_there_is_an_error(target):
-    with pytest.raises(ConnectionError, match="refused"):
-        fetch(
-            "http://127.0.0.1:9/x",
-            target,
-            sha256=None,
-            max_bytes=1,
-            on_progress=lambda fraction, activity: None,
-        )
 
 
 def test_a_server_that_sends_another_part_is_an_error(site, target):

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from highrank.data import TextOptions, Vocabulary, prepare_text
 from highrank.data import text as module
+from highrank.data.corpus import SPLITS
 from highrank.data.text import (
     Span,
     check_known,
-    read_lines,
+    file_span,
+    read_file,
     read_text,
     split_text,
     text_files,
-    whole,
+    tokenized_lines,
 )
 
 
@@ -26,7 +28,7 @@ def small_blocks(monkeypatch):
 
 
 def blocks(path):
-    return [text for text, _ in read_text(whole(path))]
+    return [text for text, _ in read_text(file_span(path))]
 
 
 def spans_text(spans):
@@ -53,45 +55,37 @@ def test_a_line_longer_than_a_block_is_cut_at_spaces_or_between_characters(tmp_p
 def test_sizes_add_up_and_windows_line_ends_and_byte_order_marks_vanish(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    ((text, size),) = read_text(whole(path))
+    ((text, size),) = read_text(file_span(path))
     assert text == "one\ntwo\n" and size == path.stat().st_size
 
 
-def test_invalid_utf8_is_located_by_file_line_and_byte(tmp_path, small_blocks):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"good line\n" * 50 + b"bad \xff line\n" + b"good\n" * 50)
-    with pytest.raises(ValueError, match="a.txt, line 51: .* got byte 0xff at byte 504"):
-        blocks(path)
-
-
-def test_binary_files_are_refused(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"one line\n\x7fELF\x00\x01")
-    with pytest.raises(ValueError, match="a.txt, line 2: .* zero byte: is it binary"):
-        blocks(path)
+WIDE = "Wide letters\nand a €.\n"
 
 
 @pytest.mark.parametrize(
-    ("encoding", "named"),
+    ("content", "message"),
     [
-        ("utf-16", "UTF-16"),
-        ("utf-32", "UTF-32"),
-        ("utf-16-le", "UTF-16LE"),
-        ("utf-16-be", "UTF-16BE"),
+        (b"good line\n" * 50 + b"bad \xff line\n", ", line 51: .* got byte 0xff at byte 504 of"),
+        (b"one line\n\x7fELF\x00\x01", ", line 2: .* zero byte: is it binary"),
+        (
+            "Zoë\n".encode("latin-1"),
+            ", line 1: .* 0xeb .* `iconv -f LATIN1 .*book-utf8.txt'`$",
+        ),
+        (WIDE.encode("utf-16"), ": text must be UTF-8, got UTF-16: .* `iconv -f UTF-16 -t UTF-8 '"),
+        (WIDE.encode("utf-32"), ": .* got UTF-32: convert it with `iconv -f UTF-32 -t UTF-8 '"),
+        (
+            WIDE.encode("utf-16-le"),
+            ": .* got UTF-16LE: .*`iconv -f UTF-16LE .*book-utf8.txt'`$",
+        ),
+        (WIDE.encode("utf-16-be"), ": .* got UTF-16BE: convert it with `iconv -f UTF-16BE -t"),
     ],
 )
-def test_wide_encodings_are_named_with_the_command_that_converts_them(encoding, named, tmp_path):
+def test_what_is_not_utf_8_is_located_and_comes_with_the_conversion(
+    content, message, tmp_path, small_blocks
+):
     path = tmp_path / "my book.txt"
-    path.write_bytes("Wide letters\nand a €.\n".encode(encoding))
-    want = f"my book.txt: text must be UTF-8, got {named}: convert it with `iconv -f {named} -t"
-    with pytest.raises(ValueError, match=f"{want} UTF-8 '.*' > 'my book-utf8.txt'`$"):
-        blocks(path)
-
-
-def test_a_latin_1_file_gets_the_command_that_converts_it(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes("Zoë\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="line 1: .* 0xeb .* `iconv -f LATIN1 .* > a-utf8.txt`$"):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"my book.txt{message}"):
         blocks(path)
 
 
@@ -110,6 +104,8 @@ def test_empty_files_and_folders_are_errors(tmp_path):
         split_text(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
         text_files(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="the text must be a file, got"):
+        read_file(tmp_path)
 
 
 def test_a_folder_is_its_text_files_at_any_depth_in_order(tmp_path):
@@ -140,37 +136,24 @@ def test_the_cut_loses_nothing_keeps_lines_whole_and_order(files, tmp_path_facto
         assert train.endswith("\n") and valid[-1:] in ("", "\n")
 
 
-def test_the_cut_is_at_nine_tenths(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("".join(f"{number:03}\n" for number in range(1000)))
-    spans, rule = split_text(path)
-    starts = [spans_text(spans[name])[:3] for name in ("train", "valid", "test")]
-    assert starts == ["000", "900", "950"] and "90%" in rule
-
-
-def test_a_line_that_starts_a_file_is_not_cut(tmp_path):
-    for name in "abcdefghij":
-        (tmp_path / f"{name}.txt").write_text(f"all of {name} is one long line")
-    spans, _ = split_text(tmp_path)
-    assert [span.path.name for span in spans["test"]] == ["j.txt"]
-    assert len(spans["train"]) == 9 and spans["test"][0].start == 0
-
-
-def test_one_long_line_is_cut_between_words(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("word " * 100)
-    spans, _ = split_text(path)
-    assert spans_text(spans["train"]) == "word " * 90
-
-
-def test_a_folder_may_bring_its_own_split(tmp_path):
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(f"{name}\n")
+@pytest.mark.parametrize(
+    ("files", "starts"),
+    [
+        ({"a.txt": "".join(f"{n:03}\n" for n in range(1000))}, ["000\n", "900\n", "950\n"]),
+        ({"a.txt": "word " * 90 + "last " * 10}, ["word", "last", "last"]),
+        ({f"{name}.txt": f"{name}: one line" for name in "abcdefghij"}, ["a: o", "", "j: o"]),
+        ({f"{name}.txt": f"{name}\n" for name in SPLITS}, ["trai", "vali", "test"]),
+        ({"b/train.txt": "b\n", "c/test.txt": "c\n", "d/valid.txt": "d\n"}, ["b\n", "d\n", "c\n"]),
+    ],
+    ids=["lines", "words", "files", "own", "folders"],
+)
+def test_splits_begin_at_nine_tenths_or_are_the_folder_s_own(files, starts, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
     spans, rule = split_text(tmp_path)
-    assert {name: spans_text(parts) for name, parts in spans.items()} == {
-        name: f"{name}\n" for name in ("train", "valid", "test")
-    }
-    assert "train.txt" in rule
+    assert [spans_text(spans[name])[:4] for name in SPLITS] == starts
+    assert ("train.txt" if len(files) == 3 else "90%") in rule
 
 
 @pytest.mark.parametrize("other", ["LICENSE.txt", "deep/train.txt"])
@@ -183,15 +166,6 @@ def test_a_folder_with_its_own_split_and_more_is_refused(other, tmp_path):
         split_text(tmp_path)
 
 
-def test_the_three_files_may_lie_in_folders_of_any_order(tmp_path):
-    for name in ("b/train.txt", "c/test.txt", "d/valid.txt"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(f"{name}\n")
-    spans, _ = split_text(tmp_path)
-    assert spans_text(spans["train"]) == "b/train.txt\n"
-    assert spans_text(spans["test"]) == "c/test.txt\n"
-
-
 @pytest.mark.parametrize("level", ["word", "char"])
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n"])
 def test_a_split_s_file_gives_its_tokens(level, ending, tmp_path):
@@ -202,16 +176,10 @@ def test_a_split_s_file_gives_its_tokens(level, ending, tmp_path):
         (folder / f"{name}.txt").write_text("\r\n".join(lines) + ending)
     options = TextOptions(level=level, lower=True, min_count=2)
     corpus = prepare_text(folder, options=options, cache=tmp_path / "cache").corpus
-    lines = read_lines(folder / "valid.txt", corpus.header.recipe)
+    lines = tokenized_lines(read_file(folder / "valid.txt"), corpus.header.recipe)
     found = corpus.vocabulary.encode(chain.from_iterable(lines))
     np.testing.assert_array_equal(found, corpus.split("valid"))
     assert lines[1][:2] == (["it's", "1"] if level == "word" else ["i", "t"])
-
-
-def test_unknown_tokens_are_listed_once():
-    vocabulary = Vocabulary(("<unk>", "<eos>", "the", "cat"))
-    tokens = ["the", "axolotl", "cat", "<eos>", "axolotl", "newt"]
-    assert check_known(tokens, vocabulary, "the prompt") == ["axolotl", "newt"]
 
 
 @pytest.mark.parametrize(
@@ -222,16 +190,11 @@ def test_unknown_tokens_are_listed_once():
         ([str(n) for n in range(99)], "got 0 1 2 3 4 5 6 7 …"),
     ],
 )
-def test_a_text_with_no_known_token_is_refused(tokens, message):
+def test_unknown_tokens_are_listed_once_and_some_token_must_be_known(tokens, message):
+    vocabulary = Vocabulary(("<unk>", "<eos>", "the"))
+    known = ["the", "axolotl", "the", "<eos>", "axolotl", "newt"]
+    assert check_known(known, vocabulary, "the prompt") == ["axolotl", "newt"]
     with pytest.raises(ValueError, match=message):
-        check_known(tokens, Vocabulary(("<unk>", "<eos>", "the")), "the text")
-
-
-def test_an_unknown_token_is_refused_where_there_is_no_unk():
+        check_known(tokens, vocabulary, "the text")
     with pytest.raises(ValueError, match="which has no <unk>, got 'newt'"):
         check_known(["the", "newt"], Vocabulary(("<eos>", "the")), "the text")
-
-
-def test_a_folder_is_no_text(tmp_path):
-    with pytest.raises(ValueError, match="the text must be a file, got"):
-        read_lines(tmp_path, None)

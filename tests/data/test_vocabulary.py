@@ -25,28 +25,14 @@ def test_a_saved_vocabulary_is_the_same_again(tmp_path_factory, tokens):
     vocabulary.save(path)
     again = Vocabulary.load(path)
     assert again == vocabulary and again.sha256 == vocabulary.sha256
-
-
-@given(TOKENS)
-def test_the_hash_knows_the_order(tokens):
     turned = Vocabulary(tokens[::-1])
-    assert (turned.sha256 == Vocabulary(tokens).sha256) == (len(tokens) == 1)
-
-
-def test_a_saved_vocabulary_loads_and_is_readable(tmp_path):
-    path = tmp_path / "vocabulary.json"
-    Vocabulary(("naïve", "<eos>")).save(path)
-    assert "naïve" in path.read_text(encoding="utf-8")
-    assert Vocabulary.load(path).tokens == ("naïve", "<eos>")
+    assert (turned.sha256 == vocabulary.sha256) == (len(tokens) == 1)
 
 
 def test_unknown_tokens_become_unk():
     vocabulary = Vocabulary(("a", "<unk>", "b"))
     assert vocabulary.encode(["b", "c", "a", "<unk>"]).tolist() == [2, 1, 0, 1]
     assert vocabulary.unk == 1 and vocabulary.eos is None
-
-
-def test_without_unk_an_unknown_token_is_an_error():
     with pytest.raises(ValueError, match="which has no <unk>, got 'c'"):
         Vocabulary(("a", "<eos>")).encode(["a", "c"])
 
@@ -73,9 +59,9 @@ def test_bad_tokens_are_refused(tokens, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "format"),
+        ("[]", "must be an object, got \\[\\]"),
         ("{", "Expecting"),
-        (json.dumps({"format": "highrank vocabulary", "version": 2}), "version must be 1, got 2"),
+        (json.dumps({"format": "highrank vocabulary", "version": 2}), "version 1, got .* and 2"),
         (json.dumps({"format": "highrank vocabulary", "version": 1}), "list of words"),
     ],
 )

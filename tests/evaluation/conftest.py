@@ -10,7 +10,7 @@ from torch import nn
 from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.data.prepare import prepare_text
-from highrank.evaluation.statistics import gradient_statistics
+from highrank.evaluation.dynamic import gradient_statistics
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.run.loading import LoadedRun
@@ -18,32 +18,16 @@ from highrank.run.loading import LoadedRun
 V, SEGMENT = 17, 5
 
 
-def build(dropout):
-    backbone = AWDLSTM(
-        V,
-        6,
-        (9, 8),
-        embedding_dropout=dropout,
-        input_dropout=dropout,
-        hidden_dropout=dropout,
-        output_dropout=dropout,
-        weight_dropout=dropout,
-    )
-    model = LanguageModel(backbone, MixtureOfSoftmaxes(8, V, 3, 6, dropout=dropout))
+@pytest.fixture
+def model():
+    """In training mode it drops out; in evaluation mode, as it is given, it does not."""
+    dropouts = ("embedding", "input", "hidden", "output", "weight")
+    backbone = AWDLSTM(V, 6, (9, 8), **{f"{name}_dropout": 0.5 for name in dropouts})
+    model = LanguageModel(backbone, MixtureOfSoftmaxes(8, V, 3, 6, dropout=0.5))
     # Larger than a fresh model's, so that updates matter.
     for p in model.parameters():
         nn.init.normal_(p, std=0.5)
     return model.double().eval()
-
-
-@pytest.fixture
-def model():
-    return build(dropout=0.0)
-
-
-@pytest.fixture
-def model_with_dropout():
-    return build(dropout=0.5)
 
 
 @pytest.fixture

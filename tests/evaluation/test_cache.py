@@ -12,27 +12,25 @@ from scipy.special import logsumexp
 from highrank.evaluation.cache import CacheSettings, History, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, score_dynamically
 from highrank.evaluation.static import Scored, score
-from highrank.heads import MixtureOfSoftmaxes
-from highrank.models import AWDLSTM, LanguageModel
 
-V = 7
+V = 17
+SGD = DynamicSettings(rule="sgd", lr=0.5)
 
 
 def scored_text(length, size=4, seed=0):
     """A random text with random probabilities, as one segment."""
     generator = torch.Generator().manual_seed(seed)
-    target = torch.randint(V, (length,), generator=generator)
-    log_p = torch.randn(length, V, generator=generator, dtype=torch.float64).log_softmax(-1)
+    target = torch.randint(7, (length,), generator=generator)
+    log_p = torch.randn(length, 7, generator=generator, dtype=torch.float64).log_softmax(-1)
     hidden = torch.randn(length, size, generator=generator, dtype=torch.float64)
     return Scored(target, log_p.gather(1, target[:, None])[:, 0], hidden)
 
 
 def cut(segment, lengths):
     start = 0
-    for length in lengths:
+    for length in (*lengths, len(segment.target)):
         yield Scored(*(x[start : start + length] for x in segment))
         start += length
-    yield Scored(*(x[start:] for x in segment))
 
 
 def log_probs(segments):
@@ -54,13 +52,24 @@ def slow(text, window, theta, weight):
     return found
 
 
-@pytest.mark.parametrize("window", [1, 2, 13, 40, 300])
-@pytest.mark.parametrize("theta", [0.0, 0.7])
-def test_probabilities_are_those_of_the_formula(window, theta):
-    text = scored_text(200)
+@pytest.mark.parametrize(
+    ("window", "theta", "size"),
+    [(1, 0.7, 4), (2, 0.7, 4), (13, 0.0, 4), (40, 0.7, 4), (300, 0.7, 4), (9, 3.0, 0)],
+)
+def test_probabilities_are_those_of_the_formula(window, theta, size):
+    """Without hidden states, of size 0, all remembered tokens count alike."""
+    text = scored_text(200, size)
     settings = CacheSettings(window=window, theta=theta, weight=0.3)
     found = log_probs(with_cache(cut(text, [33, 1, 70]), settings))
     np.testing.assert_allclose(found, slow(text, window, theta, 0.3), rtol=0, atol=1e-10)
+
+
+def test_long_windows_are_computed_in_several_blocks_and_forget():
+    text = scored_text(1000, seed=1)
+    assert History(400).block == 50
+    settings = CacheSettings(window=400, theta=0.3, weight=0.2)
+    found = log_probs(with_cache(cut(text, [700, 5, 5]), settings))
+    np.testing.assert_allclose(found, slow(text, 400, 0.3, 0.2), rtol=0, atol=1e-10)
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.integers(1, 80))
@@ -74,50 +83,20 @@ def test_how_the_text_is_cut_into_segments_does_not_matter(lengths, window):
     torch.testing.assert_close(log_probs(found), want, rtol=0, atol=1e-10)
 
 
-def test_long_windows_are_computed_in_several_blocks_and_forget():
-    text = scored_text(1300, seed=1)
-    settings = CacheSettings(window=400, theta=0.3, weight=0.2)
-    assert History(400).block == 50
-    found = log_probs(with_cache(cut(text, [700, 5, 5, 500]), settings))
-    np.testing.assert_allclose(found, slow(text, 400, 0.3, 0.2), rtol=0, atol=1e-10)
-
-
-@pytest.fixture
-def model():
-    return LanguageModel(AWDLSTM(V, 6, (8,)), MixtureOfSoftmaxes(8, V, 3, 6)).double()
-
-
-@pytest.fixture
-def text():
-    return np.random.default_rng(0).integers(V, size=60)
-
-
 def test_weight_zero_is_static(model, text):
-    want = log_probs(score(model, text))
     found = log_probs(with_cache(score(model, text), CacheSettings(weight=0.0)))
-    assert torch.equal(found, want)
+    assert torch.equal(found, log_probs(score(model, text)))
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True])
-@pytest.mark.parametrize("t", [0, 1, 30, 44])
+@pytest.mark.parametrize("t", [0, 1, 30])
 def test_probabilities_of_all_words_sum_to_one_whatever_the_target_is(t, is_dynamic, model, text):
-    settings = CacheSettings(window=20, theta=2.0, weight=0.6)
-    total = 0.0
+    settings, text, total = CacheSettings(window=20, theta=2.0, weight=0.6), text[:40], 0.0
     for word in range(V):
         text[t + 1] = word
-        learning = DynamicSettings(rule="sgd", lr=0.5)
-        segments = score_dynamically(model, text, learning) if is_dynamic else score(model, text)
+        segments = score_dynamically(model, text, SGD) if is_dynamic else score(model, text)
         total += log_probs(with_cache(segments, settings))[t].exp()
     assert total.item() == pytest.approx(1.0, abs=1e-10)
-
-
-def test_a_repeated_text_becomes_likelier(model):
-    text = np.tile(np.random.default_rng(0).integers(V, size=10), 20)
-    settings = CacheSettings(window=50, theta=20.0, weight=0.5)
-    static, found = (
-        log_probs(s).mean() for s in (score(model, text), with_cache(score(model, text), settings))
-    )
-    assert found > static + 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -129,26 +108,18 @@ def test_extreme_similarities_are_finite_and_half_precision_works(dtype):
     assert (found >= text.log_prob + np.log(0.9) - 0.05).all()
 
 
-def test_without_hidden_states_all_remembered_words_count_alike():
-    text = scored_text(50, size=0)
-    found = log_probs(with_cache([text], CacheSettings(window=9, theta=3.0, weight=0.5)))
-    shares = [(text.target[max(0, t - 9) : t] == text.target[t]).double().mean() for t in range(50)]
-    want = (0.5 * text.log_prob.exp() + 0.5 * torch.stack(shares)).log()
-    torch.testing.assert_close(found[1:], want[1:])
-
-
 def test_a_longer_window_does_not_need_more_operations(watch):
     counts = {}
     for window in (512, 2048):
         with watch() as seen:
-            list(with_cache(cut(scored_text(3000), []), CacheSettings(window=window)))
+            list(with_cache([scored_text(3000)], CacheSettings(window=window)))
         counts[window] = len(seen.sizes)
     assert counts[2048] < counts[512] < 1500
 
 
 def test_closing_the_cache_closes_what_is_below_it(model, text):
     before = [p.detach().clone() for p in model.parameters()]
-    below = score_dynamically(model, text, DynamicSettings(rule="sgd", lr=0.5))
+    below = score_dynamically(model, text, SGD)
     with contextlib.closing(with_cache(below, CacheSettings())) as segments:
         next(segments), next(segments)
         assert not torch.equal(model.backbone.embedding.weight, before[0])

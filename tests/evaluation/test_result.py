@@ -1,57 +1,52 @@
-"""Results: evaluated, complete, readable, never overwritten."""
+"""Datasets are read as the corpus was; results are complete and never overwritten."""
 
 import csv
 import json
 import math
-from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from highrank.environment import environment
 from highrank.evaluation.cache import CacheSettings
-from highrank.evaluation.method import Method, evaluate_by, file_dataset, split_dataset
-from highrank.evaluation.result import Result, evaluate_dataset, result_folder, write_result
-from highrank.evaluation.static import as_the_original_divides, evaluate
+from highrank.evaluation.result import (
+    evaluate_dataset,
+    file_dataset,
+    find_datasets,
+    result_folder,
+    split_dataset,
+    write_result,
+)
+from highrank.evaluation.search import Method, evaluate_by
+from highrank.evaluation.static import evaluate
+
+CACHE = Method(cache=CacheSettings(weight=0.5, window=5))
+TEXT = "the newt saw a café\n\nthe newt slept\n"
 
 
 @pytest.fixture
-def result():
-    return Result(
-        value=58.08,
-        unit="perplexity per word",
-        nats=4.0618,
-        bits=5.86,
-        bits_per_byte=1.5,
-        bits_per_char=1.6,
-        num_tokens=73_750,
-        split="valid",
-        method="static",
-        settings={"batch_size": 10},
-        run="runs/ptb-mos-1",
-        model_sha256="12",
-        corpus="penn-treebank",
-        data_sha256="34",
-        seconds=1.5,
-        environment=environment(),
-    )
+def mine(loaded, tmp_path):
+    path = tmp_path / "mine é.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return file_dataset(loaded, path)
 
 
-def test_a_file_has_value_method_data_commit_versions_and_time(result, tmp_path):
-    path = write_result(tmp_path / "results", result)
-    found = json.loads(path.read_text())
-    assert (found["format"], found["version"]) == ("highrank result", 2)
-    assert found["value"] == 58.08 and found["unit"] == "perplexity per word"
-    assert found["settings"] == {"batch_size": 10} and found["num_tokens"] == 73_750
-    assert found["data_sha256"] == "34" and found["model_sha256"] == "12"
-    assert {"highrank", "commit", "torch", "python", "date"} <= set(found["environment"])
-    assert path.name.endswith("-static-valid.json")
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+def test_a_split_is_the_corpus_s(loaded):
+    found, header = split_dataset(loaded, "test"), loaded.corpus.header.splits["test"]
+    np.testing.assert_array_equal(found.tokens, loaded.corpus.split("test"))
+    assert found.name == "test" and found.lines is None and not found.unknown
+    assert (found.sha256, found.num_bytes) == (header.sha256, header.num_bytes)
 
 
-def test_no_result_is_overwritten(result, tmp_path):
-    first, second = (write_result(tmp_path, replace(result, value=v)) for v in (1.0, 2.0))
-    assert first != second
-    assert [json.loads(path.read_text())["value"] for path in (first, second)] == [1.0, 2.0]
+def test_a_file_starts_after_an_eos_and_counts_its_unknown_tokens(loaded, mine, tmp_path):
+    assert loaded.vocabulary.decode(mine.tokens[:3].tolist()) == ["<eos>", "the", "<unk>"]
+    assert [len(line) for line in mine.lines] == [6, 0, 4] and len(mine.tokens) == 11
+    assert mine.unknown == {"newt": 2, "café": 1}
+    assert mine.name == "text mine é.txt" and len(mine.sha256) == 64
+    assert [dataset.name for dataset in find_datasets(loaded)] == ["valid", "test"]
+    assert [d.name for d in find_datasets(loaded, tmp_path / "mine é.txt")] == [mine.name]
+    (tmp_path / "foreign.txt").write_text("Nihil novi sub sole\n")
+    with pytest.raises(ValueError, match="must have a token of the run's vocabulary"):
+        file_dataset(loaded, tmp_path / "foreign.txt")
 
 
 def test_valid_has_the_run_s_batch_size_and_test_one(loaded):
@@ -61,58 +56,26 @@ def test_valid_has_the_run_s_batch_size_and_test_one(loaded):
         assert (result.nats, result.num_tokens, result.value) == (*want, want.perplexity)
         assert result.settings == {"batch_size": batch_size, "compat": None}
         assert result.split == split and result.unknown == {}
+        header = loaded.corpus.header.splits[split]
+        bits = result.bits * header.num_tokens / header.num_bytes
+        assert result.bits_per_byte == pytest.approx(bits)
 
 
-def test_the_division_of_the_original_can_be_asked_for(loaded):
-    valid = split_dataset(loaded, "valid")
-    result = evaluate_dataset(loaded, valid, Method(), batch_size=3, compat="mos")
-    want = as_the_original_divides(evaluate(loaded.model, valid.tokens, 3), 3)
-    assert result.nats == want.nats and result.settings["compat"] == "mos"
-
-
-def test_a_file_is_evaluated_token_by_token_or_by_any_method(loaded, tmp_path):
-    (tmp_path / "mine.txt").write_text("the newt saw a cat\nthe newt slept\n")
-    mine = file_dataset(loaded, tmp_path / "mine.txt")
+@pytest.mark.parametrize("method", [Method(), CACHE], ids=["static", "cache"])
+def test_a_file_is_evaluated_token_by_token_or_by_any_method(method, loaded, mine, tmp_path):
     out = tmp_path / "out.csv"
-    static = evaluate_dataset(loaded, mine, Method(), per_token=out)
-    assert static.unknown == {"tokens": 2, "distinct": 1} and static.split == "text mine.txt"
-    assert static.settings["independent_lines"] is False
-    assert static.nats == pytest.approx(evaluate(loaded.model, mine.tokens, 1).nats, rel=1e-5)
-    rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert len(rows) == static.num_tokens == 10
-    method = Method(cache=CacheSettings(weight=0.5, window=5))
-    cached = evaluate_dataset(loaded, mine, method)
-    assert cached.nats == evaluate_by(method, loaded.model, mine.tokens).nats
-    assert cached.method == "cache" and "independent_lines" not in cached.settings
-
-
-def test_with_a_cache_tokens_are_written_and_the_number_stays(loaded, tmp_path):
-    (tmp_path / "mine.txt").write_text("the newt saw a cat\nthe newt slept\n")
-    mine = file_dataset(loaded, tmp_path / "mine.txt")
-    method, out = Method(cache=CacheSettings(weight=0.5, window=5)), tmp_path / "out.csv"
     found = evaluate_dataset(loaded, mine, method, per_token=out)
-    assert found.nats == pytest.approx(evaluate_dataset(loaded, mine, method).nats, rel=1e-6)
-    rows = list(csv.DictReader(out.read_text().splitlines()))
-    bits = sum(float(row["surprisal_bits"]) for row in rows) / len(rows)
-    assert bits == pytest.approx(found.bits) and found.method == "cache"
-
-
-def test_bits_per_byte_are_those_of_the_whole_text(loaded, tmp_path):
-    text = "the dog saw a café\nthe cat slept\n"
-    (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
-    found = evaluate_dataset(loaded, file_dataset(loaded, tmp_path / "mine.txt"), Method())
-    assert found.bits_per_byte == pytest.approx(found.bits * 10 / len(text.encode()))
-    assert found.bits_per_char == pytest.approx(found.bits * 10 / len(text))
-    assert found.bits_per_byte < found.bits_per_char
-    test = split_dataset(loaded, "test")
-    found = evaluate_dataset(loaded, test, Method())
-    split = loaded.corpus.header.splits["test"]
-    assert found.bits_per_byte == pytest.approx(found.bits * split.num_tokens / split.num_bytes)
-
-
-def test_names_of_files_have_no_spaces(result, tmp_path):
-    path = write_result(tmp_path, replace(result, split="text my\x1b own\ntale é.txt"))
-    assert path.name.endswith("-static-text-my-own-tale-é.txt.json")
+    assert found.method == method.name and found.unknown == {"tokens": 3, "distinct": 2}
+    assert found.settings["independent_lines"] is False and found.split == mine.name
+    rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    bits = sum(float(row["surprisal_bits"]) for row in rows) / 10
+    assert bits == pytest.approx(found.bits) and len(rows) == found.num_tokens == 10
+    want = evaluate_by(method, loaded.model, mine.tokens).nats
+    assert found.nats == pytest.approx(want, rel=1e-5)
+    assert found.bits_per_byte == pytest.approx(found.bits * 10 / len(TEXT.encode()))
+    assert found.bits_per_char == pytest.approx(found.bits * 10 / len(TEXT))
+    other = evaluate_dataset(loaded, mine, method)
+    assert ("independent_lines" in other.settings) == method.is_static
 
 
 def test_a_loss_that_is_not_finite_is_an_error(loaded):
@@ -121,9 +84,18 @@ def test_a_loss_that_is_not_finite_is_an_error(loaded):
         evaluate_dataset(loaded, split_dataset(loaded, "test"), Method())
 
 
-def test_the_folder_is_made_with_the_first_result(result, tmp_path):
-    folder = result_folder(tmp_path)
+def test_files_are_complete_and_none_is_overwritten(loaded, mine, tmp_path):
+    result, folder = evaluate_dataset(loaded, mine, Method()), result_folder(tmp_path)
     assert not folder.exists()
-    assert write_result(folder, result).parent == folder == tmp_path / "results"
+    first, second = (write_result(folder, result) for _ in range(2))
+    assert first.parent == folder == tmp_path / "results"
+    assert first.name.endswith("-static-text-mine-é.txt.json")
+    assert {path.name for path in folder.iterdir()} == {first.name, second.name}
+    for path in (first, second):
+        found = json.loads(path.read_text())
+        assert (found["format"], found["version"]) == ("highrank result", 2)
+        assert found["value"] == result.value and found["unit"] == "perplexity per word"
+        assert found["data_sha256"] == mine.sha256 and found["model_sha256"] == "12"
+        assert {"highrank", "commit", "torch", "python", "date"} <= set(found["environment"])
     with pytest.raises(ValueError, match="folder must exist"):
         result_folder(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Search: each trial is the evaluation it stands for, and the best is the lowest."""
+"""Methods stack and reduce to static evaluation; each trial is the evaluation it stands for."""
 
 import math
 
@@ -7,42 +7,92 @@ import pytest
 import torch
 
 from highrank.evaluation.cache import Block, CacheSettings, with_cache
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.search import cache_grid, dynamic_grid, search_cache, search_dynamic
-from highrank.evaluation.static import Output, Scored, score, summed
-from highrank.evaluation.statistics import gradient_statistics
-from highrank.heads import MixtureOfSoftmaxes
-from highrank.models import AWDLSTM, LanguageModel
+from highrank.evaluation.dynamic import DynamicSettings, converted, evaluate_dynamically
+from highrank.evaluation.search import (
+    Method,
+    cache_grid,
+    dynamic_grid,
+    evaluate_by,
+    find_method,
+    search_cache,
+    search_dynamic,
+)
+from highrank.evaluation.static import Output, Scored, evaluate, score, summed
 
-V = 11
-
-
-@pytest.fixture
-def model():
-    return LanguageModel(AWDLSTM(V, 6, (8,)), MixtureOfSoftmaxes(8, V, 3, 6)).double()
-
-
-@pytest.fixture
-def text():
-    return np.random.default_rng(0).integers(V, size=91)
+LEARNING = DynamicSettings(rule="sgd", lr=0.5, decay=0.1)
+CACHE = CacheSettings(window=50, theta=0.5, weight=0.2)
 
 
 @pytest.fixture
-def statistics(model, text):
-    return gradient_statistics(model, text, batch_size=2)
+def text(text):
+    return text[:91]
+
+
+def test_without_learning_and_without_weight_a_method_is_static(model, text, statistics):
+    dynamic, cache = DynamicSettings(lr=0.0), CacheSettings(weight=0.0)
+    method = Method(dynamic=dynamic, statistics=statistics, cache=cache)
+    assert evaluate_by(method, model, text) == pytest.approx(evaluate(model, text, 1), rel=1e-12)
+
+
+def test_each_part_changes_the_number(model, text):
+    methods = [Method(dynamic=d, cache=c) for d in (None, LEARNING) for c in (None, CACHE)]
+    names = [method.name for method in methods]
+    assert names == ["static", "cache", "dynamic", "dynamic+cache"]
+    assert len({round(evaluate_by(method, model, text).nats, 9) for method in methods}) == 4
+    assert [list(method.settings) for method in methods[::3]] == [[], ["dynamic", "cache"]]
+    assert methods[3].settings["dynamic"]["lr"] == 0.5
+
+
+def test_only_static_evaluation_has_a_batch_size(model, text):
+    assert evaluate_by(Method(), model, text, 4) == evaluate(model, text, 4)
+    with pytest.raises(ValueError, match="batch_size must be 1 for cache evaluation, got 4"):
+        evaluate_by(Method(cache=CACHE), model, text, 4)
+
+
+def test_without_a_search_the_first_settings_are_taken_and_nothing_is_tried(loaded):
+    assert find_method(loaded) == Method()
+    assert find_method(loaded, cache=[CACHE]) == Method(cache=CACHE)
+    assert not list(loaded.folder.glob("statistics-*"))
+    theirs = DynamicSettings(lr=0.01, epsilon=0.02, decay=0.5)
+    method = find_method(loaded, [theirs], convention="original")
+    found = method.statistics
+    sizes = {"num_batches": found.num_batches, "num_tensors": found.num_tensors}
+    assert method.dynamic == converted(theirs, "original", **sizes)
+
+
+def test_a_search_takes_the_best_on_valid_and_remembers_what_it_tried(loaded):
+    ways = dynamic_grid(lr=[1e-9, 1e-2], decay=[0.01], epsilon=[1e-2])
+    caches = cache_grid(window=[20], theta=[0.5], weight=[0.0, 0.3])
+    method = find_method(loaded, ways, caches, is_search=True, search_tokens=33)
+    learning, cache = method.searches["dynamic"], method.searches["cache"]
+    assert (method.dynamic, method.cache) == (learning.best.settings, cache.best.settings)
+    # Only the first tokens are predicted.
+    valid = loaded.corpus.split("valid")[:34]
+    want = evaluate_dynamically(loaded.model, valid, ways[1], method.statistics)
+    assert (learning.trials[1].nats, learning.num_tokens) == want and cache.num_tokens == 33
+    # The cache was tried on the model that learns.
+    static = Method(dynamic=method.dynamic, statistics=method.statistics)
+    assert cache.trials[0].nats == pytest.approx(evaluate_by(static, loaded.model, valid).nats)
+
+
+def test_a_search_without_a_finite_loss_is_an_error(loaded):
+    loaded.model.head.bias.data[:] = math.nan
+    with pytest.raises(ValueError, match="No trial has a finite loss: try a lower lr"):
+        find_method(loaded, [LEARNING], is_search=True)
 
 
 def test_every_trial_starts_from_the_trained_weights(model, text, statistics):
-    before = [p.detach().clone() for p in model.parameters()]
-    grid = dynamic_grid(lr=[1e-4, 1e-2], decay=[0.0, 5.0], epsilon=[1e-3])
-    found = search_dynamic(model, text, statistics, grid)
+    grid, shown = dynamic_grid(lr=[1e-4, 1e-2], decay=[0.0, 5.0], epsilon=[1e-3]), []
+    found = search_dynamic(model, text, statistics, grid, on_progress=lambda *at: shown.append(at))
     assert [trial.settings for trial in found.trials] == list(grid) and len(grid) == 4
     # The other way round: what came before a trial leaves no trace.
     for trial in reversed(found.trials):
         assert trial.nats == evaluate_dynamically(model, text, trial.settings, statistics).nats
     assert found.best.nats == min(trial.nats for trial in found.trials)
     assert len({trial.nats for trial in found.trials}) == 4 and found.num_tokens == 90
-    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    fractions = [fraction for fraction, _ in shown]
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and 0.5 in fractions
+    assert "lr 0.01" in shown[-1][1] and "best so far" in shown[-1][1]
 
 
 class Square(torch.nn.Module):
@@ -66,69 +116,33 @@ def test_a_trial_that_diverges_is_the_worst(text):
     assert losses[0] is None and 0 < losses[1] < 1
 
 
-def test_the_default_grid_is_krauses_and_grows_with_the_segment():
+def test_the_default_grids_are_krauses_and_those_of_the_cache():
     grid = dynamic_grid(segment=20, epsilon=[1e-5])
     assert len(grid) == 24 and {s.epsilon for s in grid} == {1e-5}
     assert grid[0].lr == pytest.approx(1.2e-4) and grid[-1].decay == pytest.approx(0.02)
-
-
-def test_progress_runs_through_all_trials(model, text, statistics):
-    seen = []
-    grid = dynamic_grid(lr=[1e-4, 1e-3], decay=[0.1])
-    search_dynamic(
-        model, text, statistics, grid, on_progress=lambda *progress: seen.append(progress)
-    )
-    fractions = [fraction for fraction, _ in seen]
-    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and 0.5 in fractions
-    assert "lr 0.001" in seen[-1][1] and "best so far" in seen[-1][1]
+    assert len(cache_grid()) == 1 + 3 * 7 * 6
 
 
 def test_without_a_search_there_is_one_setting_and_the_default_for_what_is_not_given():
     assert dynamic_grid(is_search=False) == (DynamicSettings(),)
-    assert cache_grid(is_search=False) == (CacheSettings(),)
     (settings,) = dynamic_grid(lr=[0.5], segment=9, rule="sgd", adapt=["head"], is_search=False)
     assert settings == DynamicSettings(lr=0.5, segment=9, rule="sgd", adapt=("head",))
-    (settings,) = cache_grid(theta=[0.7], is_search=False)
-    assert settings == CacheSettings(theta=0.7)
-    assert len(cache_grid()) == 1 + 3 * 7 * 6
+    assert cache_grid(theta=[0.7], is_search=False) == (CacheSettings(theta=0.7),)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": [1.0, 2.0], "is_search": False}, "lr must be one value without a search, got 2"),
-        ({"rule": "sgd"}, "lr must be given for the rule sgd"),
-        ({"rule": "sgd", "lr": [1.0], "epsilon": [1.0]}, "epsilon must go with the rule rms"),
-        ({"convention": "ms", "lr": [1.0]}, "lr, epsilon and decay must be given with the conv"),
-    ],
-)
-def test_grids_that_cannot_be_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        dynamic_grid(**options)
-
-
-def test_the_search_of_the_cache_has_the_loss_of_each_cache(model, text):
+def test_the_search_of_the_cache_has_the_loss_of_each_cache(model, text, watch):
     grid = cache_grid(window=(3, 50, 20), theta=(0.0, 2.0), weight=(0.0, 0.1, 0.5))
-    found = search_cache(score(model, text, window=17), grid)
+    segments = list(score(model, text))
+    with watch() as seen:
+        found = search_cache(segments, grid)
+    # The text is compared once, in blocks of 32 tokens.
+    assert seen.num_multiplies == math.ceil(90 / 32)
     assert len(found.trials) == 1 + 3 * 2 * 2 and found.num_tokens == 90
-    assert [trial.settings.weight for trial in found.trials].count(0.0) == 1
     assert [trial.settings for trial in found.trials] == list(grid)
     for trial in found.trials:
         want = summed(with_cache(score(model, text), trial.settings)).nats
         assert trial.nats == pytest.approx(want, rel=1e-12), trial.settings
     assert found.best.nats == min(trial.nats for trial in found.trials)
-
-
-def test_the_text_is_scored_once_and_compared_once(model, text, watch):
-    def once():
-        yield from score(model, text)
-
-    grid = cache_grid(window=(3, 50), theta=(0.0, 1.0, 2.0), weight=(0.1, 0.2))
-    segments = list(once())
-    with watch() as seen:
-        search_cache(iter(segments), grid)
-    num_blocks = math.ceil(90 / 32)
-    assert seen.num_multiplies == num_blocks
 
 
 def test_no_cache_is_tried_once_and_compares_nothing(model, text, monkeypatch):
@@ -139,18 +153,25 @@ def test_no_cache_is_tried_once_and_compares_nothing(model, text, monkeypatch):
 
 
 def test_the_best_cache_of_a_text_that_repeats_itself_is_sharp():
-    generator = torch.Generator().manual_seed(0)
-    target, hidden = torch.randint(V, (12,), generator=generator), torch.eye(12)
-    text = Scored(target.repeat(20), torch.full((240,), -math.log(V)), hidden.repeat(20, 1))
+    target, hidden = torch.from_numpy(np.random.default_rng(0).integers(11, size=12)), torch.eye(12)
+    text = Scored(target.repeat(20), torch.full((240,), -math.log(11)), hidden.repeat(20, 1))
     grid = cache_grid(window=(6, 24), theta=(0.0, 10.0), weight=(0.0, 0.5, 0.9))
     best = search_cache([text], grid).best.settings
     assert (best.window, best.theta, best.weight) == (24, 10.0, 0.9)
 
 
-def test_mistakes_are_named(model, text, statistics):
-    with pytest.raises(ValueError, match="at least one setting, got none"):
-        search_dynamic(model, text, statistics, [])
-    with pytest.raises(ValueError, match="at least one setting, got none"):
-        search_cache([], [])
-    with pytest.raises(ValueError, match="at least one token, got none"):
-        search_cache([], cache_grid())
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dynamic_grid(lr=[1.0, 2.0], is_search=False), "lr must be one value .*, got 2"),
+        (lambda: dynamic_grid(rule="sgd"), "lr must be given for the rule sgd"),
+        (lambda: dynamic_grid(rule="sgd", lr=[1.0], epsilon=[1.0]), "epsilon must go with the"),
+        (lambda: dynamic_grid(convention="ms", lr=[1.0]), "lr, epsilon and decay must be given"),
+        (lambda: search_dynamic(Square(), np.arange(9), None, []), "one setting, got none"),
+        (lambda: search_cache([], []), "at least one setting, got none"),
+        (lambda: search_cache([], cache_grid()), "at least one token, got none"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -14,11 +14,12 @@ from highrank.heads import HEADS, Head, head_arguments, head_class
 T, B, D, E, V = 5, 3, 6, 4, 11
 # Options that make a head small, or its parts even.
 USUAL = {
+    "sparse-mos": {"balance": 0.0},
     "multi-sense": {"num_senses": 3, "num_frequent": 4},
     "constant": {"num_topics": 2},
     "pointer": {"num_states": 4, "key_size": 3},
     "low-rank-mos": {"rank": 2},
-    "doc": {"layer_sizes": (2, 4)},
+    "doc": {"layer_sizes": (2, 4), "balance": 0.0},
     "mixtape": {"frequent_fraction": 0.3, "gate_size": 3},
     "partition": {"num_partitions": 3},
     "adaptive-softmax": {"frequent": 4},

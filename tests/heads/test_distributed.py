@@ -5,12 +5,14 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from contract import make_head
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from highrank.heads import (
     LowRankMixture,
@@ -66,7 +68,7 @@ def whole(tensor):
 
 
 def gradients(module):
-    return {name: whole(p.grad) for name, p in module.named_parameters()}
+    return {name: whole(p.grad) for name, p in module.named_parameters() if p.grad is not None}
 
 
 def mesh_of_all():
@@ -231,6 +233,45 @@ def methods(head):
 def test_fsdp_gathers_for_every_method_of_a_head(processes, has_own_group):
     want = methods(model_of().head)
     for got in processes(methods_under_fsdp, has_own_group):
+        assert_same(got, want)
+
+
+NESTED = ("pointer", "constant", "adaptive-pointer", "multi-sense", "mfs, block", "sparse-mos")
+
+
+def window_methods(name, has_own_group, is_sharded=True):
+    """Losses, log-probabilities, tokens and states of two windows, and the gradients."""
+    torch.manual_seed(7)
+    head = make_head(name)
+    model = nn.Sequential(nn.Linear(D, D).double(), head)
+    if is_sharded:
+        if has_own_group:
+            fully_shard(head, mesh=mesh_of_all())
+        fully_shard(model, mesh=mesh_of_all())
+        prepare_fsdp(model)
+    generator = torch.Generator().manual_seed(5)
+    hidden = torch.randn(2, 5, 3, D, generator=generator, dtype=torch.float64)
+    tokens, target = torch.randint(head.vocab_size, (2, 2, 5, 3), generator=generator)
+    state, found = head.initial_state(3) if head.is_stateful else None, {}
+    for i in range(2):
+        past = {"tokens": tokens[i], "state": state} if head.is_stateful else {}
+        found |= {f"penalty {i}": torch.as_tensor(head.penalty(hidden[i], **past))}
+        log_p, loss = head.log_prob(hidden[i], **past), head(hidden[i], target[i], **past).loss
+        (log_p.sin().sum() + loss).backward()
+        found |= {f"log_prob {i}": log_p, f"loss {i}": loss}
+        found[f"predict {i}"] = head.predict(hidden[i], **past)
+        if head.is_stateful:
+            state = head.advance(hidden[i], tokens[i], state)
+            found |= {f"state {i} {n}": x for n, x in enumerate(tree_leaves(state))}
+    assert not any(isinstance(x, DTensor) for x in found.values())
+    return {n: x.detach() for n, x in found.items()} | gradients(head)
+
+
+@pytest.mark.parametrize("has_own_group", [False, True], ids=["one group", "own group"])
+@pytest.mark.parametrize("name", NESTED)
+def test_fsdp_gathers_for_heads_in_heads_and_for_states(processes, name, has_own_group):
+    want = window_methods(name, has_own_group, is_sharded=False)
+    for got in processes(window_methods, name, has_own_group):
         assert_same(got, want)
 
 

@@ -12,8 +12,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.export import Dim, export
 
 from highrank.heads import Head, LowRankMixture, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
-from highrank.heads.bases.head import ForwardOptions
 from highrank.heads.bases.mixture import log_responsibility
+from highrank.heads.bases.output import ForwardOptions
 from highrank.ops.logit_map import Softcap
 from highrank.ops.loss import LossOptions
 from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_cross_entropy, mixture_loss

@@ -153,7 +153,8 @@ def test_on_an_accelerator_the_host_never_waits(head, syncs, monkeypatch):
     want = head(hidden, target, **past)
     paths = ("loss.targets", "mixture_cross_entropy.reducer", "row_blocks")
     modules = [f"highrank.ops.{path}" for path in (*paths, "streamed_cross_entropy")]
-    for module in (*modules, "highrank.ops.linear_cross_entropy", "highrank.heads.multi_sense"):
+    modules += ["highrank.ops.linear_cross_entropy", "highrank.heads.bases.past"]
+    for module in (*modules, "highrank.heads.multi_sense"):
         monkeypatch.setattr(f"{module}.is_static", lambda tensor: True)
     for module in ("highrank.ops.mixture_cross_entropy", "highrank.heads.bases.head"):
         monkeypatch.setattr(f"{module}.check_targets", lambda *_: None)
@@ -168,6 +169,7 @@ def test_training_and_choosing_tokens_make_no_table_for_all_of_them(name, watch,
     length, size = 120, 500
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 4 * 4 * 10 * size)
     monkeypatch.setattr(log_prob_module, "CHUNK_BYTES", 4 * 10 * size)
+    monkeypatch.setattr(log_prob_module, "MOST_BYTES", 1)
     monkeypatch.setattr("highrank.ops.linear_cross_entropy.SMALL_BYTES", 0)
     head = new_head(name, vocab_size=size)
     hidden, target, past = make_window(head, length, 2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import tyro
 
+from highrank import heads
 from highrank.build import build_head, build_model, canonical
 from highrank.cli.options import plain_config, with_own_options
 from highrank.config import HeadConfig, ModelConfig, RunConfig
@@ -36,6 +37,12 @@ class Scaled(Softmax):
 def _registered(monkeypatch):
     monkeypatch.setitem(sys.modules, "made_in_the_tests", sys.modules[__name__])
     monkeypatch.setitem(HEADS, "scaled", "made_in_the_tests:Scaled")
+
+
+def test_every_head_is_in_the_listing_of_its_package():
+    assert {path.split(":")[1] for path in HEADS.values()} | {"Head", "MixtureHead"} <= set(
+        dir(heads)
+    )
 
 
 def test_reading_the_list_loads_no_torch():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from contract import NAMES, D, V, new_head
 
 from highrank.heads import (
     HEADS,
@@ -132,3 +133,42 @@ def test_residuals_start_with_noise_that_sums_to_zero(hidden):
 def test_a_wrong_noise_is_named(kind, noise):
     with pytest.raises(ValueError, match="start_noise must be finite and at least 0, got"):
         kind(6, 11, 4, 4, start_noise=noise)
+
+
+# Pointers and constant components add to the softmaxes; a map bends the bias.
+OTHERS = ("plain", "pointer", "constant", "adaptive-pointer", "pointwise")
+FREQUENCIES = [name for name in NAMES if name.split(",")[0] not in OTHERS]
+
+
+@pytest.mark.parametrize("name", FREQUENCIES)
+def test_without_contexts_a_unigram_start_predicts_frequencies(name):
+    head, counts = new_head(name, dtype=torch.float64).eval(), [3 * t % V for t in range(V)]
+    with torch.no_grad():
+        for key, parameter in head.named_parameters():
+            if "sense_bias" not in key and not (key.endswith("bias") and len(parameter) == V):
+                parameter.zero_()
+    if not any(key.endswith("bias") and len(p) == V for key, p in head.named_parameters()):
+        pytest.skip("the head has no bias")
+    head.start_at_unigram(counts)
+    past, hidden = {}, torch.randn(2, 3, D, dtype=torch.float64)
+    if head.is_stateful:
+        past = {"tokens": torch.zeros(2, 3, dtype=torch.long), "state": head.initial_state(3)}
+    got = head.log_prob(hidden, **past).exp().detach()
+    want = (torch.tensor(counts) + 1).double() / (sum(counts) + V)
+    torch.testing.assert_close(got, want.expand_as(got))
+
+
+@pytest.mark.parametrize("name", ["mos", "multi-sense", "pointer", "adaptive-mos, mixed tail"])
+def test_only_the_output_embedding_is_scaled(name):
+    head = new_head(name)
+    before = {key: value.clone() for key, value in head.state_dict().items()}
+    head.scale_embedding(3.0)
+    changed = [key for key, value in head.state_dict().items() if not value.equal(before[key])]
+    assert changed and all("weight" in key for key in changed)
+    assert sum(len(before[key]) for key in changed) == V
+    assert all(head.state_dict()[key].equal(3 * before[key]) for key in changed)
+
+
+def test_counts_of_another_vocabulary_are_refused():
+    with pytest.raises(ValueError, match="token_counts must have 11 numbers, got 3"):
+        new_head("mos").start_at_unigram([1, 2, 3])

@@ -102,7 +102,7 @@ def head_values(kind, case):
         yield "mixture/log_weight", log_weight
         yield "mixture/context", context
     for name, options in cases.loss_options(hidden.shape[:-1]).items():
-        found = result_or_none(head, hidden, **options, **past)
+        found = result_or_none(head, hidden, **options, **past, with_penalty=False)
         yield from [(name, "refused")] if found is None else head_losses(name, found, leaves)
     target, also = draw_ids("target", *hidden.shape[:-1]), ("lse", "prediction", "entropy")
     found = result_or_none(head, hidden, target, also=also, **past)

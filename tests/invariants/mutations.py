@@ -281,7 +281,7 @@ def resume(folder):
     """As `highrank train --resume`, for one step."""
     config = read_config(folder)
     assert isinstance(config, RunConfig)
-    run = open_session(config, read_corpus(folder, config).found, folder)
+    run = open_session(config, read_corpus(folder, config).prepared, folder)
     before = content_sha256(run.trainer.state_dict())
     if not run.batches.is_epoch_over:
         run._step(run.progress)

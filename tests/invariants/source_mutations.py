@@ -77,7 +77,7 @@ OPS = (
         "ops/loss/targets.py",
         "return target[..., shift:]",
         "return target[..., shift - 1 : -1]",
-        ("ops/mixture_cross_entropy/test_definition.py",),
+        ("ops/mixture_cross_entropy/test_contract.py",),
     ),
     Mutation(
         "gradients of contexts are not summed over processes",
@@ -155,8 +155,8 @@ HEADS = (
     Mutation(
         "the pointer copies the token before a state, not the one after it",
         "heads/pointer.py",
-        "candidate = token[:, 1:].unfold",
-        "candidate = token[:, :-1].unfold",
+        "candidate = token[:, seen + 1]",
+        "candidate = token[:, seen]",
         ("heads/test_pointer.py",),
     ),
     Mutation(
@@ -289,10 +289,10 @@ EVALUATION = (
     ),
     Mutation(
         "gradient statistics are sums instead of means",
-        "evaluation/statistics.py",
-        "s.div_(len(parts)).sqrt_()",
+        "evaluation/dynamic.py",
+        "s.div_(len(starts)).sqrt_()",
         "s.sqrt_()",
-        ("evaluation/test_statistics.py",),
+        ("evaluation/test_dynamic.py",),
     ),
     Mutation(
         "the decay of dynamic evaluation is not clipped",
@@ -393,9 +393,9 @@ FILES = (
     ),
     Mutation(
         "labels are not shifted",
-        "integrations/huggingface/model.py",
-        "F.pad(labels, (0, 1), value=ignore_index)[..., 1:]",
-        "labels",
+        "integrations/huggingface/loss.py",
+        "if not is_shifted:",
+        "if is_shifted:",
         ("integrations/huggingface/test_training.py",),
     ),
 )

@@ -13,9 +13,12 @@ from highrank.build import build_model
 from highrank.config import HeadConfig, StageConfig
 from highrank.data.batches import TextStreams
 from highrank.data.vocabulary import Vocabulary
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
+from highrank.evaluation.dynamic import (
+    DynamicSettings,
+    evaluate_dynamically,
+    gradient_statistics,
+)
 from highrank.evaluation.static import evaluate, score, summed
-from highrank.evaluation.statistics import gradient_statistics
 from highrank.generation import generate
 from highrank.heads import Pointer
 from highrank.models import AWDLSTM, LanguageModel

@@ -50,14 +50,6 @@ def test_without_dropout_it_is_a_stack_of_torch_lstms():
     torch.testing.assert_close(model(words, model.initial_state(B)).hidden, x)
 
 
-def test_two_windows_with_the_state_carried_are_one():
-    model, words = backbone(), tokens(T, B)
-    whole = model(words, model.initial_state(B)).hidden
-    first = model(words[:2], model.initial_state(B))
-    second = model(words[2:], first.state)
-    torch.testing.assert_close(torch.cat([first.hidden, second.hidden]), whole)
-
-
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_each_dropout_acts_in_training_and_not_in_evaluation(name):
     model, words = backbone(**{name: 0.5}), tokens(T, B)

@@ -1,15 +1,11 @@
 """The seams of a model: any backbone with any state, heads that look back or at lower layers."""
 
-import pytest
 import torch
 from torch import nn
 
-from highrank.config import StageConfig
-from highrank.data.batches import TextStreams
 from highrank.heads import Head, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.backbone import Backbone, BackboneOutput
-from highrank.training.trainer import Trainer
 
 T, B, V, E, D = 5, 4, 13, 6, 7
 
@@ -117,33 +113,6 @@ def test_decay_is_on_matrices_only():
     assert len(matrices["params"]) + len(vectors["params"]) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_stateful_model_trains_in_micro_batches_and_resumes(size):
-    torch.manual_seed(3)
-    start = LanguageModel(GRUBackbone(), Copying(D, V), tied=False).state_dict()
-    tokens = torch.randint(V, (400,)).numpy()
-
-    def trainer(size):
-        model = LanguageModel(GRUBackbone(), Copying(D, V), tied=False)
-        model.load_state_dict(start)
-        batches = TextStreams(tokens, B, bptt=T, bptt_std=0.0)
-        return Trainer(model, StageConfig(lr=1.0), micro_batch_size=size), batches
-
-    (whole, batches), (parts, same) = trainer(None), trainer(size)
-    for _ in range(3):
-        whole.step(next(batches))
-        parts.step(next(same))
-    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-    again, batches = trainer(size)
-    again.load_state_dict(parts.state_dict())
-    batches.load_state_dict(same.state_dict())
-    parts.step(next(same))
-    again.step(next(batches))
-    for one, other in zip(parts.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
 class TwoLayers(Softmax):
     """Sees the last two layers side by side, as DOC's components do."""
 
@@ -158,8 +127,3 @@ def test_a_head_gets_the_layers_that_it_asks_for():
     want = model.head(torch.cat(out.layers[-2:], -1), target).loss
     torch.testing.assert_close(model(tokens, target, model.initial_state(B)).loss, want)
     assert [layer.shape[-1] for layer in out.layers] == list(backbone.layer_sizes) == [E, 8, D]
-
-
-def test_a_head_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=f"hidden_size must be the backbone's {8 + D}, got {D}"):
-        LanguageModel(AWDLSTM(V, E, (8, D)), TwoLayers(D, V), tied=False)

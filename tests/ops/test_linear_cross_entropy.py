@@ -41,6 +41,30 @@ def test_it_is_torchs_loss_of_logits(tensors, reduction, has_bias, options):
     torch.testing.assert_close(*both, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"ignore_index": None}], ids=str)
+@pytest.mark.parametrize("has_weight", [False, True], ids=["", "weight"])
+@pytest.mark.parametrize("is_dense", [False, True], ids=["ids", "dense"])
+def test_it_is_torchs_function_of_the_same_name(tensors, reduction, options, has_weight, is_dense):
+    if not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("torch has none before 2.13")
+    input, weight, bias = tensors
+    target = torch.arange(N) % V
+    if is_dense:
+        target = torch.randn(N, V).double().softmax(-1)
+        target[2, 3] = 0.0
+    options = {**options, "linear_bias": bias, "reduction": reduction}
+    if has_weight:
+        options["weight"] = torch.linspace(0.5, 2, V, dtype=torch.float64)
+    functions = linear_cross_entropy, F.linear_cross_entropy
+    both = [f(input, weight, target, **options) for f in functions]
+    both = [(x, *torch.autograd.grad(x.sum(), tensors)) for x in both]
+    torch.testing.assert_close(*both, rtol=1e-10, atol=1e-10)
+    if is_dense:
+        with pytest.raises(ValueError, match=r"^target probabilities must be \(..., 7\), got \(9"):
+            linear_cross_entropy(input, weight, target[:, 1:])
+
+
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_any_leading_dimensions_are_tokens(tensors, reduction):
     input, weight, bias = tensors

@@ -32,6 +32,7 @@ def value_and_gradients(function, inputs):
 def tokens_per_chunk(request, monkeypatch):
     if request.param is not None:
         monkeypatch.setattr(module, "CHUNK_BYTES", request.param * V * 8)
+        monkeypatch.setattr(module, "MOST_BYTES", 1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0])
@@ -115,6 +116,7 @@ def test_autocast_works_forward_and_backward():
 
 def test_many_small_contributions_do_not_stagnate_in_bfloat16(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(module, "MOST_BYTES", 1)
     one = [t.detach().bfloat16().requires_grad_() for t in make_inputs((1,))]
     many = [one[0].expand(1000, K, E), one[1].expand(1000, K), *one[2:]]
     got, want = (
@@ -128,6 +130,7 @@ def test_many_small_contributions_do_not_stagnate_in_bfloat16(monkeypatch):
 def test_one_table_of_words_by_tokens_is_made_and_none_by_components(watch, monkeypatch, training):
     N, V = 60, 500
     monkeypatch.setattr(module, "CHUNK_BYTES", 4 * V * 4)
+    monkeypatch.setattr(module, "MOST_BYTES", 1)
     context, log_weight = torch.randn(N, K, 2), torch.randn(N, K).log_softmax(-1)
     weight, upstream = torch.randn(V, 2, requires_grad=training), torch.randn(N, V)
     with watch() as seen:
@@ -162,3 +165,8 @@ def test_what_does_not_fit_is_refused(name, change, message):
     inputs[name] = change(inputs[name])
     with pytest.raises(ValueError, match=message):
         mixture_log_prob(*inputs)
+
+
+def test_chunks_of_a_large_vocabulary_have_enough_rows_for_a_multiply():
+    rows = {V: next(module.token_slices(1000, V, 4)).stop for V in (10_000, 262_144, 2**22)}
+    assert rows == {10_000: 209, 262_144: 64, 2**22: 4}

@@ -6,16 +6,29 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib
 import pytest
 
-from highrank.report.figure import Axis, Bars, Lines, Mark, Series, describe, draw, save_png, to_svg
-from highrank.report.theme import HEAD_STYLES, LIGHT, TRUTH
+from highrank.report.figure import (
+    LIGHT,
+    TRUTH,
+    Axis,
+    Bars,
+    Lines,
+    Mark,
+    Series,
+    describe,
+    draw,
+    line_style,
+    save_png,
+    to_svg,
+)
 
+STYLES = {"softmax": TRUTH, "moc": line_style("series-1", marker="o", linestyle="--")}
 EXCESS = Axis(label="excess", is_log=True, floor=1e-5)
 
 
 def lines(*values, y=EXCESS, **options):
     series = tuple(
         Series(label=head, x=range(len(ys)), y=ys, style=style)
-        for (head, style), ys in zip(HEAD_STYLES.items(), values, strict=False)
+        for (head, style), ys in zip(STYLES.items(), values, strict=False)
     )
     return Lines(series=series, x=Axis(label="d"), y=y, **options)
 
@@ -23,7 +36,7 @@ def lines(*values, y=EXCESS, **options):
 def bars():
     series = (
         Series(label="Truth", x=range(2), y=(0.5, 0.2), style=TRUTH),
-        Series(label="MoS", x=range(2), y=(0.4, 0.3), style=HEAD_STYLES["mos"]),
+        Series(label="MoS", x=range(2), y=(0.4, 0.3), style=STYLES["moc"]),
     )
     y = Axis(label="probability")
     return Bars(categories=("<b>", "$&$"), series=series, x=Axis(label="word"), y=y)
@@ -45,14 +58,13 @@ def ranking(**axis):
 def measured():
     """A line with intervals, on a log axis of its own ticks."""
     ends = [(0.05, 0.2), (0.3, 0.6)]
-    style = HEAD_STYLES["mos"]
-    series = Series(label="MoS", x=(1, 8), y=(0.1, 0.5), style=style, intervals=ends)
+    series = Series(label="MoS", x=(1, 8), y=(0.1, 0.5), style=TRUTH, intervals=ends)
     return Lines(series=(series,), x=Axis(label="K", is_log=True, ticks=(1, 8)), y=EXCESS)
 
 
 CHARTS = {
     "lines": lines((0.5, 0.1), (0.4, 0.02)),
-    "marks": lines((0.5, 0.1), marks=(Mark(x=1, label="here"),)),
+    "marks": lines((0.5, 0.1), marks=(Mark(1, "here"),), levels=(0.3,), level_label="this"),
     "linear": lines((0.5, 0.1), y=Axis(label="share")),
     "intervals": measured(),
     "bars": bars(),
@@ -108,6 +120,40 @@ def test_all_data_lie_inside_and_below_the_labels_of_marks():
     points = axes.transData.transform(axes.lines[0].get_xydata())
     assert points[:, 1].max() < label.get_window_extent().y0
     assert axes.bbox.y0 <= points[:, 1].min()
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])
+def test_a_mark_beyond_the_values_is_named_at_the_edge(last):
+    marks = tuple(Mark(x, f"bound {x}") for x in (3, 130, 2306))
+    figure = draw(lines(range(last), marks=marks))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    frame, is_beyond = axes.get_window_extent(), last < 4
+    labels = [text for text in axes.texts if "bound" in text.get_text()]
+    assert [text.get_text() for text in labels] == [
+        "bound 3" + " →" * is_beyond,
+        "bound 130 →",
+        "bound 2306 →",
+    ]
+    for label in labels:
+        extent = label.get_window_extent()
+        assert frame.x0 <= extent.x0 and extent.x1 <= frame.x1
+    assert len(axes.lines) == 1 + (not is_beyond)
+
+
+@pytest.mark.parametrize("level, is_shown", [(0.2, True), (1e-3, False)])
+def test_a_level_is_drawn_where_values_come_near_it(level, is_shown):
+    axes = draw(lines((0.5, 0.1), levels=(level,), level_label="level")).axes[0]
+    notes = [text for text in axes.texts if text.get_text() == "level"]
+    assert len(notes) == is_shown and len(axes.lines) == 1 + is_shown
+
+
+@pytest.mark.parametrize("total, ticks", [(20, 20), (21, 4), (104, 10)])
+def test_many_bars_have_few_names_and_the_level_is_inside(total, ticks):
+    series = Series(label="use", x=range(total), y=[0.1] * total, style=TRUTH)
+    names, y = tuple(map(str, range(total))), Axis(label="use")
+    axes = draw(Bars(categories=names, series=(series,), x=y, y=y, level=0.5)).axes[0]
+    assert len(axes.get_xticks()) == ticks and axes.get_ylim()[1] > 0.5
 
 
 def test_intervals_are_upright_lines_inside_the_axes():

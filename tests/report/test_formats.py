@@ -8,6 +8,7 @@ from rich.console import Console
 from highrank.report.formats import (
     MAX_CONTEXT,
     MAX_LENGTH,
+    count,
     duration,
     legible,
     legible_context,
@@ -17,7 +18,6 @@ from highrank.report.formats import (
     nats,
     power,
     printable,
-    ratio,
     scientific,
     with_error,
 )
@@ -93,8 +93,8 @@ def test_of_a_long_context_the_end_is_shown():
         (power, 9.5e-7, "10⁻⁶"),
         (scientific, 1e-9, "10⁻⁹"),
         (scientific, 1.5e-6, "1.5·10⁻⁶"),
-        (ratio, 1.2345, "1.23"),
-        (ratio, None, "–"),
+        (count, 1234.5, "1,234"),
+        (count, None, "–"),
         (mib, 2800 * 2**20, "2,800"),
         (mib, None, "–"),
     ],

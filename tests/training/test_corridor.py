@@ -1,7 +1,7 @@
-"""Any network, task and number of processes through one training path.
+"""Any task and number of processes through one training path.
 
-A causal self-attention network over independent windows, an encoder–decoder that copies padded
-sequences, and two processes that train AWD-LSTM as one. T time, B sequences, D size, V vocabulary.
+An encoder–decoder that copies padded sequences, and two processes that train AWD-LSTM as one.
+T time, B sequences, D size, V vocabulary.
 """
 
 import math
@@ -18,8 +18,7 @@ from torch import nn
 from highrank.config import BatchConfig, ModelConfig, StageConfig
 from highrank.data.batches import IGNORED, Batch
 from highrank.heads import MixtureOfSoftmaxes
-from highrank.models.backbone import Backbone, BackboneOutput, decay_matrices_only
-from highrank.models.language_model import LanguageModel
+from highrank.models.backbone import decay_matrices_only
 from highrank.training.checkpoint import load_checkpoint
 from highrank.training.outcome import Reason
 from highrank.training.session import open_session
@@ -29,25 +28,11 @@ V, D, T, B = 11, 16, 10, 6
 ADAMW = StageConfig(optimizer="adamw", lr=5e-3, weight_decay=0.01, clip=1.0, anneal=True)
 
 
-class Attention(Backbone):
-    """One causal block; every window stands alone, so its state is empty."""
+class Pairs:
+    """Sequences of different lengths, to be copied; what is padded counts for nothing.
 
-    title, context_length, embedding_range, layer_sizes = "attention", T, 0.1, (D, D)
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.positions = nn.Embedding(V, D), nn.Embedding(T, D)
-        self.block = nn.TransformerEncoderLayer(D, 2, 32, dropout=0.1, norm_first=True)
-
-    def forward(self, tokens, state):
-        mask = nn.Transformer.generate_square_subsequent_mask(len(tokens))
-        x = self.embedding(tokens) + self.positions.weight[: len(tokens), None]
-        hidden = self.block(x, src_mask=mask, is_causal=True)
-        return BackboneOutput(hidden, (), (x, hidden))
-
-
-class Drawn:
-    """Batches that are drawn anew from a seed and a position, `length` of them in an epoch."""
+    They are drawn anew from a seed and a position, `length` of them in an epoch.
+    """
 
     def __init__(self, length=20):
         self.length, self.position = length, 0
@@ -67,19 +52,6 @@ class Drawn:
     def __next__(self):
         self.position += 1
         return self.draw(torch.Generator().manual_seed(self.position))
-
-
-class Windows(Drawn):
-    """Independent windows of a language in which every token is the one before it plus one."""
-
-    def draw(self, generator):
-        first = torch.randint(V, (1, B), generator=generator)
-        tokens = (first + torch.arange(T + 1)[:, None]) % V  # (T + 1, B)
-        return Batch(tokens[:-1], tokens[1:], num_targets=T * B)
-
-
-class Pairs(Drawn):
-    """Sequences of different lengths, to be copied; what is padded counts for nothing."""
 
     def draw(self, generator):
         source = torch.randint(1, V, (T, B), generator=generator)
@@ -120,41 +92,29 @@ class Copier(nn.Module):
         return Output(self.head(self.decoder(x, start)[0], target).loss)
 
 
-def windows():
-    head = MixtureOfSoftmaxes(D, V, num_components=2, embedding_size=D)
-    return LanguageModel(Attention(), head), Windows()
-
-
-def pairs():
-    return Copier(), Pairs()
-
-
-def make(task, **options):
+def make(**options):
     torch.manual_seed(4)
-    model, batches = task()
-    return Trainer(model, ADAMW, **options), batches
+    return Trainer(Copier(), ADAMW, **options), Pairs()
 
 
 def run(trainer, batches, num_steps):
     return [trainer.step(next(batches), batches.progress) for _ in range(num_steps)]
 
 
-@pytest.mark.parametrize("task", [windows, pairs])
-def test_another_network_learns(task):
-    trainer, batches = make(task)
+def test_another_network_learns():
+    trainer, batches = make()
     batches.length = 150
     losses = run(trainer, batches, 150)
     assert losses[0] > 0.9 * math.log(V) and losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("task", [windows, pairs])
-def test_it_resumes_to_the_bit(task):
-    trainer, batches = make(task)
+def test_it_resumes_to_the_bit():
+    trainer, batches = make()
     run(trainer, batches, 5)
     saved = trainer.state_dict(), batches.state_dict()
     saved = torch.utils._pytree.tree_map(lambda x: x.clone() if hasattr(x, "clone") else x, saved)
     want = run(trainer, batches, 5)
-    again, batches = make(task)
+    again, batches = make()
     again.load_state_dict(saved[0])
     batches.load_state_dict(saved[1])
     assert run(again, batches, 5) == want
@@ -162,13 +122,12 @@ def test_it_resumes_to_the_bit(task):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("task", [windows, pairs])
 @pytest.mark.parametrize("size", [1, 4])
-def test_micro_batches_equal_one_batch(task, size):
+def test_micro_batches_equal_one_batch(size):
     """In float64 and without dropout; each target counts alike, however much is padded."""
     found = []
     for micro_batch_size in (None, size):
-        trainer, batches = make(task, micro_batch_size=micro_batch_size)
+        trainer, batches = make(micro_batch_size=micro_batch_size)
         trainer.model.double()
         trainer.model.train = lambda mode=True, model=trainer.model: nn.Module.train(model, False)
         found.append((run(trainer, batches, 3), list(trainer.model.parameters())))

@@ -3,7 +3,9 @@
 import errno
 import json
 import resource
+import shutil
 import signal
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,23 +23,48 @@ from highrank.training.session import open_session
 from highrank.training.trainer import Diverged
 
 
-def test_a_folder_of_another_configuration_is_refused(config, corpus, tmp_path):
-    once = replace(config, finetune=None, train=replace(config.train, epochs=1))
-    open_session(once, corpus, tmp_path / "run").go()
-    other = replace(once, train=replace(once.train, epochs=2))
-    with pytest.raises(ValueError, match="same configuration.*train.epochs 1, not 2: choose"):
-        open_session(other, corpus, tmp_path / "run")
-
-
-def test_a_run_keeps_its_vocabulary(config, corpus, tmp_path):
+@pytest.fixture(scope="module")
+def finished(config, corpus, tmp_path_factory):
+    """A configuration and the folder of its run."""
+    folder = tmp_path_factory.mktemp("finished")
     config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    open_session(config, corpus, tmp_path / "run").go()
-    before = (tmp_path / "run" / "vocabulary.json").read_bytes()
+    with closing(open_session(config, corpus, folder)) as session:
+        session.go()
+    return config, folder
+
+
+@pytest.fixture
+def once(finished):
+    return finished[0]
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A finished run, to be changed."""
+    return shutil.copytree(finished[1], tmp_path / "run")
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_another_configuration_is_refused(is_written, once, corpus, folder):
+    other = replace(once, train=replace(once.train, lr=1.0))
+    if is_written:
+        (folder / "config.json").write_text(json.dumps(config_to_json(other)))
+    with pytest.raises(ValueError, match="same configuration, got .* with train.lr 20.0, not 1.0"):
+        open_session(other, corpus, folder)
+
+
+def test_another_corpus_is_refused(once, corpus, folder):
+    before = (folder / "vocabulary.json").read_bytes()
     words = tuple(corpus.vocabulary.tokens)
     other = SimpleNamespace(**vars(corpus) | {"vocabulary": Vocabulary((*words[:-1], "other"))})
     with pytest.raises(ValueError, match="the corpus must have the run's vocabulary"):
-        open_session(config, other, tmp_path / "run")
-    assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
+        open_session(once, other, folder)
+    assert (folder / "vocabulary.json").read_bytes() == before
+    texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
+    texts["train"] = texts["train"][::-1].copy()
+    other = SimpleNamespace(**vars(corpus) | {"split": texts.__getitem__})
+    with pytest.raises(ValueError, match="run began with, got another train split"):
+        open_session(once, other, folder)
 
 
 def test_a_folder_with_other_files_is_refused(config, corpus, tmp_path):
@@ -69,36 +96,21 @@ def test_weights_that_validation_finds_broken_are_not_saved(stage, config, corpu
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
-def test_another_text_with_the_same_vocabulary_is_refused(config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    open_session(config, corpus, tmp_path / "run").go()
-    texts = {name: corpus.split(name) for name in ("train", "valid", "test")}
-    texts["train"] = texts["train"][::-1].copy()
-    other = SimpleNamespace(**vars(corpus) | {"split": texts.__getitem__})
-    with pytest.raises(ValueError, match="run began with, got another train split"):
-        open_session(config, other, tmp_path / "run")
-
-
 @pytest.mark.parametrize("has_model", [True, False])
-def test_a_run_that_lost_its_checkpoint_does_not_begin_anew(has_model, config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    open_session(config, corpus, tmp_path / "run").go()
-    (tmp_path / "run" / "trainer.pt").unlink()
+def test_a_run_that_lost_its_checkpoint_does_not_begin_anew(has_model, once, corpus, folder):
+    (folder / "trainer.pt").unlink()
     if not has_model:
-        (tmp_path / "run" / "model.safetensors").unlink()
-    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+        (folder / "model.safetensors").unlink()
+    before = (folder / "metrics.jsonl").read_text()
     with pytest.raises(ValueError, match="trainer.pt is missing: the run cannot be resumed"):
-        open_session(config, corpus, tmp_path / "run")
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+        open_session(once, corpus, folder)
+    assert (folder / "metrics.jsonl").read_text() == before
 
 
-def test_a_flipped_bit_of_a_checkpoint_is_noticed(config, corpus, tmp_path):
-    run = open_session(config, corpus, tmp_path / "run")
-    run.save()
-    path = run.files.checkpoint_path
-    del run  # it holds the folder
+def test_a_flipped_bit_of_a_checkpoint_is_noticed(folder):
+    path = folder / "trainer.pt"
     data = path.read_bytes()
-    for at in range(500, len(data), 997):
+    for at in range(500, len(data), 1997):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         try:
             state = load_checkpoint(path)
@@ -110,34 +122,19 @@ def test_a_flipped_bit_of_a_checkpoint_is_noticed(config, corpus, tmp_path):
             assert content_sha256(state) == content_sha256(load_checkpoint(path))
 
 
-def test_a_changed_configuration_is_noticed(config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    open_session(config, corpus, tmp_path / "run").go()
-    other = replace(config, train=replace(config.train, lr=1.0))
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config_to_json(other)))
-    with pytest.raises(ValueError, match=r"same configuration, got .* with train.lr 20.0, not 1.0"):
-        open_session(other, corpus, tmp_path / "run")
-
-
-def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(config, corpus, tmp_path):
-    run = open_session(config, corpus, tmp_path / "run")
-    run.save()
-    path = run.files.checkpoint_path
-    del run  # it holds the folder
-    state = load_checkpoint(path)
+def test_a_configuration_in_the_checkpoint_that_is_none_is_refused(once, corpus, folder):
+    state = load_checkpoint(folder / "trainer.pt")
     state["config"]["seed"] = "three"
-    save_checkpoint(path, state)
+    save_checkpoint(folder / "trainer.pt", state)
     with pytest.raises(ValueError, match=r"trainer.pt must have .*: seed must be a whole number"):
-        open_session(config, corpus, tmp_path / "run")
+        open_session(once, corpus, folder)
 
 
-def test_what_a_killed_save_left_is_gone_when_the_run_is_resumed(config, corpus, tmp_path):
-    config = replace(config, finetune=None, train=StageConfig(epochs=1))
-    open_session(config, corpus, tmp_path / "run").go()
+def test_what_a_killed_save_left_is_gone_when_the_run_is_resumed(once, corpus, folder):
     for name in ("trainer.pt", "model.safetensors", "corpus.json"):
-        (tmp_path / "run" / f".{name}.new").write_text("half")
-    open_session(config, corpus, tmp_path / "run")
-    assert not list((tmp_path / "run").glob(".*"))
+        (folder / f".{name}.new").write_text("half")
+    open_session(once, corpus, folder)
+    assert not list(folder.glob(".*"))
 
 
 def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_path):

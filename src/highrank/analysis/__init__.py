@@ -1,1 +1,1 @@
-"""What the paper measures of a model."""
+"""Measures of a model, as in the paper."""

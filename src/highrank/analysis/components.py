@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.analysis.log_probs import BLOCK_BYTES
+from highrank.analysis.log_probs import block_rows
 from highrank.heads import AdaptiveMixtureOfSoftmaxes, MixtureHead
 from highrank.models.language_model import LanguageModel
 
@@ -31,7 +31,7 @@ NUM_PREFERRED, NUM_CONTEXTS = 10, 5
 
 
 class MixtureState(StrEnum):
-    """What the components of a mixture have done."""
+    """Whether the components of a mixture differ in what they predict."""
 
     COLLAPSED = "collapsed"
     WEAK = "weak"
@@ -52,7 +52,7 @@ class TopContext:
     text: str
     """The end of the context."""
     next_token: str
-    """What follows it."""
+    """The token that follows it."""
     weight: float
     """The component's, from 0 to 1."""
 
@@ -88,7 +88,7 @@ class ComponentReport:
     state: MixtureState
     """By the rule of `mixture_state`."""
     state_reason: str
-    """What that means, in a clause."""
+    """The reason for the state, in a clause."""
     pair_divergence: tuple[tuple[float, ...], ...]
     """(K, K): mean Jensen-Shannon divergence of two components, in nats, at most log 2."""
     num_pair_contexts: int
@@ -98,7 +98,7 @@ class ComponentReport:
 
     @property
     def state_text(self) -> str:
-        """What the components have done."""
+        """The state in words."""
         return "hardly specialised" if self.state is MixtureState.WEAK else str(self.state)
 
     @property
@@ -120,7 +120,7 @@ def component_report(
 ) -> ComponentReport:
     """Everything about the components of a mixture, in one pass over the contexts.
 
-    Of a mixture of contexts it is what each context would predict alone.
+    For a mixture of contexts, what each context would predict alone.
 
     Args:
         head: with at least two components; evaluated without dropout.
@@ -136,9 +136,9 @@ def component_report(
         raise ValueError(f"hidden must be (T, D) and not empty, got {tuple(hidden.shape)}")
     if num_pair_contexts < 1:
         raise ValueError(f"num_pair_contexts must be at least 1, got {num_pair_contexts}")
-    totals = _Totals(joint=hidden.new_zeros(K, V, dtype=torch.float64), weights=[])
+    totals = _Totals()
     pairs = hidden.new_zeros(K, K, dtype=torch.float64)
-    spacing, size = -(-T // num_pair_contexts), max(1, BLOCK_BYTES // (8 * K * V))
+    spacing, size = -(-T // num_pair_contexts), block_rows(K * V)
     twin = copy.deepcopy(head).eval()
     for start in range(0, T, size):
         log_weight, contexts = twin.mixture(hidden[start : start + size])
@@ -151,16 +151,17 @@ def component_report(
         if on_progress is not None:
             on_progress(min(1.0, (start + size) / T), f"{min(start + size, T):,} contexts")
     num_pairs = len(range(0, T, spacing))
-    weight = torch.cat(totals.weights)  # (T, K)
-    components = tuple(_component(weight, totals.joint, k, token, context) for k in range(K))
+    weight, joint = totals.weight, totals.joint  # (T, K), (K, V)
+    assert isinstance(joint, Tensor)
+    components = tuple(_component(weight, joint, k, token, context) for k in range(K))
     inside, use = entropy(weight).mean().item(), entropy(weight.mean(0)).item()
-    specialisation, gate = max(0.0, totals.specialisation / T), max(0.0, use - inside)
-    state, reason = mixture_state(specialisation, gate)
+    gate = max(0.0, use - inside)
+    state, reason = mixture_state(totals.specialisation, gate)
     return ComponentReport(
         num_contexts=T,
         weight_entropy=inside,
         use_entropy=use,
-        specialisation=specialisation,
+        specialisation=totals.specialisation,
         gate_information=gate,
         state=state,
         state_reason=reason,
@@ -207,21 +208,33 @@ def pair_divergences(prob: Tensor) -> Tensor:
     return out
 
 
-@dataclass(kw_only=True)
 class _Totals:
-    joint: Tensor
-    """(K, V): Σ_c p(k,v|c)."""
-    weights: list[Tensor]
-    """(n, K) each."""
-    specialisation: float = 0.0
+    """Sums over contexts, of which the report is made."""
+
+    def __init__(self) -> None:
+        self.joint: Tensor | float = 0.0
+        """(K, V): Σ_c p(k,v|c)."""
+        self.weights: list[Tensor] = []
+        """(n, K) each."""
+        self.information = 0.0
+        """Σ_c I(component; token)."""
 
     def add(self, weight: Tensor, prob: Tensor) -> None:
         """Contexts with weights (n, K) and softmaxes (n, K, V), which are overwritten."""
         inside = (weight * entropy(prob)).sum(1)  # (n,)
         joint = prob.mul_(weight[..., None])  # (n, K, V)
-        self.specialisation += (entropy(joint.sum(1)) - inside).sum().item()
-        self.joint += joint.sum(0)
+        self.information += (entropy(joint.sum(1)) - inside).sum().item()
+        self.joint = self.joint + joint.sum(0)
         self.weights.append(weight)
+
+    @property
+    def weight(self) -> Tensor:
+        """(T, K)."""
+        return torch.cat(self.weights)
+
+    @property
+    def specialisation(self) -> float:
+        return max(0.0, self.information / sum(map(len, self.weights)))
 
 
 def _component(
@@ -280,7 +293,7 @@ def model_components(
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureUse:
-    """What the components of a mixture do, in two numbers."""
+    """Use of a mixture's components, in two numbers."""
 
     specialisation: float
     """I(component; next token), in nats, as `ComponentReport` has it."""
@@ -292,34 +305,27 @@ class MixtureUse:
 def mixture_use(
     model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int = 500
 ) -> MixtureUse | None:
-    """Of the first contexts of a split; None for a head that is no mixture of softmaxes.
+    """How the first contexts of a split use the components; None for a head without a mixture.
 
-    Of an adaptive mixture, without what a mixture inside the first tail adds.
+    For an adaptive mixture, what a mixture inside the first tail adds is left out.
     """
     head = model.head
     if not isinstance(head, AdaptiveMixtureOfSoftmaxes) or head.num_components == 1:
         report = model_components(model, tokens, num_contexts)
         if report is None:
             return None
-        return MixtureUse(
-            specialisation=report.specialisation,
-            effective_components=math.exp(report.use_entropy),
-        )
-    hidden, total, weights = _first_hidden(model, tokens, num_contexts), 0.0, []
-    for rows in hidden.split(max(1, BLOCK_BYTES // (8 * head.num_components * head.vocab_size))):
+        effective = math.exp(report.use_entropy)
+        return MixtureUse(specialisation=report.specialisation, effective_components=effective)
+    hidden, totals = _first_hidden(model, tokens, num_contexts), _Totals()
+    for rows in hidden.split(block_rows(head.num_components * head.vocab_size)):
         log_weight, log_q = head.component_log_prob(rows)  # (n, K), (n, K, R + m)
-        weight, prob = log_weight.double().exp(), log_q.double().exp()
-        mixed = (weight[..., None] * prob).sum(1)  # (n, R + m)
-        total += (entropy(mixed) - (weight * entropy(prob)).sum(1)).sum().item()
-        weights.append(weight)
-    return MixtureUse(
-        specialisation=max(0.0, total / len(hidden)),
-        effective_components=entropy(torch.cat(weights).mean(0)).exp().item(),
-    )
+        totals.add(log_weight.double().exp(), log_q.double().exp())
+    effective = entropy(totals.weight.mean(0)).exp().item()
+    return MixtureUse(specialisation=totals.specialisation, effective_components=effective)
 
 
 def _first_hidden(model: LanguageModel, tokens: NDArray[np.integer], num_contexts: int) -> Tensor:
-    """What the head is given at the first tokens of a split, (T, D)."""
+    """Input of the head at the first tokens of a split, (T, D)."""
     first = torch.from_numpy(tokens[:num_contexts].astype(np.int64))[:, None]  # (T, 1)
     first = first.to(next(model.parameters()).device)
     return model.read(first, model.initial_state(1)).hidden[:, 0]

@@ -194,7 +194,7 @@ def rank_bound(
     softcap: float | None = None,
     has_map: bool = False,
 ) -> RankBound:
-    """What follows from the form of a head alone.
+    """The bound that follows from the form of a head alone.
 
     Args:
         embedding_size: of the context that is multiplied with the output embedding.
@@ -202,28 +202,27 @@ def rank_bound(
         softcap: c, where logits are c · tanh(logits / c).
         has_map: whether another nonlinear map is applied to each logit.
     """
+    value, unbound = None, "rank is not bound to the size of what was multiplied"
     if has_map:
         reason = (
             "each logit is mapped before the softmax, which bends every entry of the matrix: its "
-            "rank is not bound to the size of what was multiplied"
+            + unbound
         )
-        return RankBound(value=None, reason=reason)
-    if softcap is not None:
+    elif softcap is not None:
         reason = (
             "logits are soft-capped: c·tanh(logits/c) bends every entry of the matrix, so that its "
-            "rank is not bound to the size of what was multiplied"
+            + unbound
         )
-        return RankBound(value=None, reason=reason)
-    if num_softmaxes > 1:
+    elif num_softmaxes > 1:
         reason = (
             f"{num_softmaxes} softmaxes are summed inside the logarithm: log p is not linear in "
             "anything of the context's size"
         )
-        return RankBound(value=None, reason=reason)
-    parts = f"{embedding_size} from the context, 1 from the normaliser"
-    if not has_bias:
-        return RankBound(value=embedding_size + 1, reason=parts)
-    return RankBound(value=embedding_size + 2, reason=f"{parts}, 1 from the bias")
+    else:
+        value = embedding_size + (2 if has_bias else 1)
+        reason = f"{embedding_size} from the context, 1 from the normaliser"
+        reason += ", 1 from the bias" if has_bias else ""
+    return RankBound(value=value, reason=reason)
 
 
 def _known_rank(spectrum: Spectrum, judge: torch.dtype) -> int | None:

@@ -24,7 +24,7 @@ a factor, or E+1 without a bias.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +33,8 @@ from torch import Tensor
 from highrank.analysis.log_probs import BLOCK_BYTES, LogProbs, block_rows
 from highrank.analysis.rank import Spectrum, press_threshold
 from highrank.heads import MixtureHead
+from highrank.progress import OnProgress
 
-OnProgress = Callable[[float, str], None]
 EPS = torch.finfo(torch.float64).eps
 # Columns that are eliminated at once; columns of the Gram matrix that are multiplied at once.
 PANEL, GRAM_PANEL = 64, 256
@@ -290,7 +290,7 @@ def _log_normalisers(
 
 
 def _product_spectrum(rows: Tensor, columns: Tensor) -> Spectrum:
-    """Of rows (T, c) times columns (V, c) transposed."""
+    """The spectrum of rows (T, c) times columns (V, c) transposed."""
     # Both factors get equally long columns: the product is the same, its error smaller.
     scale = (columns.norm(dim=0) / rows.norm(dim=0)).sqrt()  # (c,)
     scale = scale.where((scale > 0) & scale.isfinite(), torch.ones_like(scale))

@@ -1,11 +1,10 @@
-"""What all commands share: option hints, progress bars, how results are shown and written.
+"""Shared by all commands: option hints, progress bars, how results are shown and written.
 
 Progress goes to standard error, so that standard output can be piped: a bar on a terminal, plain
 lines elsewhere.
 """
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,8 @@ from rich.progress import (
 )
 
 from highrank.files import check_writable, write_atomically
+from highrank.progress import OnProgress
+from highrank.report.formats import perplexity
 
 if TYPE_CHECKING:
     from highrank.training.outcome import Progress as TrainingProgress
@@ -113,7 +114,7 @@ class Show(Protocol):
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[float, str], None]]:
+def progress(title: str) -> Iterator[OnProgress]:
     """Yield a function to be called with the fraction of the work done and what is being done."""
     with _bar(title, is_transient=True) as show:
         yield lambda fraction, text: show(fraction, text, title=title)
@@ -127,19 +128,16 @@ def training_progress() -> "Iterator[Callable[[TrainingProgress], None]]":
 
         def show_training(now: "TrainingProgress") -> None:
             nonlocal valid_loss
-            text = f"epoch {now.epoch} step {now.step}: perplexity train {_exp(now.train_loss)}"
+            train = f"{perplexity(now.train_loss):.4g}"
+            text = f"epoch {now.epoch} step {now.step}: perplexity train {train}"
             if now.valid_loss is not None:
-                text += f", valid {_exp(now.valid_loss)}"
+                text += f", valid {perplexity(now.valid_loss):.4g}"
             if now.tokens_per_second is not None:
                 text += f"; {now.tokens_per_second:,.0f} tokens/s"
             show(now.fraction, text, title=now.stage, is_due=now.valid_loss != valid_loss)
             valid_loss = now.valid_loss
 
         yield show_training
-
-
-def _exp(loss: float) -> str:
-    return f"{math.exp(min(loss, 700)):.4g}"
 
 
 @contextmanager

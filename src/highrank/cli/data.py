@@ -26,7 +26,7 @@ def list_(
         json: Print all of it as JSON instead of a table.
     """
     from highrank.data.catalog import cache_folder, list_corpora
-    from highrank.report.corpora import corpora_table
+    from highrank.report.tables import corpora_table
 
     listings = list_corpora(cache)
     show(listings, lambda found: corpora_table(found, cache_folder(cache)), json=json)
@@ -66,7 +66,7 @@ def prepare(
     """
     from highrank.data.catalog import CATALOG
     from highrank.data.prepare import prepare_known, prepare_text
-    from highrank.report.corpora import corpus_table
+    from highrank.report.tables import corpus_table
 
     is_known = source in CATALOG
     if is_known and (name is not None or text != DEFAULTS):

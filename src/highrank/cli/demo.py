@@ -1,15 +1,11 @@
 """`highrank demo`: what the bottleneck costs, and what a mixture wins."""
 
-from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
-from highrank.cli.console import progress, unless_given
+from highrank.cli.console import plain_console, progress, show, unless_given
 from highrank.environment import check_threads
-from highrank.files import check_writable
+from highrank.files import check_writable, write_atomically
 
 
 def demo(
@@ -37,20 +33,16 @@ def demo(
         if path is not None:
             check_writable(path)
     check_threads(threads)
-    from highrank.report.page import write_html
     from highrank.studies.demo.measure import run_demo
     from highrank.studies.demo.page import demo_page, demo_picture, demo_table
 
     with progress("Fitting heads to exact languages") as on_progress:
         result = run_demo(seed, quick, on_progress, threads)
     # Printed before anything is written: a full disk loses nothing.
-    console = Console()
-    if json:
-        print(dumps(asdict(result)))
-    else:
-        console.print(demo_table(result))
-    write_html(demo_page(result), out)
+    show(result, demo_table, json=json)
+    page = demo_page(result)
+    write_atomically(out, lambda new: new.write_text(page, encoding="utf-8"))
     if picture is not None:
         demo_picture(result, picture)
     if not json:
-        console.print(f"The page with pictures: {out.absolute().as_uri()}", soft_wrap=True)
+        plain_console().print(f"The page with pictures: {out.absolute().as_uri()}")

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _print_in_any_encoding() -> None:
-    """What a terminal cannot print, such as a dash under LC_ALL=C, must not end a command."""
+    """Print other signs where a terminal lacks some, such as a dash under LC_ALL=C."""
     codecs.register_error("highrank", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

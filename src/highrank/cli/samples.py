@@ -30,7 +30,7 @@ class Printer:
         self.text = ""
 
     def print(self, token: str, component: int | None = None) -> None:
-        """The next token; its component, from 0, is its colour, or a number from 1 behind it."""
+        """Print a token; its component, from 0, is its colour, or a number from 1 after it."""
         from highrank.data.tokenizer import readable
         from highrank.data.vocabulary import EOS
 
@@ -58,7 +58,7 @@ def print_samples(
     num_samples: int,
     prompt: Sequence[str] = (),
 ) -> None:
-    """The first sample as its tokens come; the others, which grew beside it, when it has ended.
+    """Print the first sample as its tokens come, and the others when it has ended.
 
     Args:
         level: of the corpus, word or char.
@@ -105,7 +105,7 @@ def has_colors(console: Console) -> bool:
 
 
 def print_legend(console: Console, num_components: int) -> None:
-    """Which colour is which component."""
+    """Print the colour of each component."""
     console.out("component", style="dim", highlight=False, end="")
     for component in range(num_components):
         console.out(f" {component + 1}", style=_style(component), highlight=False, end="")
@@ -122,8 +122,8 @@ def _style(component: int | None) -> str | None:
 def show_training(
     session: "Session", corpus: "Corpus", result: "TrainingResult", json: bool
 ) -> None:
-    """The result and three samples; the learning curve goes to the run's folder."""
-    from highrank.generation import Sampling, stream
+    """Print the result and three samples; the learning curve goes to the run's folder."""
+    from highrank.generation import Sampling, can_generate, stream
     from highrank.report.training import learning_curve, training_summary
 
     learning_curve(session.log.read(), session.folder / "learning-curve.png")
@@ -132,6 +132,8 @@ def show_training(
         return
     console, folder = plain_console(), shlex.quote(str(session.folder))
     console.print(training_summary(result, session.config))
+    if not can_generate(session.model):
+        return
     console.print(f"Samples at temperature {TEMPERATURE}:")
     sampling, vocabulary = Sampling(temperature=TEMPERATURE), corpus.vocabulary
     with session.best_model() as model:

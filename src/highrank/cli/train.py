@@ -12,7 +12,7 @@ from highrank.cli.console import Threads, plain_console, progress, training_prog
 from highrank.config import RunConfig
 
 if TYPE_CHECKING:
-    from highrank.cli.sources import Source
+    from highrank.cli.options import Source
     from highrank.training.result import TrainingResult
     from highrank.training.session import Session
 
@@ -48,8 +48,8 @@ def run_train(arguments: list[str]) -> None:
 
     An option overrides what the preset has, or what is chosen for the text.
     """
+    from highrank.cli.options import check_options, read_source
     from highrank.cli.samples import show_training
-    from highrank.cli.sources import check_options, read_source
     from highrank.report.training import run_text
     from highrank.run.folder import new_run
     from highrank.training.session import Session
@@ -86,7 +86,7 @@ def _parse(source: "Source") -> Options:
 
 def _train(session: "Session", options: Options, budget: float | None) -> "TrainingResult":
     """Train and test; a signal ends the command once the run is saved, a divergence at once."""
-    from highrank.cli.sources import resume_command
+    from highrank.cli.options import resume_command
     from highrank.training.log import tensorboard_writer
     from highrank.training.result import Interrupted, set_budget, train_and_test
     from highrank.training.trainer import Diverged

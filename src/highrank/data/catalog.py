@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -164,9 +164,10 @@ def corpus_folder(name: str, cache: Path | None = None) -> Path:
 
 def prepared_folder(corpus: str | Path, cache: Path | None = None) -> Path | None:
     """The folder of the corpus of that name, else the path itself; None if it is not prepared."""
-    own = [corpus_folder(str(corpus), cache)] if NAME.fullmatch(str(corpus)) else []
-    folders = (folder for folder in (*own, Path(corpus)) if (folder / HEADER_FILE).is_file())
-    return next(folders, None)
+    folders = [Path(corpus)]
+    if NAME.fullmatch(str(corpus)):
+        folders.insert(0, corpus_folder(str(corpus), cache))
+    return next((folder for folder in folders if (folder / HEADER_FILE).is_file()), None)
 
 
 def corpus_option(corpus: Corpus) -> str:
@@ -209,14 +210,14 @@ class Listing:
 
     name: str
     title: str
-    licence: str | None
-    addresses: tuple[str, ...]
-    num_tokens: Mapping[str, int] | None
+    licence: str | None = None
+    addresses: tuple[str, ...] = ()
+    num_tokens: Mapping[str, int] | None = None
     """Per split: as prepared, else as published."""
-    vocab_size: int | None
-    prepared: str | None
+    vocab_size: int | None = None
+    prepared: str | None = None
     """Its folder."""
-    problem: str | None
+    problem: str | None = None
     """Why it is there but cannot be used."""
 
 
@@ -232,29 +233,29 @@ def _names(cache: Path | None) -> list[str]:
 
 
 def _listing(name: str, cache: Path | None) -> Listing:
-    known = CATALOG.get(name)
+    listing = Listing(name=name, title="your text")
+    if known := CATALOG.get(name):
+        listing = Listing(
+            name=name,
+            title=known.title,
+            licence=known.licence,
+            addresses=known.addresses,
+            num_tokens=known.num_tokens,
+            vocab_size=known.vocab_size,
+        )
     folder = corpus_folder(name, cache)
-    header = problem = None
-    if (folder / HEADER_FILE).is_file():
-        try:
-            header = load_corpus(folder).header
-        except (ValueError, OSError) as error:
-            problem = str(error)
-    num_tokens, vocab_size = (known.num_tokens, known.vocab_size) if known else (None, None)
-    title = known.title if known else "your text"
-    if header is not None:
-        num_tokens = {split: info.num_tokens for split, info in header.splits.items()}
-        vocab_size = header.vocab_size
-        if known is None:
-            first, *others = header.sources
-            title += f": {first.name}" + (f" and {len(others)} more" if others else "")
-    return Listing(
-        name=name,
-        title=title,
-        licence=known.licence if known else None,
-        addresses=known.addresses if known else (),
-        num_tokens=num_tokens,
-        vocab_size=vocab_size,
-        prepared=None if header is None else str(folder),
-        problem=problem,
+    if not (folder / HEADER_FILE).is_file():
+        return listing
+    try:
+        header = load_corpus(folder).header
+    except (ValueError, OSError) as error:
+        return replace(listing, problem=str(error))
+    first, *others = header.sources
+    more = f" and {len(others)} more" if others else ""
+    return replace(
+        listing,
+        title=known.title if known else f"your text: {first.name}{more}",
+        num_tokens={split: info.num_tokens for split, info in header.splits.items()},
+        vocab_size=header.vocab_size,
+        prepared=str(folder),
     )

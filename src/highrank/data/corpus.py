@@ -2,31 +2,28 @@
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.token_counts import COUNTS_FILE, read_counts
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import Vocabulary
-from highrank.files import from_json, read_json
+from highrank.files import checked, from_json, read_json, without_format, write_atomically
 
 FORMAT, VERSION = "highrank corpus", 3
-HEADER_FILE, VOCABULARY_FILE = "corpus.json", "vocabulary.json"
+HEADER_FILE, VOCABULARY_FILE, COUNTS_FILE = "corpus.json", "vocabulary.json", "token_counts.json"
 SPLITS = ("train", "valid", "test")
-# Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
-DTYPES = ("<u2", "<u4")
 PREPARE_AGAIN = "prepare it again with `highrank data prepare … --force`"
 
 Level = Literal["word", "char"]
-# Called with the fraction of the work that is done, and what is being done.
-OnProgress = Callable[[float, str], None]
+# Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
+TokenType = Literal["<u2", "<u4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +68,9 @@ class Split:
     """How many of them are `<unk>`."""
     sha256: str
     num_bytes: int
-    """Of the split's text in UTF-8, line ends as newlines."""
+    """Size of the split's text in UTF-8, line ends as newlines."""
     num_chars: int
-    """The same, in characters."""
+    """The same in characters."""
 
     @property
     def unknown_fraction(self) -> float:
@@ -86,8 +83,8 @@ class Header:
 
     name: str
     level: Level
-    dtype: str
-    """Of the token files: one of `DTYPES`."""
+    dtype: TokenType
+    """Type of the token files."""
     splits: dict[str, Split]
     vocab_size: int
     vocab_sha256: str
@@ -101,21 +98,18 @@ class Header:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """From what `json.loads` gave."""
-        values = dict(content) if isinstance(content, Mapping) else {}
-        if values.pop("format", None) != FORMAT:
-            raise ValueError(f"its format must be {FORMAT!r}")
-        if (found := values.pop("version", None)) != VERSION:
-            raise ValueError(f"its version must be {VERSION}, got {reprlib.repr(found)}")
-        if values.get("dtype") not in DTYPES:
-            raise ValueError(
-                f"its dtype must be one of {DTYPES}, got {reprlib.repr(values.get('dtype'))}"
-            )
-        try:
-            header = from_json(cls, values)
-            header.check()
-        except ValueError as error:
-            raise ValueError(f"its fields must be those of {FORMAT!r}: {error}") from error
+        """The header that `json.loads` read; raise for values that no corpus can have."""
+        header = from_json(cls, without_format(content, FORMAT, VERSION))
+        if sorted(header.splits) != sorted(SPLITS):
+            raise ValueError(f"splits must be {', '.join(SPLITS)}, got {sorted(header.splits)}")
+        for name, split in header.splits.items():
+            if not 0 <= split.num_unknown <= split.num_tokens or split.num_tokens < 1:
+                raise ValueError(f"splits.{name} must have tokens, got {split}")
+        if header.recipe.tokenizer not in TOKENIZERS:
+            known, found = ", ".join(TOKENIZERS), reprlib.repr(header.recipe.tokenizer)
+            raise ValueError(f"recipe.tokenizer must be one of {known}, got {found}")
+        if not header.sources:
+            raise ValueError("sources must name a file, got none")
         return header
 
     def has_same_tokens(self, other: "Header") -> bool:
@@ -124,22 +118,9 @@ class Header:
             split.sha256 == other.splits[name].sha256 for name, split in self.splits.items()
         )
 
-    def check(self) -> None:
-        """Raise for values that no corpus can have."""
-        if sorted(self.splits) != sorted(SPLITS):
-            raise ValueError(f"splits must be {', '.join(SPLITS)}, got {sorted(self.splits)}")
-        for name, split in self.splits.items():
-            if not 0 <= split.num_unknown <= split.num_tokens or split.num_tokens < 1:
-                raise ValueError(f"splits.{name} must have tokens, got {split}")
-        if self.recipe.tokenizer not in TOKENIZERS:
-            known, found = ", ".join(TOKENIZERS), reprlib.repr(self.recipe.tokenizer)
-            raise ValueError(f"recipe.tokenizer must be one of {known}, got {found}")
-        if not self.sources:
-            raise ValueError("sources must name a file, got none")
-
 
 class CorpusLike(Protocol):
-    """What training needs of a corpus."""
+    """The part of a corpus that training needs."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
@@ -152,15 +133,33 @@ class CorpusLike(Protocol):
         """The token ids of train, valid or test, (N,)."""
 
 
+class MemoryCorpus(NamedTuple):
+    """A corpus in memory."""
+
+    vocabulary: Vocabulary
+    tokens: Mapping[str, NDArray[np.integer[Any]]]
+    """Token ids of each split, (N,)."""
+    floor: float | None = None
+    """Loss of an exact language itself on the test tokens, in nats per token; None for a text."""
+
+    @property
+    def token_counts(self) -> list[int]:
+        counts = np.bincount(self.tokens["train"], minlength=len(self.vocabulary))
+        return [int(count) for count in counts]
+
+    def split(self, name: str) -> NDArray[np.integer[Any]]:
+        return self.tokens[name]
+
+
 @dataclass(frozen=True)
 class Corpus:
-    """What `load_corpus` returns: everything but the token ids is in memory."""
+    """A corpus on disk: everything but the token ids is in memory."""
 
     path: Path
     header: Header
     vocabulary: Vocabulary
-    _sound: set[str] = field(default_factory=set, compare=False, repr=False)
-    """The splits whose files were found to be as they were written."""
+    _verified: set[str] = field(default_factory=set, compare=False, repr=False)
+    """The splits whose hash was compared."""
 
     @property
     def name(self) -> str:
@@ -172,7 +171,6 @@ class Corpus:
 
     @cached_property
     def token_counts(self) -> list[int]:
-        """How often the training split has each token."""
         counts = read_counts(self.path, len(self.vocabulary))
         if (found := sum(counts)) != (wanted := self.header.splits["train"].num_tokens):
             file = self.path / COUNTS_FILE
@@ -188,32 +186,26 @@ class Corpus:
             raise ValueError(f"a split must be one of {', '.join(SPLITS)}, got {name!r}")
         split, file = self.header.splits[name], token_file(self.path, name)
         tokens = np.memmap(file, self.header.dtype, "r", shape=(split.num_tokens,))
-        if name not in self._sound:
+        if name not in self._verified:
             if sha256(tokens.data).hexdigest() != split.sha256:
                 raise ValueError(f"{file} must have sha256 {split.sha256}: {PREPARE_AGAIN}")
             if (largest := int(tokens.max())) >= len(self.vocabulary):
                 size = len(self.vocabulary)
                 raise ValueError(f"{file} must have ids below {size}, got {largest}")
-            self._sound.add(name)
+            self._verified.add(name)
         return tokens
 
 
 def split_sha256(corpus: CorpusLike, name: str) -> str:
-    """Of the token ids, without hashing a prepared corpus twice."""
+    """Hash of a split's token ids, without hashing a prepared corpus twice."""
     tokens = corpus.split(name)
     if isinstance(corpus, Corpus):
         return corpus.header.splits[name].sha256
     return sha256(np.ascontiguousarray(tokens).data).hexdigest()
 
 
-def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
-    """The corpus in a folder that `highrank data prepare` made.
-
-    Args:
-        path: the folder; `find_corpus` also takes names.
-        verify: hash all token files now, not each when it is first used; their sizes are always
-            checked.
-    """
+def load_corpus(path: str | Path) -> Corpus:
+    """The corpus in a folder that `highrank data prepare` made; `find_corpus` also takes names."""
     path = Path(path)
     header = load_header(path)
     vocabulary = _load_vocabulary(path / VOCABULARY_FILE, header)
@@ -223,10 +215,7 @@ def load_corpus(path: str | Path, *, verify: bool = False) -> Corpus:
         want = split.num_tokens * np.dtype(header.dtype).itemsize
         if size != want:
             raise ValueError(f"{file} must have {want:,} bytes, got {size:,}: {PREPARE_AGAIN}")
-    corpus = Corpus(path, header, vocabulary)
-    for name in SPLITS if verify else ():
-        corpus.split(name)
-    return corpus
+    return Corpus(path, header, vocabulary)
 
 
 def token_file(path: Path, split: str) -> Path:
@@ -234,7 +223,7 @@ def token_file(path: Path, split: str) -> Path:
 
 
 def load_header(path: Path) -> Header:
-    """What a prepared corpus says of itself."""
+    """The header of a prepared corpus."""
     file = path / HEADER_FILE
     if not path.is_dir():
         raise ValueError(f"no prepared corpus is at {path}: run `highrank data prepare`")
@@ -258,3 +247,23 @@ def _load_vocabulary(file: Path, header: Header) -> Vocabulary:
     if (vocabulary.sha256, len(vocabulary)) != (header.vocab_sha256, header.vocab_size):
         raise ValueError(f"{file} must be the vocabulary that {HEADER_FILE} names: {PREPARE_AGAIN}")
     return vocabulary
+
+
+def write_counts(folder: Path, counts: Sequence[int]) -> None:
+    """Keep how often the training split has each token, with a corpus or with a run on it."""
+    text = json.dumps(list(counts))
+    write_atomically(folder / COUNTS_FILE, lambda temporary: temporary.write_text(text))
+
+
+def read_counts(folder: Path, vocab_size: int) -> list[int]:
+    """The counts in a folder, one for each token of the vocabulary."""
+    path = folder / COUNTS_FILE
+    content = read_json(path)
+    try:
+        counts = list(checked(tuple[int, ...], content, "the content"))
+        if len(counts) != vocab_size or min(counts) < 0:
+            found = f"{len(counts)}: {reprlib.repr(counts)}"
+            raise ValueError(f"it must have {vocab_size} numbers of at least 0, got {found}")
+    except ValueError as error:
+        raise ValueError(f"{path} must be a list of counts: {error}") from None
+    return counts

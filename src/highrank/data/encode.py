@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.corpus import DTYPES, SPLITS, OnProgress, Recipe, Split, token_file
+from highrank.data.corpus import SPLITS, Recipe, Split, TokenType, token_file
 from highrank.data.text import Span, read_text
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
+from highrank.progress import OnProgress
 
 Spans = Mapping[str, Sequence[Span]]
 
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
     """What is known of the token files that were written."""
 
     vocabulary: Vocabulary
-    dtype: str
+    dtype: TokenType
     splits: dict[str, Split]
     token_counts: list[int]
     """How often the training split has each token."""
@@ -47,8 +48,7 @@ def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgr
     """
     tokens, sizes = _number(spans, recipe, folder, on_progress)
     vocabulary = _choose_vocabulary(tokens, recipe, folder)
-    small, large = DTYPES
-    dtype = small if len(vocabulary) <= 1 << 16 else large
+    dtype: TokenType = "<u2" if len(vocabulary) <= 1 << 16 else "<u4"
     ids = vocabulary.encode(tokens).astype(dtype)
     splits, counts = {}, {}
     for index, name in enumerate(SPLITS):
@@ -58,10 +58,9 @@ def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgr
 
 
 class Size(NamedTuple):
-    """Of a text: a corpus keeps it for bits per byte and per character."""
+    """Size of a text in UTF-8: a corpus keeps it for bits per byte and per character."""
 
     num_bytes: int = 0
-    """In UTF-8."""
     num_chars: int = 0
 
     def plus(self, text: str) -> "Size":
@@ -107,14 +106,14 @@ def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[str, list[str], int]]:
     for text, num_bytes in read_text(span):
         position += num_bytes
         *lines, last = (text.lower() if recipe.lower else text).split("\n")
-        found = [tokenize(line) for line in lines]
-        if lines:
-            # The rest of a line that began in an earlier block ends even if it has no token.
-            found[0] = found[0] or [EOS] * is_open
-            is_open = False
         if last and position == span.end:
-            found.append(tokenize(last) or [EOS] * is_open)
-        elif last:
+            lines, last = [*lines, last], ""
+        found = [tokenize(line) for line in lines]
+        if lines and is_open and not found[0]:
+            # The rest of a line that began in an earlier block ends even if it has no token.
+            found[0] = [EOS]
+        is_open = is_open and not lines
+        if last:
             # The line continues in the next block: no <eos> yet.
             found.append(tokenize(last)[:-1])
             is_open = is_open or bool(found[-1])
@@ -122,26 +121,22 @@ def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[str, list[str], int]]:
 
 
 def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocabulary:
-    chosen = [token for token in tokens if token not in (UNK, EOS)]
-    if recipe.vocabulary == "appearance":
-        vocabulary = Vocabulary(tuple(tokens))
-    else:
+    if recipe.vocabulary == "frequency":
         counts = sum(
             (np.bincount(chunk, minlength=len(tokens)) for chunk in _chunks(folder, "train")),
             start=np.zeros(len(tokens), dtype=np.int64),
         )
         count_of = dict(zip(tokens, counts.tolist(), strict=True))
-        chosen = [token for token in chosen if count_of[token] >= recipe.min_count]
-        chosen.sort(key=lambda token: (-count_of[token], token))
-        if recipe.max_vocab is not None:
-            del chosen[max(recipe.max_vocab - 2, 0) :]
-        vocabulary = Vocabulary((UNK, EOS, *chosen))
-    if len(chosen) < 2:
+        frequent = [token for token in tokens if count_of[token] >= recipe.min_count]
+        frequent.sort(key=lambda token: (-count_of[token], token))
+        tokens = [UNK, EOS, *(token for token in frequent if token not in (UNK, EOS))]
+        tokens = tokens[: recipe.max_vocab]
+    if (size := len(set(tokens) - {UNK, EOS})) < 2:
         raise ValueError(
-            f"the vocabulary must have 2 tokens or more besides {UNK} and {EOS}, got "
-            f"{len(chosen)}: give it more text, a lower --min-count or a higher --max-vocab"
+            f"the vocabulary must have 2 tokens or more besides {UNK} and {EOS}, got {size}: "
+            "give it more text, a lower --min-count or a higher --max-vocab"
         )
-    return vocabulary
+    return Vocabulary(tuple(tokens))
 
 
 def _write_ids(

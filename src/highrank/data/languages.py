@@ -16,6 +16,9 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
+from highrank.data.corpus import MemoryCorpus
+from highrank.data.vocabulary import Vocabulary
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -92,19 +95,16 @@ class Language:
         """Σ_c μ_c H(P*(· | c)), the entropy rate in nats per token: no cross-entropy is lower."""
         return self._mean(-self.log_prob)
 
-    def cross_entropy(self, log_prob: Floats) -> float:
-        """-Σ_c μ_c Σ_v P*(v | c) log P(v | c), in nats per token.
+    def excess(self, log_prob: Floats) -> float:
+        """Σ_c μ_c KL(P*(· | c) ‖ P(· | c)): cross-entropy minus entropy, in nats per token.
 
         Args:
             log_prob: log P(v | c) of a model, normalised, (C, V). If it rules out a token that the
-                language may emit, the cross-entropy is inf.
+                language may emit, the excess is inf.
         """
-        self._check_model(log_prob)
-        return self._mean(-log_prob)
-
-    def excess(self, log_prob: Floats) -> float:
-        """Σ_c μ_c KL(P*(· | c) ‖ P(· | c)): cross-entropy minus entropy, without cancellation."""
-        self._check_model(log_prob)
+        if log_prob.shape != self.log_prob.shape:
+            raise ValueError(f"log_prob must be {self.log_prob.shape}, got {log_prob.shape}")
+        _check_normalised(log_prob, MODEL_TOLERANCE)
         # -inf minus -inf is the NaN of a token that both rule out; the mean leaves it out.
         with np.errstate(invalid="ignore"):
             return self._mean(self.log_prob - log_prob)
@@ -121,9 +121,7 @@ class Language:
             seed: of `numpy.random.default_rng`; the same seed gives the same stream.
             num_chains: B. More are faster, fewer have fewer seams.
         """
-        for name, size in (("num_tokens", num_tokens), ("num_chains", num_chains)):
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        _check_positive(num_tokens=num_tokens, num_chains=num_chains)
         rng = default_rng(seed)
         target = self.next_context.ravel()  # (C·V,)
         edges = self._edges()  # (C·V,)
@@ -151,11 +149,6 @@ class Language:
         """Long-run mean of value (C, V); what never happens does not count, not even as NaN."""
         joint = self.stationary[:, None] * self.prob
         return float((joint * np.where(joint > 0, value, 0.0)).sum())
-
-    def _check_model(self, log_prob: Floats) -> None:
-        if log_prob.shape != self.log_prob.shape:
-            raise ValueError(f"log_prob must be {self.log_prob.shape}, got {log_prob.shape}")
-        _check_normalised(log_prob, MODEL_TOLERANCE)
 
 
 def _check_normalised(log_prob: Floats, tolerance: float) -> None:
@@ -298,3 +291,25 @@ def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
+
+
+def sample_corpus(
+    language: Language, sizes: dict[str, int], *, num_chains: int = 1
+) -> MemoryCorpus:
+    """Train, valid and test tokens of a language.
+
+    Args:
+        num_chains: number of chains of each split, end to end; many are faster, and each begins
+            anew.
+    """
+    streams = {
+        name: language.sample(size, seed, num_chains=num_chains)
+        for seed, (name, size) in enumerate(sizes.items())
+    }
+    test = streams["test"]
+    # The first token is an input only.
+    losses = -language.log_prob[test.contexts.ravel()[1:], test.tokens.ravel()[1:]]
+    tokens = {name: stream.tokens.ravel().astype(np.uint16) for name, stream in streams.items()}
+    # Training needs a token that ends a line; the language does not.
+    names = ("<eos>", *(f"w{index}" for index in range(1, language.vocab_size)))
+    return MemoryCorpus(Vocabulary(names), tokens, float(losses.mean()))

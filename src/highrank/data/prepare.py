@@ -2,14 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from highrank import __version__
 from highrank.data.catalog import (
     CATALOG,
     DEFAULT_CORPUS,
@@ -25,16 +24,16 @@ from highrank.data.corpus import (
     Corpus,
     Header,
     Level,
-    OnProgress,
     Recipe,
     Source,
     load_corpus,
+    write_counts,
 )
 from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
-from highrank.data.text import split_text, whole
-from highrank.data.token_counts import write_counts
+from highrank.data.text import file_span, split_text
 from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
+from highrank.progress import OnProgress, ProgressBar, silent
 
 # Temporary names add some; a file's may have 255 bytes in all.
 MAX_NAME = 100
@@ -72,7 +71,7 @@ def prepare_known(
     source: Path | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = lambda fraction, activity: None,
+    on_progress: OnProgress = silent,
 ) -> Prepared:
     """Prepare a corpus of the catalogue, and check it against the published counts.
 
@@ -85,20 +84,18 @@ def prepare_known(
     if source is None and not force and target.exists():
         return Prepared(_existing(target, known.recipe), is_new=False)
     downloads = cache_folder(cache) / "downloads" / name
-    unpacked = downloads / "unpacked"
-    try:
-        with explained_full_disk(target):
-            if source is not None:
-                files = own_files(name, source, unpacked)
-            elif known.package is not None:
-                files = package_files(name)
-            else:
-                files = download_files(name, downloads, unpacked, _part(on_progress, 0.0, 0.5))
-                on_progress = _part(on_progress, 0.5, 1.0)
-            spans = {split: [whole(file) for file in files[split]] for split in SPLITS}
-            prepared = _prepare(target, spans, known.recipe, None, force, on_progress)
-    finally:
-        shutil.rmtree(unpacked, ignore_errors=True)
+    downloads.mkdir(parents=True, exist_ok=True)
+    with explained_full_disk(target), TemporaryDirectory(dir=downloads) as scratch:
+        if source is not None:
+            files = own_files(name, source, Path(scratch))
+        elif known.package is not None:
+            files = package_files(name)
+        else:
+            files = download_files(name, downloads, Path(scratch), _part(on_progress, 0.0, 0.5))
+            on_progress = _part(on_progress, 0.5, 1.0)
+        spans = {split: [file_span(file) for file in files[split]] for split in SPLITS}
+        plan = _Plan(spans, known.recipe, _sources(spans))
+        prepared = _prepare(target, plan, force, on_progress)
     shutil.rmtree(downloads, ignore_errors=True)
     return prepared
 
@@ -110,7 +107,7 @@ def prepare_text(
     options: TextOptions | None = None,
     cache: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = lambda fraction, activity: None,
+    on_progress: OnProgress = silent,
 ) -> Prepared:
     """Prepare a text file, or a folder of .txt files, of the user's.
 
@@ -123,43 +120,33 @@ def prepare_text(
         raise ValueError(f"no name can be made of {path}: give one with --name")
     if name in CATALOG:
         raise ValueError(f"{name} is a known corpus: choose another name for {path} with --name")
-    spans, recipe = _plan(path, options or TextOptions())
-    return _prepare(_target(name, cache), spans, recipe, _base(path), force, on_progress)
+    target = _target(name, cache)
+    return _prepare(target, _plan(path, options or TextOptions()), force, on_progress)
 
 
 def find_or_prepare(
-    path: Path,
-    *,
-    cache: Path | None = None,
-    on_progress: OnProgress = lambda fraction, activity: None,
+    path: Path, *, cache: Path | None = None, on_progress: OnProgress = silent
 ) -> Prepared:
     """The user's text as it was prepared before, with any options; else with the default ones.
 
     Where another text has its name, a hash is added to the name: no corpus is replaced.
     """
-    spans, recipe = _plan(path, TextOptions())
-    sources = _sources(spans, _base(path))
-    hashes = [file.sha256 for file in sources]
+    plan = _plan(path, TextOptions())
     name = default_name(path) or "text"
     target = _target(name, cache)
     if name not in CATALOG and target.exists():
         corpus = load_corpus(target)
-        if hashes == [file.sha256 for file in corpus.header.sources]:
+        if _hashes(corpus.header.sources) == _hashes(plan.sources):
             return Prepared(corpus, is_new=False)
     if name in CATALOG or target.exists():
-        name += f"-{sha256(repr(hashes).encode()).hexdigest()[:8]}"
-    return _prepare(_target(name, cache), spans, recipe, _base(path), False, on_progress)
+        name += f"-{sha256(repr(_hashes(plan.sources)).encode()).hexdigest()[:8]}"
+    return _prepare(_target(name, cache), plan, False, on_progress)
 
 
-def resolve_corpus(
-    name: str, progress: Callable[[str], AbstractContextManager[OnProgress]]
-) -> Corpus:
+def resolve_corpus(name: str, progress: ProgressBar) -> Corpus:
     """The corpus that a user means: a prepared name or folder, or the path of a text.
 
     A text is prepared unless it was, and so is the default corpus, which needs no download.
-
-    Args:
-        progress: opens a progress bar with a title.
     """
     is_prepared = prepared_folder(name) is not None
     if name == DEFAULT_CORPUS and not is_prepared:
@@ -171,20 +158,25 @@ def resolve_corpus(
         return find_or_prepare(Path(name), on_progress=on_progress).corpus
 
 
-def _plan(path: Path, options: TextOptions) -> tuple[Spans, Recipe]:
+class _Plan(NamedTuple):
+    """What a corpus is to be made of, and how."""
+
+    spans: Spans
+    recipe: Recipe
+    sources: tuple[Source, ...]
+
+
+def _plan(path: Path, options: TextOptions) -> _Plan:
+    """The plan for a text of the user's."""
     spans, rule = split_text(path)
-    return spans, Recipe(
+    recipe = Recipe(
         tokenizer="characters" if options.level == "char" else "words",
         split=rule,
         lower=options.lower,
         min_count=options.min_count,
         max_vocab=options.max_vocab,
     )
-
-
-def _base(path: Path) -> Path:
-    """What the names of sources are relative to."""
-    return path if path.is_dir() else path.parent
+    return _Plan(spans, recipe, _sources(spans, path if path.is_dir() else path.parent))
 
 
 def _target(name: str, cache: Path | None) -> Path:
@@ -194,34 +186,27 @@ def _target(name: str, cache: Path | None) -> Path:
     return target
 
 
-def _prepare(
-    target: Path,
-    spans: Spans,
-    recipe: Recipe,
-    base: Path | None,
-    force: bool,
-    on_progress: OnProgress,
-) -> Prepared:
-    on_progress(0.0, "hashing")
-    sources = _sources(spans, base)
+def _prepare(target: Path, plan: _Plan, force: bool, on_progress: OnProgress) -> Prepared:
     if target.exists() and not force:
-        return Prepared(_existing(target, recipe, sources), is_new=False)
+        return Prepared(_existing(target, plan.recipe, plan.sources), is_new=False)
     if target.exists() and not (target / HEADER_FILE).is_file():
         raise ValueError(
             f"{target} is not a prepared corpus and will not be replaced: move it away"
         )
     with new_folder(target, replace=force) as folder:
-        vocabulary, dtype, splits, counts = encode_text(spans, recipe, folder, on_progress)
+        vocabulary, dtype, splits, counts = encode_text(
+            plan.spans, plan.recipe, folder, on_progress
+        )
         header = Header(
             name=target.name,
-            level=recipe.level,
+            level=plan.recipe.level,
             dtype=dtype,
             splits=splits,
             vocab_size=len(vocabulary),
             vocab_sha256=vocabulary.sha256,
-            sources=sources,
-            recipe=recipe,
-            made_by=f"highrank {version('highrank')}",
+            sources=plan.sources,
+            recipe=plan.recipe,
+            made_by=f"highrank {__version__}",
         )
         _check_counts(header)
         vocabulary.save(folder / VOCABULARY_FILE)
@@ -234,14 +219,18 @@ def _prepare(
 def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None = None) -> Corpus:
     """The corpus that is there, if it was made in the same way of the same files."""
     corpus = load_corpus(target)
-    name, old = corpus.name, corpus.header.sources
-    is_same = sources is None or [file.sha256 for file in old] == [file.sha256 for file in sources]
+    is_same = sources is None or _hashes(corpus.header.sources) == _hashes(sources)
     if not is_same or corpus.header.recipe != recipe:
+        other_name = "" if corpus.name in CATALOG else ", or give your text another --name"
         raise ValueError(
-            f"another corpus is already prepared as {name} in {target}: replace it with "
-            "--force" + ("" if name in CATALOG else ", or give your text another --name")
+            f"another corpus is already prepared as {corpus.name} in {target}: replace it with "
+            f"--force{other_name}"
         )
     return corpus
+
+
+def _hashes(sources: tuple[Source, ...]) -> list[str]:
+    return [source.sha256 for source in sources]
 
 
 def _check_counts(header: Header) -> None:
@@ -260,7 +249,7 @@ def _check_counts(header: Header) -> None:
             )
 
 
-def _sources(spans: Spans, base: Path | None) -> tuple[Source, ...]:
+def _sources(spans: Spans, base: Path | None = None) -> tuple[Source, ...]:
     """Each file once, in order of first use; names are relative, so that folders can move."""
     files = dict.fromkeys(span.path for split in SPLITS for span in spans[split])
     return tuple(
@@ -275,8 +264,7 @@ def _sources(spans: Spans, base: Path | None) -> tuple[Source, ...]:
 
 def default_name(path: Path) -> str:
     """The name of a file or folder as far as it can be a corpus'; it may be empty."""
-    whole_path = path.resolve()
-    name = whole_path.name if path.is_dir() else whole_path.stem
+    name = path.resolve().name if path.is_dir() else path.resolve().stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:MAX_NAME].strip("-._")
 
 

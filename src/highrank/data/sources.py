@@ -3,17 +3,27 @@
 import hashlib
 import re
 import shutil
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from importlib.util import find_spec
-from pathlib import Path
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+from tempfile import mkdtemp
+from typing import IO, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from highrank.data.archive import extract, is_archive
 from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
-from highrank.data.corpus import SPLITS, OnProgress
+from highrank.data.corpus import SPLITS
 from highrank.environment import install_hint
 from highrank.files import file_sha256, is_disk_full
+from highrank.progress import OnProgress
 
 # Per split its files, in order; and all files of a folder, by name.
 Files = dict[str, list[Path]]
@@ -26,17 +36,40 @@ COPY_BYTES = 1 << 18
 # A broken connection is resumed as long as each attempt brings something.
 ATTEMPTS = 8
 
+DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    LZMAError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    OverflowError,
+    UnicodeError,
+)
+# Long names and attributes of files in a tar; in a sound one they have a few hundred bytes.
+IN_MEMORY = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+MAX_HEADER_BYTES = 1 << 16
+# First bytes of gzip, bzip2 and xz.
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 
-def own_files(name: str, source: Path, unpacked: Path) -> Files:
+
+def own_files(name: str, source: Path, scratch: Path) -> Files:
     """The files of each split that the user has.
 
     Args:
         source: a folder that has them at any depth, or has an archive of them; or the archive.
-        unpacked: a folder to be made if there is something to unpack.
+        scratch: a folder to unpack to.
     """
     if source.is_dir():
         index = _index(source)
-        archives = [_last_part(address) for address in CATALOG[name].addresses]
+        archives = (address.rsplit("/", 1)[1] for address in CATALOG[name].addresses)
         packed = [path for archive in archives for path in index.get(archive, [])]
         if not packed or not _missing(name, index):
             return _choose(name, index, source)
@@ -45,7 +78,7 @@ def own_files(name: str, source: Path, unpacked: Path) -> Files:
         raise ValueError(f"the files of {name} must be in a folder, got {source}")
     if not is_archive(source):
         raise ValueError(f"the files of {name} must be in a folder or an archive, got {source}")
-    return _unpack(name, source, unpacked)
+    return _unpack(name, source, scratch)
 
 
 def package_files(name: str) -> Files:
@@ -63,25 +96,21 @@ def package_files(name: str) -> Files:
     )
 
 
-def download_files(name: str, folder: Path, unpacked: Path, on_progress: OnProgress) -> Files:
+def download_files(name: str, folder: Path, scratch: Path, on_progress: OnProgress) -> Files:
     """The files of each split, fetched from the first address that has them.
 
     Args:
         folder: where downloads go. An interrupted one is resumed.
-        unpacked: a folder to be made if there is something to unpack.
+        scratch: a folder to unpack to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     failures = []
     for address in CATALOG[name].addresses:
         try:
-            return _download(name, address, folder, unpacked, on_progress)
+            return _download(name, address, folder, scratch, on_progress)
         except (OSError, ValueError) as error:
             if is_disk_full(error):
                 raise
             failures.append(f"  {address}: {error}")
-            shutil.rmtree(unpacked, ignore_errors=True)
-            if archive := _last_part(address):
-                (folder / archive).unlink(missing_ok=True)
     raise OSError(
         f"{name} could not be downloaded:\n" + "\n".join(failures) + "\n"
         f"If you have its files, run `highrank data prepare {name} --from DIR`."
@@ -89,11 +118,13 @@ def download_files(name: str, folder: Path, unpacked: Path, on_progress: OnProgr
 
 
 def _download(
-    name: str, address: str, folder: Path, unpacked: Path, on_progress: OnProgress
+    name: str, address: str, folder: Path, scratch: Path, on_progress: OnProgress
 ) -> Files:
     known = CATALOG[name]
-    archive = _last_part(address)
-    for file in [archive] if archive else [names[0] for names in _places(name)]:
+    # Empty if the address is a folder of the files.
+    archive = address.rsplit("/", 1)[1]
+    files = [archive] if archive else [names[0] for names in _places(name)]
+    for file in files:
         if not (folder / file).exists():
             fetch(
                 address.removesuffix(archive) + file,
@@ -103,22 +134,31 @@ def _download(
                 on_progress=on_progress,
             )
     if not archive:
-        return _choose(name, _index(folder), folder)
+        return _choose(name, {file: [folder / file] for file in files}, folder)
     on_progress(1.0, f"unpacking {archive}")
-    return _unpack(name, folder / archive, unpacked)
+    try:
+        return _unpack(name, folder / archive, scratch)
+    except (OSError, ValueError) as error:
+        if not is_disk_full(error):
+            (folder / archive).unlink()
+        raise
 
 
-def _last_part(address: str) -> str:
-    """The archive's name; empty if the address is a folder of the files."""
-    return address.rsplit("/", 1)[1]
-
-
-def _unpack(name: str, archive: Path, folder: Path) -> Files:
+def _unpack(name: str, archive: Path, scratch: Path) -> Files:
+    folder = Path(mkdtemp(dir=scratch))
     wanted = {file for names in _places(name) for file in names}
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     extract(archive, wanted, folder, max_bytes=CATALOG[name].max_bytes)
     return _choose(name, _index(folder), archive)
+
+
+def _places(name: str) -> list[tuple[str, ...]]:
+    """The names that each file may have, the published one first."""
+    return [names for split in CATALOG[name].files.values() for names in split]
+
+
+def _missing(name: str, index: Index) -> list[str]:
+    """The published names of files that are there under no name."""
+    return [names[0] for names in _places(name) if not index.keys() & set(names)]
 
 
 def _choose(name: str, index: Index, where: Path) -> Files:
@@ -146,7 +186,8 @@ def _speeches_by_year(index: Index, where: Path) -> Files:
     for name, found in sorted(index.items()):
         if match := SPEECH.fullmatch(name):
             year = int(match[1])
-            split = SPLITS[(year >= SOTU_VALID_FROM) + (year >= SOTU_TEST_FROM)]
+            split = "valid" if year >= SOTU_VALID_FROM else "train"
+            split = "test" if year >= SOTU_TEST_FROM else split
             files[split].append(_only(found, where))
     if not all(files.values()):
         raise ValueError(
@@ -156,23 +197,6 @@ def _speeches_by_year(index: Index, where: Path) -> Files:
     return files
 
 
-def _only(found: list[Path], where: Path) -> Path:
-    if len(found) > 1:
-        several = " and ".join(map(str, found))
-        raise ValueError(f"{where} must have one {found[0].name}, got {several}")
-    return found[0]
-
-
-def _places(name: str) -> list[tuple[str, ...]]:
-    """The names that each file may have, the published one first."""
-    return [names for split in CATALOG[name].files.values() for names in split]
-
-
-def _missing(name: str, index: Index) -> list[str]:
-    """The published names of files that are there under no name."""
-    return [names[0] for names in _places(name) if not index.keys() & set(names)]
-
-
 def _index(folder: Path) -> Index:
     """The files at any depth, by name."""
     index: Index = {}
@@ -180,6 +204,94 @@ def _index(folder: Path) -> Index:
         if path.is_file():
             index.setdefault(path.name, []).append(path)
     return index
+
+
+def _only(found: list[Path], where: Path) -> Path:
+    if len(found) > 1:
+        several = " and ".join(map(str, found))
+        raise ValueError(f"{where} must have one {found[0].name}, got {several}")
+    return found[0]
+
+
+def is_archive(path: Path) -> bool:
+    """Whether it is a zip, a tar, or compressed as a tar would be, sound or not."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        if file.read(6).startswith(COMPRESSED) or zipfile.is_zipfile(file):
+            return True
+    try:
+        with tarfile.open(path, "r:", tarinfo=_Header):
+            return True
+    except DAMAGED:
+        return False
+
+
+def extract(archive: Path, names: Collection[str], folder: Path, *, max_bytes: int) -> None:
+    """Write the members called one of `names`, whatever folder they are in, flat into `folder`.
+
+    An archive with an absolute path or `..` is refused as a whole.
+
+    Args:
+        archive: zip, or tar in any compression.
+        max_bytes: of all files together, unpacked; more is an error.
+    """
+    num_bytes = 0
+    try:
+        for path, size, open_file in _members(archive):
+            name = _checked_name(path, archive)
+            if name not in names:
+                continue
+            file = open_file() if open_file else None
+            if file is None:
+                raise ValueError(f"{path} in {archive.name} must be a plain file")
+            # No more than the size can be read.
+            num_bytes += size
+            if num_bytes > max_bytes:
+                raise ValueError(f"{archive.name} must unpack to at most {max_bytes:,} bytes")
+            with file, (folder / name).open("xb") as target:
+                shutil.copyfileobj(file, target)
+    except FileExistsError as error:
+        name = Path(error.filename).name
+        raise ValueError(f"{archive.name} must have {name} once, got it twice") from error
+    except DAMAGED as error:
+        # tarfile lists what each of its ways to open a file found, a line each.
+        reason = str(error).partition(":\n")[0]
+        raise ValueError(f"{archive.name} must be a sound zip or tar archive: {reason}") from error
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes] | None] | None]]:
+    """Yield path, size and a function that opens it, None unless it is a plain file."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as pack:
+            for info in pack.infolist():
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                is_file = not info.filename.endswith("/") and kind in (0, stat.S_IFREG)
+                yield info.filename, info.file_size, partial(pack.open, info) if is_file else None
+        return
+    with tarfile.open(archive, tarinfo=_Header) as tar:
+        for entry in tar:
+            is_file = entry.isreg()
+            yield entry.name, entry.size, partial(tar.extractfile, entry) if is_file else None
+
+
+def _checked_name(path: str, archive: Path) -> str:
+    """The last part of a member's path, if the path stays inside."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in (*parts.parts, "")[0]:
+        raise ValueError(f"{archive.name} must only have paths inside it, got {path!r}")
+    return parts.name
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar: tarfile reads what belongs to it into memory, as long as it says."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in IN_MEMORY and not 0 <= found.size <= MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header must be short, got {found.size:,} bytes")
+        return found
 
 
 def fetch(

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     end: int
 
 
-def whole(path: Path) -> Span:
+def file_span(path: Path) -> Span:
     """All of a file, which must not be empty."""
     size = path.stat().st_size
     if size == 0:
@@ -50,7 +50,7 @@ def split_text(path: Path) -> tuple[dict[str, list[Span]], str]:
     start of its line: no line is in two splits, and every split keeps the order of the text.
     """
     files = text_files(path)
-    spans = [whole(file) for file in files]
+    spans = [file_span(file) for file in files]
     own = {f"{name}.txt": name for name in SPLITS}
     if own.keys() <= {file.name for file in files}:
         if len(files) > len(own):
@@ -129,7 +129,7 @@ def _decode(block: bytes, path: Path, position: int) -> str:
     if byte := block[bad]:
         found = f"byte 0x{byte:02x} at byte {position + bad} of the file: if it is Latin-1, "
         found += _conversion(path, "LATIN1")
-    line = _line(path, position + bad)
+    line = _line_number(path, position + bad)
     raise ValueError(f"{path}, line {line}: text must be UTF-8, got {found}")
 
 
@@ -152,8 +152,8 @@ def _conversion(path: Path, encoding: str) -> str:
     return f"convert it with `iconv -f {encoding} -t UTF-8 {old} > {new}`"
 
 
-def _line(path: Path, position: int) -> int:
-    """Number of the line that the byte is in."""
+def _line_number(path: Path, position: int) -> int:
+    """The line that the byte is in, from 1."""
     line = 1
     with path.open("rb") as file:
         while block := file.read(min(BLOCK_BYTES, position - file.tell())):
@@ -165,12 +165,7 @@ def read_file(path: Path) -> str:
     """All of a text file; line ends are newlines, and a byte order mark is left out."""
     if not path.is_file():
         raise ValueError(f"the text must be a file, got {path}")
-    return "".join(block for block, _ in read_text(whole(path)))
-
-
-def read_lines(path: Path, recipe: Recipe) -> list[list[str]]:
-    """As `tokenized_lines`, of a text file."""
-    return tokenized_lines(read_file(path), recipe)
+    return "".join(block for block, _ in read_text(file_span(path)))
 
 
 def tokenized_lines(text: str, recipe: Recipe) -> list[list[str]]:

@@ -14,8 +14,7 @@ A tokenizer takes one line without its newline and returns its tokens, `<eos>` i
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from functools import cache
-from itertools import chain
+from functools import cache, lru_cache
 
 from highrank.data.vocabulary import EOS, UNK
 
@@ -25,17 +24,16 @@ Tokenizer = Callable[[str], list[str]]
 CLOSING = frozenset(".,;:!?)]}%”…")
 OPENING = frozenset("([{$“¿¡")
 
-MAX_PIECES = 1 << 18
 # What is longer, in characters, hardly comes again.
-LONGEST_PIECE = 64
+LONGEST_KNOWN = 64
 
 
 def words(line: str) -> list[str]:
     """`"No," he said.` → `"`, `No`, `,`, `"`, `he`, `said`, `.`, `<eos>`."""
-    tokens = list(chain.from_iterable(map(_pieces.__getitem__, line.split())))
-    if tokens:
-        tokens.append(EOS)
-    return tokens
+    tokens: list[str] = []
+    for text in line.split():
+        tokens += _known_pieces(text) if len(text) <= LONGEST_KNOWN else _pattern().findall(text)
+    return [*tokens, EOS] if tokens else []
 
 
 def whitespace(line: str) -> list[str]:
@@ -82,19 +80,10 @@ def readable(tokens: Iterable[str], level: str = "word") -> str:
     return text
 
 
-class _Pieces(dict[str, tuple[str, ...]]):
-    """The tokens of what lies between two spaces. It repeats: most is looked up, not matched."""
-
-    def __missing__(self, text: str) -> tuple[str, ...]:
-        found = tuple(_pattern().findall(text))
-        if len(self) >= MAX_PIECES:
-            self.clear()
-        if len(text) <= LONGEST_PIECE:
-            self[text] = found
-        return found
-
-
-_pieces = _Pieces()
+# What lies between two spaces repeats: most is looked up, not matched.
+@lru_cache(maxsize=1 << 18)
+def _known_pieces(text: str) -> tuple[str, ...]:
+    return tuple(_pattern().findall(text))
 
 
 @cache

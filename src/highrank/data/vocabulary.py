@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.files import read_json
+from highrank.files import read_json, without_format
 
 # What stands for all tokens outside the vocabulary, and the end of a line.
 UNK, EOS = "<unk>", "<eos>"
@@ -84,12 +84,11 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The token of each id."""
-        tokens = []
-        for index in map(int, ids):
+        found = [int(index) for index in ids]
+        for index in found:
             if not 0 <= index < len(self):
                 raise ValueError(f"ids must be from 0 to {len(self) - 1}, got {index}")
-            tokens.append(self.tokens[index])
-        return tokens
+        return [self.tokens[index] for index in found]
 
     def save(self, path: Path) -> None:
         content = {"format": FORMAT, "version": VERSION, "words": self.tokens}
@@ -100,13 +99,10 @@ class Vocabulary:
     def load(cls, path: Path) -> Self:
         content = read_json(path)
         try:
-            if not isinstance(content, dict) or content.get("format") != FORMAT:
-                raise ValueError(f"its format must be {FORMAT!r}")
-            if (found := content.get("version")) != VERSION:
-                raise ValueError(f"its version must be {VERSION}, got {found}")
-            if not isinstance(content.get("words"), list):
+            tokens = without_format(content, FORMAT, VERSION).get("words")
+            if not isinstance(tokens, list):
                 raise ValueError("it must have a list of words")
-            vocabulary = cls(content["words"])
+            vocabulary = cls(tuple(tokens))
             # JSON may have halves of characters, which nothing can print.
             "".join(vocabulary.tokens).encode()
             return vocabulary

@@ -51,13 +51,13 @@ def with_cache(
     with closed(segments):
         for segment in segments:
             blocks = [
-                mixed(b.log_prob, b.log_cache(settings.window, settings.theta), settings.weight)
+                mix(b.log_prob, b.log_cache(settings.window, settings.theta), settings.weight)
                 for b in history.compare(segment)
             ]
             yield segment._replace(log_prob=torch.cat(blocks))
 
 
-def mixed(log_prob: Tensor, log_cache: Tensor, weight: float) -> Tensor:
+def mix(log_prob: Tensor, log_cache: Tensor, weight: float) -> Tensor:
     """log((1 - λ)·p_model + λ·p_cache)."""
     if weight == 0:
         return log_prob
@@ -100,7 +100,7 @@ class Block(NamedTuple):
         log_cache = p_cache.log().to(log_prob.dtype)
         # As in `log_cache`, the first token of a stream has no past.
         log_cache = torch.where(total == -torch.inf, log_prob, log_cache)
-        return mixed(log_prob, log_cache, settings.weight)
+        return mix(log_prob, log_cache, settings.weight)
 
     def _scaled(self, window: int, theta: float) -> tuple[Tensor, slice]:
         """θ·h_t·h_i (n, num_before + n), -inf where the pair is not seen, and which pairs."""
@@ -115,46 +115,27 @@ class Block(NamedTuple):
 
 
 class History:
-    """The last `window` pairs of a stream, in a buffer that holds as many new ones."""
+    """The last pairs of a stream: `window` of them before each block of tokens."""
 
     def __init__(self, window: int) -> None:
         self.window = window
         # A block computes n more columns than it needs; a very short one wastes the multiply.
         self.block = max(1, min(max(32, window // 8), TABLE_SIZE // window))
-        self.length = 0
-        self.hidden = self.target = torch.empty(0)
+        self.pairs: tuple[Tensor, Tensor] | None = None
 
     def compare(self, segment: Scored) -> Iterator[Block]:
         """Compare the segment's tokens with the past, and remember them."""
         for start in range(0, len(segment.target), self.block):
             part = Scored(*(tensor[start : start + self.block] for tensor in segment))
             hidden = part.hidden.to(at_least_float32(part.hidden.dtype))  # (n, D)
-            first = self._append(hidden, part.target)
-            past = slice(first, self.length)
-            similarity = hidden @ self.hidden[past].T  # (n, M)
-            tokens = self.target[past]  # (M,)
-            yield Block(part.log_prob, similarity, part.target[:, None] == tokens, tokens)
+            memory, tokens = self._remember(hidden, part.target)  # (M, D), (M,)
+            is_target = part.target[:, None] == tokens  # (n, M)
+            yield Block(part.log_prob, hidden @ memory.T, is_target, tokens)
 
-    def _append(self, hidden: Tensor, target: Tensor) -> int:
-        """Add pairs; returns the index of the oldest pair that one of them may see."""
-        n, most = len(target), 2 * (self.window + self.block)
-        if self.length + n > len(self.target) and len(self.target) < most:
-            self._grow(min(most, 2 * (self.length + n)), hidden, target)
-        if self.length + n > len(self.target):
-            kept = slice(self.length - self.window, self.length)
-            self.hidden[: self.window] = self.hidden[kept]
-            self.target[: self.window] = self.target[kept]
-            self.length = self.window
-        new = slice(self.length, self.length + n)
-        self.hidden[new], self.target[new] = hidden, target
-        first = max(0, self.length - self.window)
-        self.length += n
-        return first
-
-    def _grow(self, capacity: int, hidden: Tensor, target: Tensor) -> None:
-        """A buffer for so many pairs: a long window of a short text needs little memory."""
-        old = slice(0, self.length)
-        buffers = hidden.new_empty(capacity, hidden.shape[1]), target.new_empty(capacity)
-        if self.length:
-            buffers[0][old], buffers[1][old] = self.hidden[old], self.target[old]
-        self.hidden, self.target = buffers
+    def _remember(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """All pairs that one of these new ones may see, with the new ones as the last."""
+        if self.pairs is not None:
+            old_hidden, old_target = (part[-self.window :] for part in self.pairs)
+            hidden, target = torch.cat((old_hidden, hidden)), torch.cat((old_target, target))
+        self.pairs = hidden, target
+        return hidden, target

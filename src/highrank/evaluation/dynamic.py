@@ -1,11 +1,13 @@
 """Dynamic evaluation: the model learns from each segment of the text after it was scored.
 
-Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432. With θ₀ the trained weights, g the
-gradient of a segment's mean loss, and σ, σ̄ from `highrank.evaluation.statistics`:
+Krause, Kahembwe, Murray and Renals (2018), arXiv 1709.07432, and their code. With θ₀ the trained
+weights and g the gradient of a segment's mean loss:
 
     rms:  θ ← θ + min(λ·σ/σ̄, 1)·(θ₀ - θ) - η·g / (σ + ε)
     sgd:  θ ← θ + λ·(θ₀ - θ) - η·g
 
+σ is the root mean square of each element's gradient over batches of the training split, as many
+steps long as the segments: their --bptt is both. It is computed once and kept beside the run.
 Three conventions for η, ε and λ are published. With B batches and n parameter tensors:
 
     paper     σ = √(Σ g² / B)   σ̄ = mean over tensors of mean σ   Krause et al. (2018)
@@ -16,37 +18,45 @@ So η and ε of "original" are √B times the paper's; λ of both others is n ti
 conversion is exact with the clipped decay, too: what is clipped is the product λ·σ/σ̄.
 """
 
+import hashlib
 import math
-from collections.abc import Callable, Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from highrank.data.batches import Streams
 from highrank.evaluation.static import (
     Evaluation,
     Forward,
-    OnProgress,
+    Output,
     Scored,
     forward_of,
     scored,
     steps,
     summed,
 )
-from highrank.evaluation.statistics import (
-    SEGMENT,
-    GradientStatistics,
-    chosen,
-    differentiable,
-    forward_with_graph,
-    gradients,
-)
-from highrank.models.weights import restored
+from highrank.models.tensors import read_tensors, write_tensors
+from highrank.models.weights import restored, without_dropout
+from highrank.ops.precision import at_least_float32
+from highrank.progress import OnProgress
 
 RULES = ("rms", "sgd")
+# Whether σ² is a sum over batches, and σ̄ a sum over tensors, where the paper has means.
+CONVENTIONS = {"paper": (False, False), "original": (True, True), "ms": (False, True)}
+BATCH_SIZE, SEGMENT = 100, 5
+# Tokens that are hashed at once: the corpus may be a memory map larger than memory.
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +91,51 @@ class DynamicSettings:
             raise ValueError(f"segment must be at least 1, got {self.segment}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class GradientStatistics:
+    rms: Mapping[str, Tensor]
+    """σ by the parameter's name, in the parameter's shape; a tied parameter once."""
+    num_batches: int
+    """B."""
+    segment: int
+    """Steps of a batch."""
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.rms)
+
+    @property
+    def mean_rms(self) -> float:
+        """σ̄: the mean over tensors of each tensor's mean σ."""
+        means = [rms.cpu().mean(dtype=torch.float64).item() for rms in self.rms.values()]
+        return sum(means) / len(means)
+
+
+def converted(
+    settings: DynamicSettings, convention: str, *, num_batches: int, num_tensors: int
+) -> DynamicSettings:
+    """The settings with lr, epsilon and decay as in the paper.
+
+    Args:
+        convention: in which they are given, a key of `CONVENTIONS`.
+        num_batches: B, of the gradient statistics.
+        num_tensors: n, of the gradient statistics; a tied parameter counts once.
+    """
+    if convention not in CONVENTIONS:
+        names = ", ".join(CONVENTIONS)
+        raise ValueError(f"a convention must be one of {names}, got {convention!r}")
+    if settings.rule != "rms":
+        raise ValueError(f"settings must be of the rule rms to be converted, got {settings.rule}")
+    sums_batches, sums_tensors = CONVENTIONS[convention]
+    rms, mean = math.sqrt(num_batches) ** -sums_batches, num_tensors**-sums_tensors
+    return replace(
+        settings,
+        lr=settings.lr * rms,
+        epsilon=settings.epsilon * rms,
+        decay=settings.decay * mean,
+    )
+
+
 def score_dynamically(
     model: nn.Module,
     tokens: NDArray[np.integer],
@@ -98,20 +153,20 @@ def score_dynamically(
         statistics: of the training split, in segments as long; the rule "sgd" needs none.
         forward: of a model that is no `LanguageModel`.
     """
-    parameters = chosen(model, settings.adapt)
+    parameters = select_parameters(model, settings.adapt)
     if settings.rule == "rms":
         _check_statistics(model, statistics, settings.segment)
     forward = forward_of(model, forward)
 
     def segments() -> Generator[Scored, None, None]:
         weights, state = list(parameters.values()), None
-        with differentiable(model, weights), restored(model):
+        with _differentiable(model, weights), restored(model):
             update = _updater(parameters, settings, statistics)
             for tokens_in, target in steps(model, tokens, settings.segment):
-                out = forward_with_graph(forward, tokens_in, target, state)
+                out, gradients = _backward(forward, tokens_in, target, state, weights)
                 state = out.state
                 yield scored(out, target)
-                update(gradients(out, weights))
+                update(gradients)
 
     return segments()
 
@@ -170,11 +225,11 @@ def _check_statistics(
             "statistics must be given for the rule rms, got None: "
             "make them with gradient_statistics"
         )
-    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    have = {name: tuple(rms.shape) for name, rms in statistics.rms.items()}
+    want = {name: p.shape for name, p in model.named_parameters()}
+    have = {name: rms.shape for name, rms in statistics.rms.items()}
     if want != have:
-        wrong = sorted(name for name in want | have if want.get(name) != have.get(name))
-        raise ValueError(f"statistics must be of this model, got a difference in {wrong[0]}")
+        wrong = min(name for name in want | have if want.get(name) != have.get(name))
+        raise ValueError(f"statistics must be of this model, got a difference in {wrong}")
     if statistics.segment != segment:
         raise ValueError(
             f"statistics must be of segments of {segment} tokens, as the settings, "
@@ -182,37 +237,151 @@ def _check_statistics(
         )
 
 
-# Whether σ² is a sum over batches, and σ̄ a sum over tensors, where the paper has means.
-CONVENTIONS = {"paper": (False, False), "original": (True, True), "ms": (False, True)}
+def select_parameters(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """The parameters with these names, or of the modules with these names; all if None.
+
+    A tied parameter is selected by any of its names, and appears under the first.
+    """
+    parameters = dict(model.named_parameters())
+    if names is None:
+        return parameters
+    selected: set[nn.Parameter] = set()
+    for name in names:
+        inside = {
+            parameter
+            for full_name, parameter in model.named_parameters(remove_duplicate=False)
+            if f"{full_name}.".startswith(f"{name}.")
+        }
+        if not inside:
+            known = ", ".join(child for child, _ in model.named_children())
+            raise ValueError(
+                f"adapt must name parameters, or modules such as {known}, got {name!r}"
+            )
+        selected |= inside
+    return {name: parameter for name, parameter in parameters.items() if parameter in selected}
 
 
-def converted(
-    settings: DynamicSettings,
-    source: str,
-    target: str = "paper",
+@contextmanager
+def _differentiable(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Everything random off, and gradients for these parameters only; on exit, as before."""
+    saved = [(p, p.requires_grad) for p in model.parameters()]
+    with without_dropout(model):
+        try:
+            model.requires_grad_(False)
+            for p in parameters:
+                p.requires_grad_(True)
+            yield
+        finally:
+            for p, requires_grad in saved:
+                p.requires_grad_(requires_grad)
+
+
+def _backward(
+    forward: Forward, tokens: Tensor, target: Tensor, state: Any, parameters: Sequence[nn.Parameter]
+) -> tuple[Output, tuple[Tensor, ...]]:
+    """The output and the gradients of its loss: zeros for what the loss does not depend on."""
+    # The recurrent layers of cuDNN have no backward pass in evaluation mode; torch's own have.
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        out = forward(tokens, target, state)
+        gradients = torch.autograd.grad(out.loss, parameters, materialize_grads=True)
+    return out._replace(state=tree_map_only(Tensor, Tensor.detach, out.state)), gradients
+
+
+def gradient_statistics(
+    model: nn.Module,
+    tokens: NDArray[np.integer],
     *,
-    num_batches: int,
-    num_tensors: int,
-) -> DynamicSettings:
-    """The settings with lr, epsilon and decay in another convention.
+    batch_size: int = BATCH_SIZE,
+    segment: int = SEGMENT,
+    on_progress: OnProgress | None = None,
+    forward: Forward | None = None,
+) -> GradientStatistics:
+    """σ of every parameter on the training split, with everything random off.
+
+    The state is carried from a zero start; the model is left as it was. As in the published code,
+    the last of the ⌈(T - 2) / segment⌉ batches may be short; one of a single step is left out.
 
     Args:
-        source: the convention in which they are, a key of `CONVENTIONS`.
-        target: the one in which they are wanted.
-        num_batches: B, of the gradient statistics.
-        num_tensors: n, of the gradient statistics; a tied parameter counts once.
+        tokens: the training split.
+        segment: steps of each stream in a batch; the evaluation's segments must be as long.
+        forward: of a model that is no `LanguageModel`.
     """
-    for name in (source, target):
-        if name not in CONVENTIONS:
-            raise ValueError(f"a convention must be one of {', '.join(CONVENTIONS)}, got {name!r}")
-    if settings.rule != "rms":
-        raise ValueError(f"settings must be of the rule rms to be converted, got {settings.rule}")
-    (sums_batches, sums_tensors), wanted = CONVENTIONS[source], CONVENTIONS[target]
-    rms = math.sqrt(num_batches) ** (wanted[0] - sums_batches)
-    mean = num_tensors ** (wanted[1] - sums_tensors)
-    return replace(
-        settings,
-        lr=settings.lr * rms,
-        epsilon=settings.epsilon * rms,
-        decay=settings.decay * mean,
-    )
+    if segment < 1:
+        raise ValueError(f"segment must be at least 1, got {segment}")
+    data = Streams(tokens, batch_size, next(model.parameters()).device)
+    if len(data) < 3:
+        raise ValueError(
+            f"the corpus must have at least three tokens for each of {batch_size} streams, "
+            f"got {len(tokens)} tokens"
+        )
+    forward, parameters = forward_of(model, forward), dict(model.named_parameters())
+    squares = [torch.zeros_like(p, dtype=at_least_float32(p.dtype)) for p in parameters.values()]
+    starts, state = range(0, len(data) - 2, segment), None
+    with _differentiable(model, parameters.values()):
+        for index, start in enumerate(starts, 1):
+            rows = data[start : start + segment + 1]  # (T + 1, B)
+            weights = list(parameters.values())
+            out, gradients = _backward(forward, rows[:-1], rows[1:], state, weights)
+            state = out.state
+            with torch.no_grad():
+                wide = [g.to(s.dtype) for g, s in zip(gradients, squares, strict=True)]
+                torch._foreach_addcmul_(squares, wide, wide)
+            if on_progress is not None:
+                on_progress(index / len(starts), "gradients on the training split")
+    rms = {name: s.div_(len(starts)).sqrt_() for name, s in zip(parameters, squares, strict=True)}
+    return GradientStatistics(rms=rms, num_batches=len(starts), segment=segment)
+
+
+def statistics_beside(
+    folder: Path,
+    model: nn.Module,
+    tokens: NDArray[np.integer],
+    *,
+    batch_size: int = BATCH_SIZE,
+    segment: int = SEGMENT,
+    on_progress: OnProgress | None = None,
+) -> GradientStatistics:
+    """As `gradient_statistics`, from folder/statistics-<key>.safetensors if that is there."""
+    key = _key(model, tokens, batch_size, segment)
+    path = folder / f"statistics-{key[:16]}.safetensors"
+    found = _load(path, key, segment)
+    if found is None:
+        found = gradient_statistics(
+            model, tokens, batch_size=batch_size, segment=segment, on_progress=on_progress
+        )
+        tensors = {name: rms.cpu().contiguous() for name, rms in found.rms.items()}
+        try:
+            write_tensors(path, tensors, key=key, num_batches=str(found.num_batches))
+        except (OSError, SafetensorError) as error:
+            # They are complete; only the next evaluation has to make them again.
+            warnings.warn(f"{path} could not be kept: {error}", stacklevel=2)
+    # In the order and on the device of the parameters: a file has an order of its own.
+    rms = {name: found.rms[name].to(p.device) for name, p in model.named_parameters()}
+    return replace(found, rms=rms)
+
+
+def _key(model: nn.Module, tokens: NDArray[np.integer], batch_size: int, segment: int) -> str:
+    """A hash of all that the statistics depend on."""
+    # Reworded, it would change the names of files that exist.
+    digest = hashlib.sha256(f"{batch_size} columns, {segment} steps".encode())
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        # As bytes already in torch: numpy does not know bfloat16.
+        flat = tensor.detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    for start in range(0, len(tokens), CHUNK):
+        digest.update(np.asarray(tokens[start : start + CHUNK]).astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path, key: str, segment: int) -> GradientStatistics | None:
+    """None if there are none, or damaged ones: they can be made again."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+        if about.get("key") != key:
+            return None
+        rms, num_batches = read_tensors(path), int(about["num_batches"])
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return None
+    return GradientStatistics(rms=rms, num_batches=num_batches, segment=segment)

@@ -1,28 +1,97 @@
-"""A number and all that it takes to trust it: one JSON file for each, in the run's folder."""
+"""Evaluation of a split or a text file: a number and all that it takes to trust it.
+
+Results are JSON files in the run's folder.
+"""
 
 import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from highrank.data.text import check_known, read_file, tokenized_lines
 from highrank.data.tokenizer import unit_of
+from highrank.data.vocabulary import EOS
 from highrank.environment import Environment, environment
-from highrank.evaluation.method import Dataset, Method, evaluate_by
-from highrank.evaluation.static import (
-    Evaluation,
-    ProgressBar,
-    as_the_original_divides,
-    no_progress,
-)
+from highrank.evaluation.search import Method, evaluate_by
+from highrank.evaluation.static import as_the_original_divides
 from highrank.evaluation.surprisal import evaluate_lines
-from highrank.files import check_writable, write_atomically
+from highrank.files import check_writable, file_sha256, write_atomically
+from highrank.progress import ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
 FORMAT, VERSION = "highrank result", 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    name: str
+    """valid, test, or `text` and the name of the file."""
+    tokens: NDArray[np.integer[Any]]
+    """A file's are after an `<eos>`, so that its first token is predicted, too."""
+    sha256: str
+    """Hash of the tokens of the split, or of the file."""
+    num_bytes: int
+    """Size of the text in UTF-8."""
+    num_chars: int
+    lines: list[list[str]] | None = None
+    """The tokens of each line of a file; None for a split."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """How often each token outside the vocabulary stands in a file."""
+
+    def bits_per(self, size: int, bits: float) -> float:
+        """Bits of all tokens over `size`, from the mean bits of a token.
+
+        Tokens that are not predicted, such as the first of each stream, count like the others.
+        """
+        num_tokens = len(self.tokens) - (self.lines is not None)
+        return bits * num_tokens / size
+
+
+def find_datasets(
+    loaded: LoadedRun, file: Path | None = None, splits: Sequence[str] = ("valid", "test")
+) -> list[Dataset]:
+    """The splits of the run's corpus or, if it is given, the text file instead."""
+    if file is not None:
+        return [file_dataset(loaded, file)]
+    return [split_dataset(loaded, name) for name in splits]
+
+
+def split_dataset(loaded: LoadedRun, name: str) -> Dataset:
+    split = loaded.corpus.header.splits[name]
+    return Dataset(
+        name=name,
+        tokens=loaded.corpus.split(name),
+        sha256=split.sha256,
+        num_bytes=split.num_bytes,
+        num_chars=split.num_chars,
+    )
+
+
+def file_dataset(loaded: LoadedRun, path: Path) -> Dataset:
+    """Raise ValueError unless the file has a token of the run's vocabulary."""
+    text = read_file(path)
+    lines = tokenized_lines(text, loaded.corpus.header.recipe)
+    tokens = list(chain.from_iterable(lines))
+    unknown = set(check_known(tokens, loaded.vocabulary, f"the text {path}"))
+    return Dataset(
+        name=f"text {path.name}",
+        tokens=loaded.vocabulary.encode([EOS, *tokens]),
+        sha256=file_sha256(path),
+        lines=lines,
+        unknown=Counter(token for token in tokens if token in unknown),
+        num_bytes=len(text.encode()),
+        num_chars=len(text),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +100,7 @@ class Result:
 
     value: float
     unit: str
-    """What `value` is: "perplexity per word" or "perplexity per character"."""
+    """Unit of `value`: "perplexity per word" or "perplexity per character"."""
     nats: float
     """Mean of a predicted token."""
     bits: float
@@ -43,22 +112,22 @@ class Result:
     num_tokens: int
     """How many were predicted."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """Of a text file: tokens outside the vocabulary, which were read as <unk>, and how many of them
+    """For a text file: tokens outside the vocabulary, read as <unk>, and how many of them
     are distinct; empty for a split."""
     split: str
     """valid, test, or `text` and the name of a text file."""
     method: str
     """static, dynamic, cache or dynamic+cache."""
     settings: Mapping[str, Any]
-    """Of the method, with the batch size."""
+    """Settings of the method, with the batch size."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """What was tried on valid to find the settings; empty if they were given."""
+    """Trials on valid that found the settings; empty if they were given."""
     run: str
     model_sha256: str
-    """Of model.safetensors."""
+    """Hash of model.safetensors."""
     corpus: str
     data_sha256: str
-    """Of the tokens of the split, or of the text file."""
+    """Hash of the tokens of the split, or of the text file."""
     seconds: float
     """For this evaluation, the search left out."""
     environment: Environment
@@ -84,18 +153,17 @@ def evaluate_dataset(
         per_token: a .csv or .jsonl for the numbers of each token of a file; not dynamic.
         independent_lines: forget everything at the end of each line of a file; not dynamic.
     """
-    is_static = method.name == "static"
     if batch_size is None:
-        is_valid = is_static and dataset.name == "valid"
+        is_valid = method.is_static and dataset.name == "valid"
         batch_size = loaded.config.valid_batch_size if is_valid else 1
     settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
-    start = time.monotonic()
+    start, model = time.monotonic(), loaded.model
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
-        is_asked = is_static or per_token is not None or independent_lines
+        is_asked = method.is_static or per_token is not None or independent_lines
         if dataset.lines is not None and method.dynamic is None and is_asked:
             settings["independent_lines"] = independent_lines
             found = evaluate_lines(
-                loaded.model,
+                model,
                 loaded.vocabulary,
                 dataset.lines,
                 independent=independent_lines,
@@ -104,22 +172,11 @@ def evaluate_dataset(
                 on_progress=on_progress,
             )
         else:
-            found = evaluate_by(method, loaded.model, dataset.tokens, batch_size, on_progress)
+            found = evaluate_by(method, model, dataset.tokens, batch_size, on_progress)
     if not math.isfinite(found.nats):
         raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
     if compat is not None:
         found = as_the_original_divides(found, batch_size)
-    return _result(loaded, dataset, method, settings, found, time.monotonic() - start)
-
-
-def _result(
-    loaded: LoadedRun,
-    dataset: Dataset,
-    method: Method,
-    settings: Mapping[str, Any],
-    found: Evaluation,
-    elapsed: float,
-) -> Result:
     unknown = {"tokens": dataset.unknown.total(), "distinct": len(dataset.unknown)}
     return Result(
         value=found.perplexity,
@@ -138,7 +195,7 @@ def _result(
         model_sha256=loaded.sha256,
         corpus=loaded.corpus.name,
         data_sha256=dataset.sha256,
-        seconds=elapsed,
+        seconds=time.monotonic() - start,
         environment=environment(),
     )
 
@@ -170,12 +227,9 @@ def write_result(folder: Path, result: Result) -> Path:
 
 def _reserve(folder: Path, name: str) -> Path:
     """An empty file of a new name: another process that writes now takes the next."""
-    path, n = folder / f"{name}.json", 1
-    while True:
-        try:
+    for n in count(1):
+        path = folder / (f"{name}.json" if n == 1 else f"{name}-{n}.json")
+        with suppress(FileExistsError):
             path.touch(exist_ok=False)
-        except FileExistsError:
-            n += 1
-            path = folder / f"{name}-{n}.json"
-        else:
             return path
+    raise AssertionError

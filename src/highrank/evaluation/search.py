@@ -1,11 +1,12 @@
-"""Search for settings of dynamic evaluation and of the cache, on the validation split.
+"""Methods of evaluation (static, dynamic, with a cache, or both) and the search for their settings.
 
-Whatever is best there is then applied to the test split once.
+Settings are searched on the validation split. Whatever is best there is then applied to the test
+split once.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, product
 from typing import Any, Generic, Literal, TypeVar
 
@@ -14,10 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from highrank.evaluation.cache import Block, CacheSettings, History, mixed
-from highrank.evaluation.dynamic import DynamicSettings, evaluate_dynamically
-from highrank.evaluation.static import Forward, OnProgress, Scored, closed
-from highrank.evaluation.statistics import SEGMENT, GradientStatistics
+from highrank.evaluation.cache import Block, CacheSettings, History, mix, with_cache
+from highrank.evaluation.dynamic import (
+    SEGMENT,
+    DynamicSettings,
+    GradientStatistics,
+    converted,
+    evaluate_dynamically,
+    score_dynamically,
+    select_parameters,
+    statistics_beside,
+)
+from highrank.evaluation.static import Evaluation, Forward, Scored, closed, evaluate, score, summed
+from highrank.models.language_model import LanguageModel
+from highrank.progress import OnProgress, ProgressBar, no_progress
+from highrank.run.loading import LoadedRun
 
 Settings = TypeVar("Settings", DynamicSettings, CacheSettings)
 
@@ -56,6 +68,54 @@ class Search(Generic[Settings]):
             for trial in self.trials
         ]
         return {"split": "valid", "num_tokens": self.num_tokens, "trials": trials}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    dynamic: DynamicSettings | None = None
+    statistics: GradientStatistics | None = None
+    """Gradients on the training split; `dynamic` needs them for the rule rms."""
+    cache: CacheSettings | None = None
+    searches: Mapping[str, Search[Any]] = field(default_factory=dict)
+    """The searches on valid that found the settings, by the method's part."""
+
+    @property
+    def is_static(self) -> bool:
+        return self.dynamic is None and self.cache is None
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.settings) or "static"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        parts = {"dynamic": self.dynamic, "cache": self.cache}
+        return {name: asdict(part) for name, part in parts.items() if part is not None}
+
+    def score(
+        self, model: LanguageModel, tokens: NDArray[np.integer]
+    ) -> Generator[Scored, None, None]:
+        """One stream. The cache compares hidden states of the model that learns."""
+        if self.dynamic is None:
+            segments = score(model, tokens)
+        else:
+            segments = score_dynamically(model, tokens, self.dynamic, self.statistics)
+        return segments if self.cache is None else with_cache(segments, self.cache)
+
+
+def evaluate_by(
+    method: Method,
+    model: LanguageModel,
+    tokens: NDArray[np.integer],
+    batch_size: int = 1,
+    on_progress: OnProgress | None = None,
+) -> Evaluation:
+    """Mean loss of the tokens; only static evaluation has more than one stream."""
+    if method.is_static:
+        return evaluate(model, tokens, batch_size, on_progress=on_progress)
+    if batch_size != 1:
+        raise ValueError(f"batch_size must be 1 for {method.name} evaluation, got {batch_size}")
+    return summed(method.score(model, tokens), len(tokens) - 1, on_progress)
 
 
 def dynamic_grid(
@@ -201,13 +261,13 @@ def search_cache(
 
 
 def _losses(block: Block, grid: Sequence[CacheSettings]) -> Iterator[Tensor]:
-    """Summed over the block, for each of the grid's settings."""
+    """Losses summed over the block, for each of the grid's settings."""
     for (window, theta, has_cache), group in groupby(
         grid, key=lambda settings: (settings.window, settings.theta, settings.weight > 0)
     ):
         log_cache = block.log_cache(window, theta) if has_cache else block.log_prob
         for settings in group:
-            log_prob = mixed(block.log_prob, log_cache, settings.weight)
+            log_prob = mix(block.log_prob, log_cache, settings.weight)
             yield -log_prob.cpu().sum(dtype=torch.float64)
 
 
@@ -217,7 +277,7 @@ def _part(
     num_trials: int,
     settings: DynamicSettings,
 ) -> OnProgress | None:
-    """For one trial of many."""
+    """Progress of one trial of many."""
     if on_progress is None:
         return None
     done = len(trials)
@@ -226,3 +286,72 @@ def _part(
         best = min(trial.nats for trial in trials)
         text += f"; best so far {math.exp(min(best, 700.0)):.2f}"
     return lambda fraction, _: on_progress((done + fraction) / num_trials, text)
+
+
+def find_method(
+    loaded: LoadedRun,
+    dynamic: Sequence[DynamicSettings] = (),
+    cache: Sequence[CacheSettings] = (),
+    *,
+    convention: str = "paper",
+    is_search: bool = False,
+    search_tokens: int | None = None,
+    progress: ProgressBar = no_progress,
+) -> Method:
+    """The method with the best of the settings on valid: first how to learn, then the cache on top.
+
+    Args:
+        dynamic: as `dynamic_grid` makes them; none for a model that does not learn.
+        cache: as `cache_grid` makes them; none for no cache.
+        convention: of `dynamic`, a key of `highrank.evaluation.dynamic.CONVENTIONS`.
+        is_search: if not, the first settings are taken, and nothing is tried.
+        search_tokens: predict only so many of the first tokens of valid in a search.
+    """
+    method, model = Method(), loaded.model
+    # Only a search needs the corpus: without one a run's folder is enough.
+    valid: NDArray[np.integer] = np.empty(0, np.int64)
+    if is_search:
+        valid = loaded.corpus.split("valid")[: search_tokens and search_tokens + 1]
+    if dynamic:
+        dynamic, statistics = _prepare_dynamic(loaded, dynamic, convention, progress)
+        method = Method(dynamic=dynamic[0], statistics=statistics)
+        if is_search:
+            with progress(f"Trying {len(dynamic)} ways to learn, on valid") as on_progress:
+                found = search_dynamic(model, valid, statistics, dynamic, on_progress=on_progress)
+            best = _best(found, "lr")
+            method = replace(method, dynamic=best, searches={"dynamic": found})
+    if cache and is_search:
+        with progress(f"Trying {len(cache)} settings of the cache, on valid") as on_progress:
+            tried = search_cache(method.score(model, valid), cache, len(valid) - 1, on_progress)
+        searches = {**method.searches, "cache": tried}
+        return replace(method, cache=_best(tried, "theta"), searches=searches)
+    return replace(method, cache=cache[0]) if cache else method
+
+
+def _prepare_dynamic(
+    loaded: LoadedRun, grid: Sequence[DynamicSettings], convention: str, progress: ProgressBar
+) -> tuple[Sequence[DynamicSettings], GradientStatistics | None]:
+    """The settings in the paper's convention, and the statistics that the rule rms needs."""
+    first = grid[0]
+    select_parameters(loaded.model, first.adapt)
+    if first.rule != "rms":
+        return grid, None
+    with progress("Gradient statistics of the training split") as on_progress:
+        train = loaded.corpus.split("train")
+        statistics = statistics_beside(
+            loaded.folder, loaded.model, train, segment=first.segment, on_progress=on_progress
+        )
+    if convention != "paper":
+        num_batches, num_tensors = statistics.num_batches, statistics.num_tensors
+        grid = [
+            converted(settings, convention, num_batches=num_batches, num_tensors=num_tensors)
+            for settings in grid
+        ]
+    return grid, statistics
+
+
+def _best(search: Search[Settings], name: str) -> Settings:
+    """The best settings; there are none if no trial has a finite loss."""
+    if search.best.nats == math.inf:
+        raise ValueError(f"No trial has a finite loss: try a lower {name}.")
+    return search.best.settings

@@ -7,7 +7,7 @@ T time, B streams (the batch size), D hidden size, n tokens of a segment.
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +18,7 @@ from torch import Tensor, nn
 from highrank.data.batches import Streams, windows
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
-
-OnProgress = Callable[[float, str], None]
-"""Called with the fraction of the work that is done, and with what is being done."""
-ProgressBar = Callable[[str], AbstractContextManager[OnProgress | None]]
-"""Opens a progress bar with a title."""
-
-
-def no_progress(_title: str) -> AbstractContextManager[None]:
-    return nullcontext()
+from highrank.progress import OnProgress
 
 
 class Evaluation(NamedTuple):
@@ -58,21 +50,17 @@ def evaluate(
     Args:
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
     """
+    total, count, state = 0.0, 0, model.initial_state(batch_size)
     with without_dropout(model):
-        device = next(model.parameters()).device
-        data = Streams(tokens, batch_size, device)
-        window = max(1, 1000 // batch_size) if window is None else window
-        state = model.initial_state(batch_size)
-        total = 0.0
-        for start, length in windows(len(data), window):
-            tokens_in, target = data[start : start + length], data[start + 1 : start + 1 + length]
+        for tokens_in, target in steps(model, tokens, window, batch_size):
             out = model(tokens_in, target, state, reduction="sum")
             state = out.state
             total += out.loss.item()
+            count += target.numel()
             if on_progress is not None:
-                on_progress((start + length) / (len(data) - 1), "evaluating")
-        num_tokens = (len(data) - 1) * batch_size
-        return Evaluation(total / num_tokens, num_tokens)
+                num_tokens = (len(tokens) // batch_size - 1) * batch_size
+                on_progress(count / num_tokens, "evaluating")
+    return Evaluation(total / count, count)
 
 
 def as_the_original_divides(found: Evaluation, batch_size: int) -> Evaluation:
@@ -97,14 +85,14 @@ class Scored(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a model's forward pass over a window returns."""
+    """Result of a model's forward pass over a window."""
 
     loss: Tensor
     """Mean negative log-likelihood of the targets: dynamic evaluation learns from its gradient."""
     log_prob: Tensor
     """(T, B), of each target."""
     state: Any
-    """What the next window starts from: tensors, in any nest of tuples, lists and dicts."""
+    """State that the next window starts from: tensors, in any nest of tuples, lists and dicts."""
     hidden: Tensor | None = None
     """(T, B, D), what a cache compares; without it, all of a cache's pairs count alike."""
 
@@ -122,12 +110,12 @@ def forward_of(model: nn.Module, forward: Forward | None = None) -> Forward:
             f"forward must be given unless the model is a LanguageModel, got {type(model).__name__}"
         )
 
-    def of_language_model(tokens: Tensor, target: Tensor, state: Any) -> Output:
+    def read_window(tokens: Tensor, target: Tensor, state: Any) -> Output:
         state = model.initial_state(tokens.shape[1]) if state is None else state
         out = model(tokens, target, state)
         return Output(out.loss, out.output, out.state, out.hidden)
 
-    return of_language_model
+    return read_window
 
 
 def score(
@@ -159,10 +147,15 @@ def score(
 
 
 def steps(
-    model: nn.Module, tokens: NDArray[np.integer], window: int
+    model: nn.Module, tokens: NDArray[np.integer], window: int | None, batch_size: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens and targets, each (T, 1), of one window after the other, on the model's device."""
-    data = Streams(tokens, 1, next(model.parameters()).device)
+    """Tokens and targets, each (T, B), of one window after the other, on the model's device.
+
+    Args:
+        window: T; if None, such that a window of all streams has about 1,000 tokens.
+    """
+    data = Streams(tokens, batch_size, next(model.parameters()).device)
+    window = max(1, 1000 // batch_size) if window is None else window
     for start, length in windows(len(data), window):
         yield data[start : start + length], data[start + 1 : start + 1 + length]
 

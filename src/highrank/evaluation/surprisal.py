@@ -1,4 +1,4 @@
-"""What a model predicts for each token of a text: probability, surprisal, rank, and the component.
+"""Predictions for each token of a text: probability, surprisal, rank, and the component.
 
 T time, D hidden size, K components, V vocabulary.
 """
@@ -6,23 +6,23 @@ T time, D hidden size, K components, V vocabulary.
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank.data.batches import windows
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.evaluation.cache import CacheSettings, History
-from highrank.evaluation.static import Evaluation, OnProgress, Scored
+from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
+from highrank.progress import OnProgress
 
 # Numbers in a window's table of log-probabilities: 64 MiB.
 TABLE_SIZE = 1 << 24
@@ -43,7 +43,7 @@ class Surprisal(NamedTuple):
     """The softmax most responsible for the token, from 1; None if the contexts were mixed before
     one softmax (MoC)."""
     weights: tuple[float, ...]
-    """Of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -64,27 +64,39 @@ def surprisals(
     """
     if vocabulary.eos is None:
         raise ValueError(f"the vocabulary must have {EOS}, which starts the text, got {vocabulary}")
+    if not tokens:
+        return
     if window is None:
         window = max(1, min(1000, TABLE_SIZE // len(vocabulary)))
+    ids, names = vocabulary.encode([EOS, *tokens]), iter(tokens)
+    history = None if cache is None else History(cache.window)
     with without_dropout(model):
-        device = next(model.parameters()).device
-        ids = torch.from_numpy(vocabulary.encode([EOS, *tokens])).to(device)  # (T + 1,)
         state = model.initial_state(1)
-        history = None if cache is None else History(cache.window)
-        for start, length in windows(len(ids), window):
-            hidden, past, state, out = model.read(ids[start : start + length, None], state)
-            target = ids[start + 1 : start + 1 + length]  # (T,)
-            met = tokens[start : start + length]
+        for tokens_in, column in steps(model, ids, window):
+            hidden, past, state, out = model.read(tokens_in, state)
+            target = column[:, 0]  # (T,)
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
-            weights, component = _mixture(model.head, hidden[:, 0], target)
-            fraction = None
+            weights, components = _mixture(model.head, hidden[:, 0], target)
+            fractions: list[float | None] = [None] * len(target)
             if history is not None and cache is not None:
-                segment = Scored(target, _of(target, log_prob), out.hidden[:, 0])
+                segment = Scored(target, _target_log_prob(log_prob, target), out.hidden[:, 0])
                 log_prob, fraction = _with_cache(log_prob, segment, history, cache)
-            yield from _surprisals(log_prob, target, met, vocabulary, weights, component, fraction)
+                fractions = fraction.tolist()
+            log_p = _target_log_prob(log_prob, target)
+            rank = 1 + (log_prob > log_p[:, None]).sum(-1)  # (T,)
+            columns = (log_p.tolist(), rank.tolist(), components, weights.tolist(), fractions)
+            window_tokens = islice(names, len(target))
+            for token, value, at, component, weight, part in zip(
+                window_tokens, *columns, strict=True
+            ):
+                probability, bits = math.exp(value), abs(value) / math.log(2)
+                is_known = token in vocabulary
+                yield Surprisal(
+                    token, is_known, probability, bits, at, component, tuple(weight), part
+                )
 
 
-def _of(target: Tensor, log_prob: Tensor) -> Tensor:
+def _target_log_prob(log_prob: Tensor, target: Tensor) -> Tensor:
     return log_prob.gather(-1, target[:, None])[:, 0]  # (T,)
 
 
@@ -98,46 +110,24 @@ def _with_cache(
         parts.append(block.with_all_tokens(log_prob[start:end], settings))
         start = end
     log_prob = torch.cat(parts)  # (T, V)
-    of_model = segment.log_prob + math.log1p(-settings.weight) - _of(segment.target, log_prob)
+    of_model = (
+        segment.log_prob + math.log1p(-settings.weight) - _target_log_prob(log_prob, segment.target)
+    )
     return log_prob, torch.expm1(of_model).clamp(max=0).abs()
 
 
-def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The weights of the components (T, K), and the most responsible one from 1 on (T,).
+def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, list[int | None]]:
+    """The weights of the components (T, K), and the most responsible one from 1 on, T of them.
 
     A head that is no mixture has no weights; one that mixes before the softmax, no responsibility.
     """
+    none: list[int | None] = [None] * len(hidden)
     if not isinstance(head, MixtureHead):
-        return hidden.new_zeros(len(hidden), 0), None
+        return hidden.new_zeros(len(hidden), 0), none
     weights = head.mixture(hidden).log_weight.exp()  # (T, K)
     responsibility = log_responsibility(head, hidden, target)  # (T, K), or (T, 1) if MoC
     is_mixed_before = responsibility.shape != weights.shape
-    return weights, None if is_mixed_before else responsibility.argmax(-1) + 1
-
-
-def _surprisals(
-    log_prob: Tensor,
-    target: Tensor,
-    tokens: Sequence[str],
-    vocabulary: Vocabulary,
-    weights: Tensor,
-    component: Tensor | None,
-    cache: Tensor | None,
-) -> Iterator[Surprisal]:
-    log_p = _of(target, log_prob)
-    rank = 1 + (log_prob > log_p[:, None]).sum(-1)  # (T,)
-    for index, token in enumerate(tokens):
-        value = log_p[index].item()
-        yield Surprisal(
-            token,
-            token in vocabulary,
-            math.exp(value),
-            abs(value) / math.log(2),
-            int(rank[index]),
-            None if component is None else int(component[index]),
-            tuple(weights[index].tolist()),
-            None if cache is None else cache[index].item(),
-        )
+    return weights, none if is_mixed_before else (responsibility.argmax(-1) + 1).tolist()
 
 
 def evaluate_lines(
@@ -153,7 +143,7 @@ def evaluate_lines(
     """Static evaluation of a text, token by token, or with a cache.
 
     Args:
-        lines: the tokens of each line, `<eos>` included.
+        lines: the tokens of each line, with `<eos>` as the last.
         independent: whether each line starts without a past, and without a cache's.
         out: a .csv or .jsonl that gets a row for each token.
     """
@@ -161,11 +151,16 @@ def evaluate_lines(
     found = chain.from_iterable(
         surprisals(model, vocabulary, tokens, cache=cache) for tokens in texts
     )
-    num_tokens, bits = sum(map(len, lines)), 0.0
+    places = [
+        {"line": line, "position": position}
+        for line, tokens in enumerate(lines, 1)
+        for position, _ in enumerate(tokens, 1)
+    ]
+    num_tokens, bits = len(places), 0.0
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal bits
-        for index, (place, surprisal) in enumerate(zip(places(lines), found, strict=True), 1):
+        for index, (place, surprisal) in enumerate(zip(places, found, strict=True), 1):
             bits += surprisal.bits
             if on_progress is not None:
                 on_progress(index / num_tokens, "token by token")
@@ -177,13 +172,6 @@ def evaluate_lines(
     else:
         write_atomically(out, lambda new: _write(new, rows(), out.suffix))
     return Evaluation(bits * math.log(2) / num_tokens, num_tokens)
-
-
-def places(lines: Iterable[Sequence[str]]) -> Iterator[dict[str, int]]:
-    """Line of the file and position in the line of each token, from 1; `<eos>` is a line's last."""
-    for line, tokens in enumerate(lines, 1):
-        for position, _ in enumerate(tokens, 1):
-            yield {"line": line, "position": position}
 
 
 def check_format(path: Path) -> None:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from highrank.heads.adaptive.pointer import AdaptivePointer as AdaptivePointer
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax as AdaptiveSoftmax
     from highrank.heads.bases.head import Head as Head
-    from highrank.heads.bases.head import HeadOutput as HeadOutput
     from highrank.heads.bases.mixture import Mixture as Mixture
     from highrank.heads.bases.mixture import MixtureHead as MixtureHead
+    from highrank.heads.bases.output import HeadOutput as HeadOutput
     from highrank.heads.constant import ConstantComponents as ConstantComponents
     from highrank.heads.doc import DirectOutputConnection as DirectOutputConnection
     from highrank.heads.low_rank_mos import LowRankMixture as LowRankMixture
@@ -54,7 +54,7 @@ HEADS: dict[str, str] = {
 }
 _BASES = {
     "Head": "highrank.heads.bases.head",
-    "HeadOutput": "highrank.heads.bases.head",
+    "HeadOutput": "highrank.heads.bases.output",
     "Mixture": "highrank.heads.bases.mixture",
     "MixtureHead": "highrank.heads.bases.mixture",
 }
@@ -70,8 +70,17 @@ def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
     return arguments_of(head_class(kind))
 
 
+def _modules() -> dict[str, str]:
+    """The module of each class."""
+    return {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+
+
 def __getattr__(name: str) -> Any:
-    modules = {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+    modules = _modules()
     if name not in modules:
         raise AttributeError(f"module 'highrank.heads' has no attribute {name!r}")
     return getattr(import_module(modules[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_modules()})

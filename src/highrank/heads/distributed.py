@@ -18,7 +18,10 @@ from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead
 
 # Methods of a head besides `forward`.
-METHODS = ("log_prob", "predict", "sample", "features", "log_prob_from", "mixture", "softmaxes")
+METHODS = (
+    *("log_prob", "predict", "sample", "features", "log_prob_from", "mixture", "softmaxes"),
+    *("per_token_log_probs", "penalty", "initial_state", "advance"),
+)
 
 
 def shard_head(head: MixtureHead, mesh: DeviceMesh) -> None:
@@ -56,9 +59,13 @@ def prepare_fsdp(model: nn.Module) -> None:
     (`fully_shard(model.head)`); a tied one must be in the group of the input embedding, so it is
     only `fully_shard(model)` that covers both.
     """
+    calls: dict[FSDPModule, _Calls] = {}
     for path, head in list(model.named_modules()):
         if isinstance(head, Head):
-            _register(_owner(model, path), head)
+            owner = _owner(model, path)
+            if owner not in calls:
+                calls[owner] = _Calls(owner)
+            _register(owner, head, calls[owner])
 
 
 def _owner(model: nn.Module, path: str) -> FSDPModule:
@@ -71,40 +78,45 @@ def _owner(model: nn.Module, path: str) -> FSDPModule:
     raise ValueError("model must be passed to fully_shard before, got one that was not")
 
 
-def _register(owner: Any, head: Head) -> None:
-    depth = 0
+class _Calls:
+    """Calls that are under way in a module: inside one, the parameters are there.
 
-    def enter(*_: Any) -> None:
-        nonlocal depth
-        depth += 1
+    A call within, of the same head or of one that is a part of it, must not free them.
+    """
 
-    def leave(*_: Any) -> None:
-        nonlocal depth
+    def __init__(self, owner: Any) -> None:
+        self.depth = 0
+        owner.register_forward_pre_hook(self.enter)
+        owner.register_forward_hook(self.leave, always_call=True)
+
+    def enter(self, *_: Any) -> None:
+        self.depth += 1
+
+    def leave(self, *_: Any) -> None:
         # It is called, too, where what comes before `enter` has failed.
-        depth = max(0, depth - 1)
+        self.depth = max(0, self.depth - 1)
 
-    # Inside one of the calls the parameters are there, and a call within must not free them.
-    owner.register_forward_pre_hook(enter)
-    owner.register_forward_hook(leave, always_call=True)
 
+def _register(owner: Any, head: Head, calls: _Calls) -> None:
     def outermost(plain: Callable[..., Any], gathering: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(plain)
         def method(*arguments: Any, **options: Any) -> Any:
-            if depth:
+            if calls.depth:
                 return plain(*arguments, **options)
-            enter()
+            calls.enter()
             try:
                 return gathering(*arguments, **options)
             finally:
-                leave()
+                calls.leave()
                 # Parameters that stay gathered would not see the optimiser's next step.
                 owner.reshard()
 
         return method
 
     for name in METHODS if owner is head else ("forward", *METHODS):
-        if hasattr(head, name):
-            plain = getattr(head, name)
+        plain = getattr(head, name, None)
+        # A part of a head may have the name of a method.
+        if plain is not None and not isinstance(plain, nn.Module):
             # FSDP knows methods of the module that it gathers for.
             alias = f"_{id(head)}_{name}"
             setattr(owner, alias, _without_views(plain))

@@ -107,8 +107,9 @@ class DirectOutputConnection(MixtureHead):
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
         """λ (K - 1) Var(S) / mean(S)², S being the components' weights, summed over time."""
-        if not self.balance or self.num_components == 1:
+        if not self.balance or self.num_components == 1 or not hidden.numel():
             return 0.0
+        hidden = hidden[None] if hidden.dim() == 1 else hidden
         time_dim = int(self.batch_first) if hidden.dim() > 2 else 0
         total = self._log_weight(hidden).exp().sum(time_dim)  # (B, K)
         return self.balance * (self.num_components - 1) * total.var() / total.mean().square()

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads.bases.embedding import ACTIVATIONS
-from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
 from highrank.heads.bases.start import PRIOR_SCALE, check_start_noise
+from highrank.heads.bases.token_rows import check_sizes
 
 # Standard deviation of A at the start. Not 0: then B would have no gradient.
 START = 0.02

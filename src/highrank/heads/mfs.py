@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.bases.embedding import EmbeddingOptions
-from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.mixture import log_weights
+from highrank.heads.bases.past import check_past
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.partition import block_places, partitions
 from highrank.ops.streamed_cross_entropy import Columns, Logits
 
@@ -115,6 +116,7 @@ class MultiFacetSoftmax(LogitHead):
 
     def advance(self, hidden: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
         """The last hidden states (num_previous, B, D)."""
+        check_past(self, hidden, tokens, state)
         if self.batch_first:
             hidden = hidden.transpose(0, 1)
         return torch.cat((state.to(hidden.dtype), hidden))[-self.num_previous :]
@@ -125,7 +127,7 @@ class MultiFacetSoftmax(LogitHead):
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         """Log-weights (..., K) and facets (..., P + K - 1, E)."""
         self._check_hidden(hidden)
-        block = self._block(hidden, past.get("state")) if self.is_stateful else hidden
+        block = self._block(hidden, **past) if self.is_stateful else hidden
         summary = F.gelu(self.block(block))
         q = torch.cat((hidden[..., -self.last_size :], summary), -1)
         facet = self.latent(q).unflatten(-1, (-1, self.embedding_size))
@@ -147,15 +149,15 @@ class MultiFacetSoftmax(LogitHead):
         P, each = self.num_partitions, facet.unbind(1)
         return Columns([*each[:P], *(context for context in each[P:] for _ in range(P))])
 
-    def _block(self, hidden: Tensor, state: Tensor | None) -> Tensor:
+    def _block(
+        self, hidden: Tensor, tokens: Tensor | None = None, state: Tensor | None = None
+    ) -> Tensor:
         """Hidden states of each position and of those before it, side by side; zeros at first."""
-        if hidden.dim() != 3:
-            want = "(B, T, D)" if self.batch_first else "(T, B, D)"
-            raise ValueError(f"hidden must be {want} for a block, got {tuple(hidden.shape)}")
+        check_past(self, hidden, tokens, state)
         if self.batch_first:
             hidden = hidden.transpose(0, 1)
         before = self.initial_state(hidden.shape[1]) if state is None else state
-        known, T = torch.cat((before.to(hidden.dtype), hidden)), len(hidden)
+        known, T = torch.cat((before.to(hidden.dtype), hidden)), hidden.shape[0]
         starts = range(self.num_previous, -1, -1)
         block = torch.cat([known[start : start + T] for start in starts], -1)  # (T, B, …)
         return block.transpose(0, 1) if self.batch_first else block

@@ -20,17 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from highrank.heads.bases.embedding import EmbeddingOptions
 from highrank.heads.bases.frequency import frequency_order
-from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
+from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.precision import at_least_float32, autocast_dtype
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
-from highrank.ops.tracing import in_torch_func, is_traced
+from highrank.ops.tracing import needs_operators
 
 
 class Mixtape(LogitHead):
@@ -164,10 +165,15 @@ def mix_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Ten
         gate: (n, K-1, G).
         gate_weight: (X, G).
     """
-    if autocast_dtype(context.device) is not None or is_traced(context) or in_torch_func():
-        return mix_leaves(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
+    if autocast_dtype(context.device) is not None or needs_operators(context):
+        return _mixed_products(context, weight, gate, gate_weight)
     found: Tensor = _MixedProducts.apply(context, weight, gate, gate_weight)
     return found
+
+
+def _mixed_products(context: Tensor, weight: Tensor, gate: Tensor, gate_weight: Tensor) -> Tensor:
+    """The definition of `mix_products`."""
+    return mix_leaves(F.linear(context, weight), F.linear(gate, gate_weight).sigmoid())
 
 
 def _levels(gate: Tensor) -> list[int]:
@@ -208,8 +214,10 @@ class _MixedProducts(Function):
         return values[:, -1].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            given, wanted = ctx.saved_tensors, ctx.needs_input_grad
+            return tuple(differentiable_gradients(_mixed_products, given, wanted, upstream))
         context, weight, gate, gate_weight = ctx.saved_tensors
         # Handed over, since they are overwritten.
         tables, ctx.tables = ctx.tables, None

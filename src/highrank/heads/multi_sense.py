@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.bases.embedding import Activation, ContextOptions
-from highrank.heads.bases.frequency import frequency_order
-from highrank.heads.bases.head import check_sizes
+from highrank.heads.bases.frequency import frequency_order, log_frequencies
 from highrank.heads.bases.logits import StreamedHead
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.softmax import Softmax
 from highrank.ops.precision import log_sum
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
@@ -69,6 +69,7 @@ class MultiSenseSoftmax(StreamedHead):
             hidden_size, vocab_size, embedding_size, activation=activation, bias=True, **options
         )
         self.embedding_size, self.num_senses = embedding_size, num_senses
+        self.batch_first = self.softmax.batch_first
         self.sense_noise = sense_noise
         order = torch.tensor(frequency_order(token_counts, vocab_size)[:num_frequent])
         weight = self.softmax.weight
@@ -92,6 +93,15 @@ class MultiSenseSoftmax(StreamedHead):
         bias[self.frequent] = -math.log(self.num_senses)
         self.sense_bias.fill_(-math.log(self.num_senses))
         self.offset.normal_(std=self.sense_noise)
+
+    def scale_embedding(self, factor: float) -> None:
+        self.softmax.scale_embedding(factor)
+
+    @torch.no_grad()
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        super().start_at_unigram(token_counts)
+        added = log_frequencies(token_counts, self.vocab_size).to(self.sense_bias)
+        self.sense_bias.add_(added[self.frequent])
 
     @property
     def bias(self) -> nn.Parameter | None:

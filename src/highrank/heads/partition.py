@@ -18,8 +18,8 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.head import check_sizes
 from highrank.heads.bases.logits import LogitHead, one_each
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 

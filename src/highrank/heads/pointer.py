@@ -18,10 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads.bases.extra import Extended, ExtendedMixture
-from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import PriorOptions
+from highrank.heads.bases.past import check_past
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.mos import MixtureOfSoftmaxes
 from highrank.ops.precision import at_least_float32
+from highrank.ops.tracing import is_traced
 
 
 class Memory(NamedTuple):
@@ -47,7 +50,6 @@ class Pointing(Head):
     """
 
     gate: nn.Linear
-    batch_first: bool
 
     @property
     def is_stateful(self) -> bool:
@@ -76,6 +78,7 @@ class Pointing(Head):
 
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
+        check_past(self, hidden, tokens, state)
         if self.batch_first:
             hidden, tokens = hidden.transpose(0, 1), tokens.transpose(0, 1)
         key, token = self._joined(self.key(hidden), tokens, state)
@@ -89,13 +92,9 @@ class Pointing(Head):
         **past: Any,
     ) -> Pointed:
         self._check_hidden(hidden)
-        if hidden.dim() != 3 or tokens is None or tokens.shape != hidden.shape[:-1]:
-            want = ("(B, T, D)", "(B, T)") if self.batch_first else ("(T, B, D)", "(T, B)")
-            found = None if tokens is None else tuple(tokens.shape)
-            raise ValueError(
-                f"hidden must be {want[0]} and tokens {want[1]}, got {tuple(hidden.shape)} and "
-                f"{found}"
-            )
+        if tokens is None:
+            raise ValueError(f"tokens must be given to {type(self).__name__}, got None")
+        check_past(self, hidden, tokens, state)
         if not self.batch_first:
             return self._pointed(hidden, tokens, state)
         pointed = self._pointed(hidden.transpose(0, 1), tokens.transpose(0, 1), state)
@@ -103,15 +102,16 @@ class Pointing(Head):
 
     def _pointed(self, hidden: Tensor, tokens: Tensor, state: Memory | None) -> Pointed:
         """Attention (T, B, L) for hidden states (T, B, D) after tokens (T, B)."""
-        if not len(hidden):
+        if hidden.shape[0] == 0:
             shape = (*hidden.shape[:-1], self.num_states)
             return Pointed(hidden.new_empty(shape), tokens.new_empty(shape))
         state = self.initial_state(hidden.shape[1]) if state is None else state
         key, token = self._joined(self.key(hidden), tokens, state)  # (L + T, B, S), (L + T, B)
         # Pair i is state i and the token after it. Token t sees the pairs t … t + L - 1.
         token = token.T.contiguous()  # (B, L + T)
-        is_empty = (token[:, :-1] < 0).unfold(1, self.num_states, 1)  # (B, T, L)
-        candidate = token[:, 1:].unfold(1, self.num_states, 1).masked_fill(is_empty, -1)
+        seen = self._seen(hidden.shape[0], token.device)  # (T, L)
+        is_empty = token[:, seen] < 0  # (B, T, L)
+        candidate = token[:, seen + 1].masked_fill(is_empty, -1)
         score = self._scores(self.query(hidden), key)  # (B, T, L)
         score = score.masked_fill(is_empty, torch.finfo(score.dtype).min)
         return Pointed(score.log_softmax(-1).transpose(0, 1), candidate.transpose(0, 1))
@@ -139,17 +139,24 @@ class Pointing(Head):
 
     def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         """query_t · key_i for i = t … t + L - 1: (B, T, L) from (T, B, S) and (L + T, B, S)."""
-        L, device = self.num_states, query.device
+        L = self.num_states
         query, key = query.transpose(0, 1), key.transpose(0, 1)  # (B, T, S), (B, L + T, S)
         found = []
-        # Blocks of L tokens: long windows do not compare every token with every other.
-        for block, rows in enumerate(query.split(L, 1)):  # (B, n, S)
+        # Blocks of L tokens: long windows do not compare every token with every other. A compiler
+        # does not know how many blocks there will be.
+        blocks = [query] if is_traced(query) else query.split(L, 1)
+        for block, rows in enumerate(blocks):  # (B, n, S)
             n = rows.shape[1]
             table = rows @ key[:, block * L : block * L + n + L].mT  # (B, n, n + L)
-            seen = torch.arange(n, device=device)[:, None] + torch.arange(L, device=device)
+            seen = self._seen(n, query.device)  # (n, L)
             found.append(table.gather(-1, seen.expand(table.shape[0], n, L)))  # (B, n, L)
         score = torch.cat(found, 1)
         return score.to(at_least_float32(score.dtype))
+
+    def _seen(self, length: int, device: torch.device) -> Tensor:
+        """The pairs (T, L) that each token sees, by their place."""
+        first = torch.arange(length, device=device)[:, None]
+        return first + torch.arange(self.num_states, device=device)
 
     def _possible(self, gate: Tensor, extra: Pointed) -> Tensor:
         """The gate's logits (T, B, 1), closed where there is nothing to point at."""
@@ -192,7 +199,6 @@ class Pointer(Pointing, ExtendedMixture):
             hidden_size, vocab_size, num_components, embedding_size, **options
         )
         super().__init__(softmaxes, num_extra=1, extra_weight=pointer_weight)
-        self.batch_first = softmaxes.batch_first
         self._make_pointer(num_states, key_size)
         self.reset_parameters()
 

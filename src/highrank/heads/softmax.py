@@ -5,8 +5,8 @@ from typing import Unpack
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads.bases.head import LossSettings, MeasuredOutput
 from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, single
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.ops.linear_cross_entropy import is_small
 from highrank.ops.loss import REDUCTIONS, Target
 

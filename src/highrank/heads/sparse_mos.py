@@ -74,10 +74,10 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
         return Mixture(kept, context.gather(-2, index))
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
-        return self.balance * self.imbalance(hidden) if self.balance else 0.0
+        return self.balance * self.imbalance(hidden) if self.balance and hidden.numel() else 0.0
 
     def imbalance(self, hidden: Tensor) -> Tensor:
         """Variance of the components' mean weights over their squared mean: 0 if all are equal."""
         weight = self.log_weight(hidden).exp()  # (..., K)
-        mean = weight.flatten(0, -2).mean(0)  # (K,)
+        mean = weight.view(-1, self.num_components).mean(0)  # (K,)
         return mean.var(correction=0) / mean.mean() ** 2

@@ -1,4 +1,4 @@
-"""What a backbone is: tokens and a state in, hidden states and the new state out.
+"""Base of the backbones: tokens and a state in, hidden states and the new state out.
 
 A state is any pytree of tensors whose dimension 1 is the batch: it may be empty, and its tensors
 may grow, but it keeps its structure. T time, B sequences, D hidden size.
@@ -64,11 +64,11 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def penalty(self, out: BackboneOutput) -> Tensor | float:
-        """What training adds to the loss of a window."""
+        """The term that training adds to the loss of a window."""
         return 0.0
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
-        """How an optimiser treats the parameters of a model with this backbone, its head's too.
+        """The optimiser's parameter groups of a model with this backbone, its head included.
 
         Weight decay is on matrices only, not on biases and norms.
         """
@@ -103,5 +103,5 @@ def restored_state(saved: Sequence[Tensor], like: State, device: torch.device) -
 
 
 def tensors_of(state: State) -> list[Tensor]:
-    """What `restored_state` needs, as plain data."""
+    """The tensors of a state, from which `restored_state` makes it again."""
     return tree_leaves(state)

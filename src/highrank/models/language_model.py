@@ -25,11 +25,11 @@ class LanguageModelOutput(NamedTuple):
     state: State
     """Detached: gradients end at the window's boundary."""
     penalty: Tensor | float
-    """What backbone and head add to the loss in training; 0 in evaluation."""
+    """The term that backbone and head add to the loss in training; 0 in evaluation."""
 
 
 class Read(NamedTuple):
-    """What the head predicts from."""
+    """Inputs of the head's predictions."""
 
     hidden: Tensor
     """(T, B, size), of the layers that the head asks for."""
@@ -59,6 +59,8 @@ class LanguageModel(nn.Module):
             raise ValueError(
                 f"the head's hidden_size must be the backbone's {size}, got {head.hidden_size}"
             )
+        if head.batch_first:
+            raise ValueError("the head must have batch_first=False, got True: windows are (T, B)")
         self.backbone, self.head, self.is_tied = backbone, head, tied
         self.tie_again()
         self.register_load_state_dict_post_hook(_tie_again)
@@ -82,7 +84,9 @@ class LanguageModel(nn.Module):
     ) -> LanguageModelOutput:
         """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
         read = self.read(tokens, state)
-        output, loss = self.head(read.hidden, target, reduction=reduction, **read.past)
+        # Added below: the reported loss is without it.
+        options = {**read.past, "with_penalty": False}
+        output, loss = self.head(read.hidden, target, reduction=reduction, **options)
         penalty: Tensor | float = 0.0
         if self.training:
             penalty = self.head.penalty(read.hidden, **read.past)
@@ -91,7 +95,7 @@ class LanguageModel(nn.Module):
         return LanguageModelOutput(loss, output, read.backbone.hidden, state, penalty)
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """How an optimiser treats the parameters."""
+        """The optimiser's parameter groups."""
         return self.backbone.parameter_groups(self)
 
     def read(self, tokens: Tensor, state: State) -> Read:

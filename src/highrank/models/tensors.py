@@ -17,7 +17,7 @@ HASH = "sha256"
 
 
 def content_sha256(value: Any) -> str:
-    """Of tensors and plain values in any nest of dicts, lists and tuples."""
+    """SHA-256 of tensors and plain values in any nesting of dicts, lists and tuples."""
     digest = sha256()
     _update(digest, value)
     return digest.hexdigest()
@@ -44,7 +44,7 @@ def _update(digest: Any, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], **about: str) -> None:
-    """A safetensors file with the hash of what is in it.
+    """Write a safetensors file with the hash of its tensors.
 
     Args:
         about: further metadata.
@@ -59,17 +59,17 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except Exception as error:
-        raise _not_whole(path, error) from None
+        raise _read_error(path, error) from None
 
 
 def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """What `write_tensors` wrote; raise ValueError if it is something else by now."""
+    """The tensors that `write_tensors` wrote; raise ValueError if the file has changed since."""
     try:
         with safe_open(path, "pt", device=device) as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except Exception as error:
-        raise _not_whole(path, error) from None
+        raise _read_error(path, error) from None
     if about.get(HASH) != content_sha256(tensors):
         raise ValueError(f"{path} is damaged: its tensors do not have the hash in it")
     for name, tensor in tensors.items():
@@ -78,6 +78,6 @@ def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     return tensors
 
 
-def _not_whole(path: Path, error: Exception) -> ValueError:
+def _read_error(path: Path, error: Exception) -> ValueError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ValueError(f"{path} must be a whole safetensors file, got {reason}")

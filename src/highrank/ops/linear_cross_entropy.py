@@ -3,7 +3,8 @@
     -log softmax(linear_weight @ input + linear_bias)[target]
 
 The arguments are those of `torch.nn.functional.linear_cross_entropy` (2.13), on any torch, with
-further options. N tokens, E size, V vocabulary.
+further options, and without its `options`, which turn chunks on: here they always are, of
+`chunk_bytes`. N tokens, E size, V vocabulary.
 """
 
 import math
@@ -31,7 +32,7 @@ def linear_cross_entropy(
     linear_bias: Tensor | None = None,
     weight: Tensor | None = None,
     reduction: Reduction = "mean",
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """The cross-entropy of softmax(linear_weight @ input + linear_bias), without N × V logits.
@@ -39,16 +40,22 @@ def linear_cross_entropy(
     Args:
         input: (..., E).
         linear_weight: (V, E).
-        target: (...), integers below V, or `ignore_index`; or ids and probabilities (..., M).
+        target: (...), integers below V, or `ignore_index`; probabilities (..., V); or ids and
+            probabilities, each (..., M).
         linear_bias: (V,).
         weight: (V,), the weight of each class, as `F.cross_entropy` has it.
         reduction: "mean" over the targets that are not ignored, "sum", or "none".
-        ignore_index: a target that counts for nothing.
+        ignore_index: a target that counts for nothing; None is -100.
         options: as of `mixture_cross_entropy`: label_smoothing, logit_map, logit_scale,
             token_weight, z_loss, shift, group, shard, backend, chunk_bytes.
     """
     if "class_weight" in options:
         raise ValueError("class_weight must be left out, got one: its name here is weight")
+    ignore_index = -100 if ignore_index is None else ignore_index
+    if isinstance(target, Tensor) and target.is_floating_point():
+        target = _dense_target(target, len(linear_weight), weight, options)
+        # It is for ids: all classes of a probability count.
+        ignore_index, weight = -100, None
     is_plain = not options and input.dim() == 2
     if is_plain and isinstance(target, Tensor) and is_small(input, linear_weight):
         tensors = (input, linear_weight, target, linear_bias, weight)
@@ -65,6 +72,21 @@ def linear_cross_entropy(
         ignore_index=ignore_index,
         **(options if weight is None else {**options, "class_weight": weight}),
     )
+
+
+def _dense_target(
+    probability: Tensor, vocab_size: int, weight: Tensor | None, options: LossOptions
+) -> tuple[Tensor, Tensor]:
+    """Ids and probabilities (..., V) of a target of probabilities, weighted and smoothed."""
+    if probability.dim() < 1 or probability.shape[-1] != vocab_size:
+        found = tuple(probability.shape)
+        raise ValueError(f"target probabilities must be (..., {vocab_size}), got {found}")
+    if epsilon := options.pop("label_smoothing", 0.0):
+        probability = (1 - epsilon) * probability + epsilon / vocab_size
+    if weight is not None:
+        probability = probability * weight
+    ids = torch.arange(vocab_size, device=probability.device)
+    return ids.expand(probability.shape), probability
 
 
 def _small_loss(

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from highrank.ops.tracing import in_torch_func, is_traced
+from highrank.ops.derivatives import differentiable_gradients
+from highrank.ops.tracing import needs_operators
 
 
 class LogitMap(Protocol):
@@ -81,10 +81,12 @@ class GeneralizedSigsoftmax:
             )
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return logits + (self.slope - 1) * F.logsigmoid(logits - self.centre)
+        # Of -inf the two terms may have opposite signs.
+        above = (logits - self.centre).clamp(min=torch.finfo(logits.dtype).min)
+        return logits + (self.slope - 1) * F.logsigmoid(above)
 
     def with_slope(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        below = self.centre - logits  # (R, V)
+        below = (self.centre - logits).clamp_(max=torch.finfo(logits.dtype).max)  # (R, V)
         # -log σ(-x); from 40 on it is x, to the last digit of float64.
         bent = F.softplus(below, threshold=40)  # (R, V)
         slope = below.sigmoid_().mul_(self.slope - 1).add_(1.0)
@@ -141,7 +143,7 @@ def piecewise_linear(logits: Tensor, score: Tensor, limit: float) -> Tensor:
     sum over a table of indices.
     """
     slopes = F.softplus(score).to(logits.dtype)
-    if is_traced(logits) or in_torch_func():
+    if needs_operators(logits):
         return Pieces(slopes, limit)(logits)
     found: Tensor = _PiecewiseLinear.apply(logits, slopes, limit)
     return found
@@ -207,14 +209,20 @@ class _PiecewiseLinear(Function):
         pieces = Pieces(slopes, limit)
         segment, excess = pieces._located(logits)
         ctx.limit = limit
-        ctx.save_for_backward(segment, excess, slopes)
+        ctx.save_for_backward(logits, slopes, segment, excess)
         return pieces._value(segment, excess)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
-        segment, excess, slopes = ctx.saved_tensors
-        return *Pieces(slopes, ctx.limit).gradients(segment, excess, upstream), None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        logits, slopes, segment, excess = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return *Pieces(slopes, ctx.limit).gradients(segment, excess, upstream), None
+
+        def value(logits: Tensor, slopes: Tensor) -> Tensor:
+            return Pieces(slopes, ctx.limit)(logits)
+
+        wanted = ctx.needs_input_grad[:2]
+        return *differentiable_gradients(value, (logits, slopes), wanted, upstream), None
 
 
 FORMS = "sigsoftmax, gss:CENTRE,SLOPE, softcap:CAP or plif:SEGMENTS,LIMIT"

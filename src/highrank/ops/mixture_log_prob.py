@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.loss import check_mixture, check_precision
 from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer, ShardReducer
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, log_add, without_autocast
@@ -29,13 +29,13 @@ from highrank.ops.sharding import (
     row_argmax,
     shard_of,
 )
-from highrank.ops.tracing import is_traced
+from highrank.ops.tracing import needs_operators
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# A chunk and the handful of tables of its size that are alive at once stay below 64 MiB.
-CHUNK_BYTES = 8 * 2**20
+# Memory of a chunk: more of a large vocabulary, as multiplies of a few rows take twice the time.
+CHUNK_BYTES, MOST_BYTES, ENOUGH_ROWS = 8 * 2**20, 64 * 2**20, 64
 
 
 def mixture_log_prob(
@@ -95,7 +95,9 @@ def reference(
 def _by_components(
     context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """All tokens at once, a component at a time: for compilers, which fuse the rest."""
+    """All tokens at once, a component at a time: for compilers, which fuse the rest, `torch.func`,
+    forward mode and second derivatives.
+    """
     found = None
     for k in range(context.shape[1]):
         log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
@@ -126,7 +128,7 @@ def _columns(
         check_same_tokens(shards, context, None, 1)
         reducer = ShardReducer(shards)
     with without_autocast(context.device):
-        if shards is None and is_traced(context):
+        if shards is None and needs_operators(context):
             return _by_components(context, log_weight, weight, bias)
         log_p: Tensor = _LogProb.apply(context, log_weight, weight, bias, reducer)
     return log_p
@@ -145,19 +147,26 @@ class _LogProb(Function):
         N, V = len(context), len(weight)
         log_p = context.new_empty(N, V, dtype=at_least_float32(context.dtype))
         for tokens in token_slices(N, reducer.most_rows(weight), log_p.dtype.itemsize):
-            out = log_p[tokens].fill_(-torch.inf)  # (n, V)
+            out = log_p[tokens]  # (n, V)
             for k in range(context.shape[1]):
                 z = _full(F.linear(context[tokens, k], weight, bias))  # (n, V)
-                log_q = reducer.log_softmax(z)  # (n, V)
-                torch.logaddexp(out, log_q.add_(log_weight[tokens, k, None]), out=out)
+                log_q, log_pi = reducer.log_softmax(z), log_weight[tokens, k, None]  # (n, V)
+                if k == 0:
+                    torch.add(log_q, log_pi, out=out)
+                else:
+                    torch.logaddexp(out, log_q.add_(log_pi), out=out)
         ctx.save_for_backward(context, log_weight, weight, bias, log_p)
         ctx.reducer = reducer
         return log_p
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(upstream.device):
+            if torch.is_grad_enabled():
+                if not ctx.reducer.is_trivial:
+                    raise RuntimeError("Second derivatives of a sharded head are not available.")
+                given, wanted = ctx.saved_tensors[:4], ctx.needs_input_grad[:4]
+                return *differentiable_gradients(_by_components, given, wanted, upstream), None
             return *_LogProb._gradients(ctx, upstream, ctx.reducer.replay()), None
 
     @staticmethod
@@ -198,8 +207,9 @@ class _LogProb(Function):
 def token_slices(
     num_tokens: int, vocab_size: int, itemsize: int, chunk_bytes: int | None = None
 ) -> Iterator[slice]:
-    """Chunks of tokens whose rows over the vocabulary take at most `CHUNK_BYTES`, if not others."""
-    size = max(1, (chunk_bytes or CHUNK_BYTES) // (vocab_size * itemsize))
+    """Chunks of tokens whose rows over the vocabulary take so much memory, if not chosen here."""
+    row = vocab_size * itemsize
+    size = max(1, (chunk_bytes or max(CHUNK_BYTES, min(ENOUGH_ROWS * row, MOST_BYTES))) // row)
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

@@ -12,9 +12,9 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def log_add(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp a + exp b); where both are -inf, -inf with gradients of 0 instead of NaN."""
-    impossible = (a == -torch.inf) & (b == -torch.inf)
-    return torch.logaddexp(a, b.masked_fill(impossible, 0.0)).masked_fill(impossible, -torch.inf)
+    """log(exp a + exp b); -inf, without gradient, where both are -inf."""
+    # torch.logaddexp has second derivatives of NaN where the difference is large.
+    return log_sum(torch.stack((a, b)), 0)
 
 
 def log_sum(joint: Tensor, dim: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from highrank.ops.tracing import in_torch_func, is_static, is_traced
+from highrank.ops.tracing import is_static, needs_operators
 
 
 def row_blocks(x: Tensor, order: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
@@ -23,7 +23,7 @@ def row_blocks(x: Tensor, order: Tensor, sizes: Sequence[int]) -> tuple[Tensor, 
         order: (V,), a permutation.
         sizes: that add up to V.
     """
-    if is_traced(x) or in_torch_func():
+    if needs_operators(x):
         return torch.split(x.index_select(0, order), list(sizes))
     # An accelerator would have to be waited for.
     is_sorted = not is_static(order) and torch.equal(order, torch.arange(len(order)))

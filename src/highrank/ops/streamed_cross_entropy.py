@@ -10,19 +10,20 @@ n tokens of a chunk, S columns that are no product.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.logit_map import Back, Pieces
 from highrank.ops.loss.chunks import new_table, tokens_per_chunk
 from highrank.ops.loss.targets import weight_losses
 from highrank.ops.mixture_cross_entropy.stream import Gradients, add_gradients
-from highrank.ops.precision import at_least_float32, autocast_dtype, without_autocast
+from highrank.ops.precision import at_least_float32, autocast_dtype, log_sum, without_autocast
 from highrank.ops.tracing import is_static
 
 
@@ -146,10 +147,14 @@ class _Loss(Function):
         return token_loss, token_loss.masked_fill(token_loss == torch.inf, 0.0).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, _: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         # Read once: hooks that offload or recompute do their work at every reading.
         target, scale, *tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            total = partial(_slow_total, ctx.recipe, target, scale)
+            with without_autocast(upstream.device):
+                again = differentiable_gradients(total, tensors, ctx.wanted, upstream)
+            return None, None, None, None, *again
         # Handed over, not copied; a second backward pass makes new ones.
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
@@ -162,6 +167,28 @@ class _Loss(Function):
             for g, x in zip(gradients, tensors, strict=True)
         )
         return None, None, None, None, *found
+
+
+def _slow_total(
+    recipe: _Recipe,
+    target: Tensor,
+    scale: Tensor | None,
+    log_weight: Tensor,
+    slopes: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    *rest: Tensor,
+) -> Tensor:
+    """The sum of all losses, with N × K × V numbers in memory."""
+    K, count = log_weight.shape[1], recipe.num_features
+    logits = Logits(recipe.columns_of, recipe.blocks, weight, bias, rest[count:], K, recipe.num_own)
+    z = logits_of(logits, rest[:count])  # (N, K, V)
+    z = z.to(at_least_float32(z.dtype))
+    log_q = (z if slopes is None else Pieces(slopes, recipe.limit)(z)).log_softmax(-1)
+    index = target[:, None, None].expand(-1, K, 1)
+    log_p = log_sum(log_weight + log_q.gather(-1, index).squeeze(-1), -1)  # (N,)
+    loss = weight_losses(-log_p, scale)
+    return loss.masked_fill(loss == torch.inf, 0.0).sum()
 
 
 class _Work:

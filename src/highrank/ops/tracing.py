@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def is_static(tensor: Tensor) -> bool:
@@ -23,6 +24,14 @@ def is_traced(tensor: Tensor) -> bool:
     return torch.compiler.is_compiling() or is_fake(tensor) or in_vmap()
 
 
+def needs_operators(tensor: Tensor) -> bool:
+    """Whether only torch's operators will do, and no backward pass of our own.
+
+    So it is in a trace, in transforms of `torch.func`, and where tangents come along.
+    """
+    return is_traced(tensor) or in_torch_func() or in_forward_mode()
+
+
 def is_fake(tensor: Tensor) -> bool:
     """Whether the tensor stands for another one and has no numbers."""
     return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
@@ -35,10 +44,20 @@ def in_torch_func() -> bool:
 
 def in_vmap() -> bool:
     """Whether a call of `torch.vmap` surrounds this one."""
+    return _is_surrounded_by("Vmap")
+
+
+def in_forward_mode() -> bool:
+    """Whether tangents may come along: in `torch.func.jvp`, or in a level of dual numbers."""
+    return forward_ad._current_level >= 0 or _is_surrounded_by("Jvp")
+
+
+def _is_surrounded_by(transform: str) -> bool:
     if not in_torch_func():
         return False
     stack = torch._C._functorch.get_interpreter_stack() or []
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+    kind = getattr(torch._C._functorch.TransformType, transform)
+    return any(level.key() == kind for level in stack)
 
 
 def runs_triton(tensor: Tensor) -> bool:

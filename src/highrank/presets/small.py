@@ -38,7 +38,7 @@ def small() -> RunConfig:
                 "embedding_range": 0.5,
             },
         ),
-        head=HeadConfig(kind=RECOMMENDED, num_components=1, dropout=0.1),
+        head=HeadConfig(kind=RECOMMENDED, num_components=1, dropout=0.1, start_bias="unigram"),
         batch=BatchConfig(batch_size=32, options={"bptt": 35, "bptt_max_delta": 20}),
         train=replace(ADAMW, epochs=2),
     )
@@ -70,7 +70,8 @@ def fitted(config: RunConfig, num_train: int, given: Collection[str] = frozenset
 
 def small_mos() -> RunConfig:
     """The same network with a mixture of four softmaxes."""
-    return replace(small(), head=HeadConfig(kind="mos", num_components=4, dropout=0.1))
+    config = small()
+    return replace(config, head=replace(config.head, kind="mos", num_components=4))
 
 
 def small_softmax() -> RunConfig:
@@ -79,7 +80,7 @@ def small_softmax() -> RunConfig:
     return replace(
         config,
         model=with_options(config.model, hidden_sizes=(361, config.model.embedding_size)),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.1),
+        head=replace(config.head, kind="softmax"),
     )
 
 

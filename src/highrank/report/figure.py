@@ -1,6 +1,6 @@
 """Charts: plain descriptions in, matplotlib figures out, as SVG for pages or PNG for documents.
 
-Figures are drawn in the light colours of `theme`, and in no others. In a page's SVG each colour
+Figures are drawn in the colours of `LIGHT`, and in no others. In a page's SVG each colour
 becomes a variable of the page (`var(--ink)`) and text takes the page's font, so that a chart
 follows the reader's theme; without a size of its own it fills the width that it is given.
 """
@@ -13,21 +13,54 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from highrank.files import write_atomically
 from highrank.report.formats import scientific
-from highrank.report.theme import LIGHT, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# In light and in dark. Text has a contrast of at least 4.5 with what is behind it, a line of at
+# least 3. The series differ also for the colour-blind; markers and dashes tell them apart, too.
+COLORS = {
+    "page": ("#f5f6f8", "#0f1318"),
+    "surface": ("#ffffff", "#181e26"),
+    "ink": ("#1b2430", "#e7ebf0"),
+    "muted": ("#596577", "#a0abb9"),
+    "grid": ("#e2e6eb", "#2d3641"),
+    "accent": ("#e8f1fa", "#1b2e42"),
+    "truth": ("#87919e", "#778291"),
+    "bar": ("#d3d9e0", "#3a4552"),
+    "series-1": ("#cf4f0c", "#ff9a5c"),
+    "series-2": ("#0a8464", "#45c9a0"),
+    "series-3": ("#1766ab", "#6fb6ff"),
+    "series-4": ("#8a4fa3", "#cfa0e6"),
+    "series-5": ("#8f6b00", "#dcb94a"),
+    "series-6": ("#c2266e", "#ff8fbd"),
+}
+LIGHT = {name: light for name, (light, _) in COLORS.items()}
+DARK = {name: dark for name, (_, dark) in COLORS.items()}
+# Options of matplotlib's `plot`.
+Style = dict[str, Any]
+DASHED = (0, (2.4, 2.2))
+
+
+def line_style(color: str, **options: Any) -> Style:
+    """The look of a series: a key of `LIGHT`, and options of matplotlib's `plot`."""
+    return {"color": LIGHT[color], **options}
+
+
+TRUTH = line_style("truth", linewidth=5.0)
 # Inches. At this width a chart that fills a phone of 360 px shows text about as large as here.
 PANEL = (4.4, 3.5)
 FONT_SIZE = 12
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
+# Categories whose names fit beside each other.
+MAX_CATEGORIES = 20
+LEVEL: Style = {"color": LIGHT["muted"], "linewidth": 1.2, "linestyle": (0, (4, 2))}
 STYLE_SHEET = Path(__file__).with_name("figure.mplstyle")
 
 
@@ -58,12 +91,12 @@ class Series:
     """A vertical line through each point of a line, or none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """A vertical line with a label at its top."""
 
     x: float
     label: str
+    color: str = LIGHT["muted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +107,9 @@ class Lines:
     x: Axis
     y: Axis
     marks: tuple[Mark, ...] = ()
+    levels: tuple[float, ...] = ()
+    """Dashed horizontal lines, where the data come near them."""
+    level_label: str = ""
     title: str = ""
 
 
@@ -86,6 +122,8 @@ class Bars:
     x: Axis
     y: Axis
     title: str = ""
+    level: float | None = None
+    """A dashed horizontal line."""
     has_values: bool = False
     """Each bar has its value above it, and its category at an angle below."""
     highlighted: str = ""
@@ -159,14 +197,7 @@ def _draw(axes: "Axes", chart: Chart) -> list[Any]:
     handles = _draw_lines(axes, chart) if isinstance(chart, Lines) else _draw_bars(axes, chart)
     axes.set_xlabel(chart.x.label)
     # The name of the vertical axis stands above it, where it takes no width from the data.
-    axes.annotate(
-        chart.y.label,
-        (0, 1),
-        xycoords="axes fraction",
-        xytext=(0, 6),
-        textcoords="offset points",
-        color=LIGHT["muted"],
-    )
+    _note(axes, chart.y.label, (0, 1), (0, 6), xycoords="axes fraction", fontsize=FONT_SIZE)
     if chart.title:
         axes.set_title(chart.title, loc="left", pad=26)
     return handles
@@ -176,49 +207,71 @@ def _draw_lines(axes: "Axes", chart: Lines) -> list[Any]:
     handles = []
     for index, line in enumerate(chart.series):
         is_long, spacing = len(line.x) > MAX_MARKERS, line.marker_spacing
+        marker = {"marker": ""} if is_long and spacing is None else {}
         handles += axes.plot(
             chart.x.shown(line.x),
             chart.y.shown(line.y),
             label=line.label,
-            linestyle=(0, (2.4, 2.2)) if line.style.is_dashed else "-",
             # Each line begins a little later, so that markers of lines that coincide do not.
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
-            **_look(line.style, has_marker=not is_long or spacing is not None),
+            **(line.style | marker),
         )
         if line.intervals:
             low, high = map(chart.y.shown, zip(*line.intervals, strict=True))
-            color = LIGHT[line.style.color]
+            color = line.style["color"]
             axes.vlines(chart.x.shown(line.x), low, high, color=color, linewidth=1.2)
-    for mark in chart.marks:
-        axes.axvline(mark.x, color=LIGHT["muted"], linewidth=1.2, linestyle=(0, (1, 1.4)), zorder=1)
     _scale(axes, "x", chart.x)
     _scale(axes, "y", chart.y)
     if chart.marks:
-        _label_marks(axes, chart)
+        _draw_marks(axes, chart)
+    levels = [level for level in chart.levels if level >= axes.get_ylim()[0]]
+    for level in levels:
+        axes.axhline(level, **LEVEL, zorder=1)
+    if levels and chart.level_label:
+        place, system = (0, min(levels)), axes.get_yaxis_transform()
+        _note(axes, chart.level_label, place, (4, -3), xycoords=system, verticalalignment="top")
     return handles
 
 
-def _label_marks(axes: "Axes", chart: Lines) -> None:
-    """Write the labels of the marks into a strip above the data."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(top=high * (high / low) ** 0.14 if chart.y.is_log else high + 0.14 * (high - low))
-    for mark in chart.marks:
-        is_left = mark.x < sum(axes.get_xlim()) / 2
-        axes.annotate(
-            mark.label,
-            (mark.x, 1),
+def _draw_marks(axes: "Axes", chart: Lines) -> None:
+    """Upright lines, with labels below each other in a strip above the data."""
+    strip, (low, high) = 0.06 + 0.08 * len(chart.marks), axes.get_ylim()
+    axes.set_ylim(
+        top=high * (high / low) ** strip if chart.y.is_log else high + strip * (high - low)
+    )
+    right, last = axes.get_xlim()[1], max(mark.x for mark in chart.marks)
+    for row, mark in enumerate(chart.marks):
+        is_beyond, x = mark.x > right, min(mark.x, right)
+        if not is_beyond:
+            style: Style = {"linewidth": 1.4, "linestyle": (0, (1, 1.4)), "zorder": 1}
+            axes.axvline(x, color=mark.color, **style)
+        place = axes.transAxes.inverted().transform(axes.transData.transform((x, high)))[0]
+        # Away from the other lines, as far as there is space.
+        is_left = place < 0.3 or (place < 0.5 and mark.x == last)
+        _note(
+            axes,
+            f"{mark.label} →" if is_beyond else mark.label,
+            (x, 1),
+            (5 if is_left else -5, -2 - 15 * row),
             xycoords=axes.get_xaxis_transform(),
-            xytext=(5 if is_left else -5, -2),
-            textcoords="offset points",
             horizontalalignment="left" if is_left else "right",
             verticalalignment="top",
-            color=LIGHT["muted"],
+            # Other lines do not cross it out.
+            bbox={"facecolor": LIGHT["surface"], "edgecolor": "none", "pad": 0.5},
         )
+
+
+def _note(
+    axes: "Axes", text: str, place: tuple[float, float], offset: tuple[float, float], **options: Any
+) -> None:
+    """A small text beside a place, so many points away."""
+    look: Style = {"color": LIGHT["muted"], "fontsize": 11} | options
+    axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
 
 
 def _draw_bars(axes: "Axes", chart: Bars) -> list[Any]:
     bars, *others = chart.series
-    edge = LIGHT[bars.style.color]
+    edge, total = bars.style["color"], len(chart.categories)
     drawn = axes.bar(
         bars.x, bars.y, width=0.86, color=LIGHT["bar"], edgecolor=edge, label=bars.label
     )
@@ -226,11 +279,11 @@ def _draw_bars(axes: "Axes", chart: Bars) -> list[Any]:
     if chart.highlighted in chart.categories:
         drawn[chart.categories.index(chart.highlighted)].set(color=LIGHT["series-3"])
     for k, dots in enumerate(others):
-        shift = 0.26 * (k - (len(others) - 1) / 2)
-        xs, look = [x + shift for x in dots.x], _look(dots.style, has_marker=True)
-        handles += axes.plot(xs, dots.y, label=dots.label, linestyle="none", **look)
-    axes.set_xticks(range(len(chart.categories)), chart.categories)
-    axes.set_xlim(-0.6, len(chart.categories) - 0.4)
+        xs = [x + 0.26 * (k - (len(others) - 1) / 2) for x in dots.x]
+        handles += axes.plot(xs, dots.y, label=dots.label, **(dots.style | {"linestyle": "none"}))
+    step = 1 if total <= MAX_CATEGORIES else 5 * math.ceil(total / MAX_CATEGORIES / 5)
+    axes.set_xticks(range(step - 1, total, step), chart.categories[step - 1 :: step])
+    axes.set_xlim(-0.6, total - 0.4)
     if chart.has_values:
         values = [f"{y:,.0f}" if y >= 10 else f"{y:.2f}" for y in bars.y]
         axes.bar_label(drawn, values, padding=3, fontsize=10)
@@ -244,18 +297,10 @@ def _draw_bars(axes: "Axes", chart: Bars) -> list[Any]:
     else:
         axes.set_ylim(bottom=0)
         axes.locator_params(axis="y", nbins=5)
+    if chart.level is not None:
+        axes.axhline(chart.level, **LEVEL, zorder=3)
+        axes.set_ylim(top=1.05 * max(chart.level, *(y for one in chart.series for y in one.y)))
     return handles
-
-
-def _look(style: Style, has_marker: bool) -> dict[str, Any]:
-    return {
-        "color": LIGHT[style.color],
-        "linewidth": style.width,
-        "marker": style.marker if has_marker else "",
-        "markersize": style.marker_size,
-        "markeredgecolor": LIGHT["surface"],
-        "markeredgewidth": 0.8,
-    }
 
 
 def _scale(axes: "Axes", name: str, axis: Axis) -> None:
@@ -309,7 +354,7 @@ def _style() -> AbstractContextManager[None]:
 
 
 def _embedded(document: str) -> str:
-    """The `<svg>` element of a document that is drawn in the colours of `theme.LIGHT`."""
+    """The `<svg>` element of a document that is drawn in the colours of `LIGHT`."""
     names = {color: name for name, color in LIGHT.items()}
     svg = document[document.index("<svg") :].strip()
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)

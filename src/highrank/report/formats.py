@@ -98,14 +98,23 @@ def with_error(value: float, error: float | None) -> str:
     return f"{shown}\u00a0±\u00a0{error:.0e}".replace("e-0", "e-")
 
 
-def ratio(value: float | None) -> str:
-    """Two decimals; a dash if it is not known."""
-    return "–" if value is None else f"{value:.2f}"
+def perplexity(nats: float) -> float:
+    """exp of a mean loss; finite."""
+    return math.exp(min(nats, 700.0))
+
+
+def count(value: float | None, decimals: int = 0) -> str:
+    """So many decimals; a dash if it is not known."""
+    return "–" if value is None else f"{value:,.{decimals}f}"
 
 
 def mib(num_bytes: int | None) -> str:
     """Whole MiB, without the unit; a dash if it is not known."""
-    return "–" if num_bytes is None else f"{num_bytes / 2**20:,.0f}"
+    return count(None if num_bytes is None else num_bytes / 2**20)
+
+
+def millions(number: int) -> str:
+    return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
 def duration(seconds: float) -> str:

@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank.files import write_atomically
+from highrank.report.figure import DARK, LIGHT
 from highrank.report.formats import listed
-from highrank.report.theme import DARK, LIGHT
 
 # Where templates are found.
 TEMPLATES = [Path(__file__).parents[1]]
@@ -71,11 +70,6 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
     heading = {"title": title, "answer": answer, "footer": footer}
     found = environment.get_template(template)
     return found.render(**heading, light=LIGHT, dark=DARK, **values)
-
-
-def write_html(html: str, path: Path) -> None:
-    """A reader never sees half of a page."""
-    write_atomically(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
 
 
 def _glued(text: str) -> str:

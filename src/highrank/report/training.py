@@ -1,6 +1,5 @@
 """The summary and the learning curve at the end of `highrank train`."""
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,21 @@ from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
 from highrank.heads import head_class
 from highrank.models import backbone_class
-from highrank.report.figure import Axis, Lines, Series, draw, save_png
-from highrank.report.theme import Style
+from highrank.report.figure import (
+    DASHED,
+    Axis,
+    Lines,
+    Series,
+    draw,
+    line_style,
+    save_png,
+)
+from highrank.report.formats import perplexity
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
-TRAIN = Style("series-1", marker="o", is_dashed=True)
-VALID = Style("series-3", marker="D")
+TRAIN = line_style("series-1", marker="o", linestyle=DASHED)
+VALID = line_style("series-3", marker="D")
 
 
 def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
@@ -27,8 +34,8 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
     head, epochs, size = config.head.kind, config.train.epochs, run.num_parameters
     if "num_components" in arguments_of(head_class(head)):
         head += f" with K = {config.head.num_components}"
-    network = backbone_class(config.model.kind).title
     sizes = "-".join(map(str, config.model.options.get("hidden_sizes", ())))
+    network = f"{backbone_class(config.model.kind).title} {sizes}".rstrip()
     parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
     length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
     if budget is None:
@@ -39,7 +46,7 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
         f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "
         f"{corpus.path}\n"
-        f"Preset small: {network} {sizes}, head {head}, {parameters} parameters; {length}"
+        f"Preset small: {network}, head {head}, {parameters} parameters; {length}"
     )
 
 
@@ -61,6 +68,12 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
     ]
+    if result.is_unigram:
+        lines.append(
+            f"Token frequencies alone have a valid perplexity of {perplexity(result.unigram):.2f}: "
+            "this model has learned little else. It may need another learning rate (--train.lr), a "
+            "longer training, or --head.start-bias unigram."
+        )
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))
     return "\n".join(lines)
@@ -95,7 +108,7 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
         Series(
             label=label,
             x=[line["tokens"] / 1e6 for line in lines],
-            y=[math.exp(min(line[key], 700.0)) for line in lines],
+            y=[perplexity(line[key]) for line in lines],
             style=style,
         )
         for label, key, style, lines in (

@@ -1,14 +1,13 @@
 """A run's configuration as JSON: `config.json`, with the format's name and version."""
 
 import dataclasses
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from highrank.build import canonical, check_options
 from highrank.config import RunConfig
-from highrank.files import from_json, read_json
+from highrank.files import from_json, read_json, without_format
 
 CONFIG_FILE = "config.json"
 FORMAT, VERSION = "highrank run", 3
@@ -40,16 +39,7 @@ def config_to_json(config: RunConfig) -> dict[str, Any]:
 
 def config_from_json(values: Any) -> RunConfig:
     """The configuration that `config_to_json` made, its values of their types and ranges."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"config.json must be an object, got {reprlib.repr(values)}")
-    content = dict(values)
-    found = (content.pop("format", None), content.pop("version", None))
-    if found != (FORMAT, VERSION):
-        raise ValueError(
-            f"config.json must have format {FORMAT!r} and version {VERSION}, got "
-            f"{reprlib.repr(found[0])} and {reprlib.repr(found[1])}"
-        )
-    config = canonical(from_json(RunConfig, content))
+    config = canonical(from_json(RunConfig, without_format(values, FORMAT, VERSION)))
     check_options(config)
     return config
 

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 from highrank.config import RunConfig
-from highrank.data.corpus import Corpus, CorpusLike
-from highrank.data.recorded import RecordedCorpus, read_record, write_record
-from highrank.data.token_counts import COUNTS_FILE, write_counts
+from highrank.data.corpus import COUNTS_FILE, Corpus, CorpusLike, write_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.files import lock_file, write_atomically
 from highrank.run.configuration import CONFIG_FILE, check_same_config, config_to_json, read_config
+from highrank.run.corpus import RecordedCorpus, read_record, write_record
 
 VOCABULARY_FILE, CORPUS_FILE = "vocabulary.json", "corpus.json"
 MODEL_FILE, METRICS_FILE, CHECKPOINT_FILE = "model.safetensors", "metrics.jsonl", "trainer.pt"

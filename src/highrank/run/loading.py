@@ -8,8 +8,7 @@ import torch
 
 from highrank.build import build_model
 from highrank.config import RunConfig
-from highrank.data.recorded import RecordedCorpus, read_record
-from highrank.data.token_counts import read_counts
+from highrank.data.corpus import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.environment import check_device
 from highrank.files import file_sha256
@@ -17,6 +16,7 @@ from highrank.models.language_model import LanguageModel
 from highrank.models.tensors import read_shapes, read_tensors
 from highrank.models.weights import load_state, save_state
 from highrank.run.configuration import CONFIG_FILE, read_config
+from highrank.run.corpus import RecordedCorpus, read_record
 from highrank.run.folder import (
     CORPUS_FILE,
     MODEL_FILE,
@@ -30,11 +30,11 @@ class LoadedRun(NamedTuple):
     folder: Path
     config: RunConfig
     corpus: RecordedCorpus
-    """What it was is known; its tokens are looked for when they are needed."""
+    """Its header is known; its tokens are looked for when they are needed."""
     model: LanguageModel
     vocabulary: Vocabulary
     sha256: str
-    """Of model.safetensors."""
+    """Hash of model.safetensors."""
 
 
 def load(run: str | Path, device: str = "cpu") -> tuple[LanguageModel, Vocabulary]:
@@ -70,7 +70,7 @@ def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -
     path = folder / MODEL_FILE
     counts, shapes = read_counts(folder, vocab_size), read_shapes(path)
     embeddings = ("backbone.embedding.weight", "backbone.embedding.bands.")
-    rows = sum((*shape, 0)[0] for name, shape in shapes.items() if name.startswith(embeddings))
+    rows = sum(shape[0] for name, shape in shapes.items() if shape and name.startswith(embeddings))
     if rows != vocab_size:
         raise ValueError(
             f"the vocabulary must belong to the weights, got {vocab_size} tokens for {rows} "

@@ -103,7 +103,7 @@ class Clock:
         return self.has_ended or self.seconds + self.reserve >= self.budget
 
     def end(self) -> None:
-        """The last validation of this budget is done."""
+        """Note that the last validation of this budget is done."""
         self.ended_budget = self.budget
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Clock:
             setattr(self, name, value)
 
     def set_budget(self, budget: float | None) -> None:
-        """Another budget, unless it is the one that there was."""
+        """Set another budget, unless it is the one that there was."""
         if budget != self.budget:
             self.budget, self.furthest = budget, 0.0
 
@@ -134,7 +134,7 @@ def parse_duration(text: str) -> float:
 
 
 def seconds_of_test(model: LanguageModel, test: NDArray[np.integer], batch_size: int) -> float:
-    """How long the test at the end will take, from the time of a short piece of it.
+    """Seconds that the test at the end will take, estimated from a short piece of it.
 
     Args:
         model: as the run will train it.

@@ -1,4 +1,4 @@
-"""What a training session keeps in its run's folder: the log, the best model, the checkpoint.
+"""Files that a training session keeps in its run's folder: the log, the best model, the checkpoint.
 
 The checkpoint, `trainer.pt`, is all that a run needs to be resumed, in one file: tensors and plain
 values, never objects.
@@ -67,7 +67,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _check_archive(path: Path) -> None:
-    """Raise unless the members have their CRC, and no more bytes than the file; torch asks not."""
+    """Raise unless all members match their CRC and fit into the file: torch checks neither."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         is_stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
@@ -85,7 +85,7 @@ def save_model(path: Path, state: dict[str, torch.Tensor]) -> None:
 
 @contextmanager
 def _explaining_failures(path: Path) -> Iterator[None]:
-    """What is lost and what is not; torch and safetensors have errors of their own."""
+    """Turn errors of torch and safetensors, too, into one that tells what is lost."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

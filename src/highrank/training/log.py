@@ -1,6 +1,6 @@
 """`metrics.jsonl`: one line per event. The checkpoint has the same lines and restores the file.
 
-The numbers of `metrics.jsonl` for TensorBoard, in the run's folder: extra `track`.
+TensorBoard can be given the same numbers; it needs the extra `track`.
 """
 
 import errno

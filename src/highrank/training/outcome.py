@@ -1,4 +1,4 @@
-"""How a training session goes and ends: what progress bars show and what callers get."""
+"""Progress and outcome of a training session: for progress bars, and for callers."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -15,35 +15,35 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a progress bar shows."""
+    """The values that a progress bar shows."""
 
     stage: str
     epoch: int
     step: int
     fraction: float
-    """Of the stage that is done."""
+    """Fraction of the stage that is done."""
     tokens_per_second: float | None
-    """Of training, over the last windows; None before there were two in this session."""
+    """Speed of training over the last windows; None before there were two in this session."""
     train_loss: float
     """Mean of the epoch's tokens so far."""
     valid_loss: float | None
-    """The last one."""
+    """Loss of the last validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a session ended."""
+    """The end of a session."""
 
     reason: Reason
     best_valid_loss: float
     num_tokens: int
-    """Trained on, over all epochs."""
+    """Tokens trained on, over all epochs."""
     seconds: float
-    """Spent, over all sessions."""
+    """Time spent, over all sessions."""
 
 
 class Action(Enum):
-    """What a session does next."""
+    """The action that a session takes next."""
 
     STEP = auto()
     VALIDATE = auto()

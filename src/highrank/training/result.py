@@ -1,7 +1,8 @@
 """From an open session to its result: the training, a budget that includes the test, the test."""
 
+import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,9 @@ from highrank.analysis.components import (
     mixture_use,
     model_components,
 )
-from highrank.evaluation.static import Evaluation, ProgressBar, evaluate, no_progress
+from highrank.evaluation.static import Evaluation, evaluate
+from highrank.heads.bases.frequency import log_frequencies
+from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
 from highrank.training.outcome import Outcome, Progress, Reason
 from highrank.training.session import Session
@@ -23,6 +26,8 @@ from highrank.training.signals import listening, stop
 
 # The test is left out if it would take more of the budget.
 LARGEST_TEST = 0.5
+# A model that is better than token frequencies by no more has learned nothing of contexts.
+UNIGRAM_NATS = 0.1
 
 TrainingProgress = Callable[[], AbstractContextManager[Callable[[Progress], None] | None]]
 
@@ -41,6 +46,13 @@ class TrainingResult:
     test: Evaluation | None
     """None if it was left out."""
     test_batch_size: int = 1
+    unigram: float = math.inf
+    """Loss on valid of the training split's token frequencies, in nats."""
+
+    @property
+    def is_unigram(self) -> bool:
+        """Whether the model predicts valid hardly better than token frequencies do."""
+        return self.valid.nats > self.unigram - UNIGRAM_NATS
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +91,7 @@ def finish(
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
-    if end not in session.log.read()[-1:]:
+    if not session.world.first(lambda: end in session.log.read()[-1:]):
         session.note(**end)
         session.save()
     return TrainingResult(
@@ -91,7 +103,14 @@ def finish(
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,
+        unigram=unigram_loss(session.corpus.token_counts, session.valid),
     )
+
+
+def unigram_loss(token_counts: Sequence[int], tokens: NDArray[np.integer]) -> float:
+    """The mean loss of the tokens' frequencies, in nats."""
+    log_prob = log_frequencies(token_counts, len(token_counts)).numpy()
+    return float(-np.bincount(tokens, minlength=len(log_prob)) @ log_prob / len(tokens))
 
 
 class Interrupted(Exception):

@@ -18,7 +18,7 @@ from highrank.config import RunConfig
 from highrank.data.corpus import CorpusLike
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.models.language_model import LanguageModel
-from highrank.models.weights import load_state, restored, save_state
+from highrank.models.weights import load_state, restored, save_state, without_dropout
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import TrainingFolder
 from highrank.training.log import MetricsLog, SilentLog, is_logged
@@ -141,10 +141,9 @@ class Session:
 
     @contextmanager
     def best_model(self) -> Iterator[LanguageModel]:
-        """The model with its best weights so far, in evaluation mode; on exit, as it was."""
-        with restored(self.model):
+        """The model with its best weights so far, in evaluation mode; on exit, the present ones."""
+        with restored(self.model), without_dropout(self.model):
             load_state(self.model, self.best_state)
-            self.model.eval()
             yield self.model
 
     def close(self) -> None:
@@ -339,7 +338,7 @@ class Session:
         self._keep_if_best(valid.nats)
         if self.batches.is_epoch_over:
             self._end_epoch(valid.nats)
-        elif self.schedule.is_limit_reached:
+        if self.schedule.is_limit_reached:
             self.schedule.is_stage_over = True
         self.save()
         return is_last or not self.world.any(self.stop_signal is not None)

@@ -42,7 +42,7 @@ class Diverged(Exception):
 
 
 class StepOutput(Protocol):
-    """What a model returns for a batch."""
+    """The results of a model for a batch."""
 
     @property
     def loss(self) -> Tensor:
@@ -50,7 +50,7 @@ class StepOutput(Protocol):
 
     @property
     def penalty(self) -> Tensor | float:
-        """What is added to the loss in training, and not reported."""
+        """The term that is added to the loss in training, and not reported."""
 
     @property
     def state(self) -> State:

@@ -43,7 +43,7 @@ class World:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def first(self, work: Callable[[], T]) -> T:
-        """What the first process gets from the work, which it alone does; so is its error."""
+        """Work in the first process alone; all return its result, or raise its error."""
         if self.size == 1:
             return work()
         found: list[Any] = [None, None]

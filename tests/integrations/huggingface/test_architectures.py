@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 import highrank
 from highrank.integrations.huggingface import output_layer
+from highrank.integrations.huggingface.output_layer import run
 
 NEW_TOKENS = 50
 
@@ -22,11 +24,28 @@ def greedy(model, tokens, **options):
 
 @pytest.mark.parametrize("start", ["residual", "identity"])
 def test_no_log_probability_changes(make, name, tokens, start):
+    """Nor does a logit: temperatures do not care, but `repetition_penalty` goes by their sign."""
     model = make.plain(name)
-    want = log_probs(model, tokens)
-    got = highrank.upgrade(model, start=start)(input_ids=tokens).logits
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
-    torch.testing.assert_close(got.exp().sum(-1), torch.ones(3, 12))
+    want, logits = log_probs(model, tokens), model(input_ids=tokens).logits
+    model = highrank.upgrade(model, start=start)
+    torch.testing.assert_close(log_probs(model, tokens), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(input_ids=tokens).logits, logits, rtol=0, atol=2e-5)
+
+
+def test_logits_are_those_of_the_mixture(make, name, tokens):
+    """With one component they are linear, and with several the likeliest has the mean of them."""
+    model = make.trained(name)
+    hidden, logits = run(model, tokens, name)
+    output = model.get_output_embeddings()
+    log_p = output.head.log_prob(hidden * output.scale)
+    torch.testing.assert_close(logits.log_softmax(-1), log_p)
+    log_weight, context = output.head.mixture(hidden * output.scale)
+    linear = F.linear(context, output.embedding.weight, output.embedding.bias)  # (3, 12, K, V)
+    if output.head.logit_map is not None:
+        linear = output.head.logit_map(linear)
+    mean = (log_weight.exp().unsqueeze(-1) * linear).sum(-2)  # (3, 12, V)
+    best = log_p.argmax(-1, keepdim=True)
+    torch.testing.assert_close(logits.gather(-1, best), mean.gather(-1, best))
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -40,12 +59,15 @@ def test_the_mode_is_kept_and_what_is_not_understood_is_refused(make, monkeypatc
         make.upgraded("cohere")
 
 
+WAYS = ({}, {"num_beams": 3, "max_new_tokens": 8}, {"repetition_penalty": 1.5})
+
+
 def test_greedy_generation_and_beams_do_not_change(make, name, tokens):
     model = make.plain(name)
-    want, beams = greedy(model, tokens), greedy(model, tokens, num_beams=3, max_new_tokens=8)
+    want = [greedy(model, tokens, **options) for options in WAYS]
     model = highrank.upgrade(model)
-    assert torch.equal(greedy(model, tokens), want)
-    assert torch.equal(greedy(model, tokens, num_beams=3, max_new_tokens=8), beams)
+    for options, expected in zip(WAYS, want, strict=True):
+        assert torch.equal(greedy(model, tokens, **options), expected), options
 
 
 def test_a_saved_model_is_loaded_as_it_was_with_tied_weights(make, name, tokens, tmp_path):
@@ -76,20 +98,26 @@ def test_the_loss_of_training_is_that_of_the_log_probabilities(make, name, token
     """With gradients of all weights, tied ones included."""
     model = make.trained(name).train()
     found = []
-    for return_logits in (True, False):
+    for options in ({"return_logits": True}, {}, None):
         model.zero_grad()
-        output = model(input_ids=tokens, labels=tokens, return_logits=return_logits)
-        assert ("logits" in output) == return_logits
-        output.loss.backward()
+        if options is None:
+            logits = model(input_ids=tokens).logits[:, :-1]
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        else:
+            output = model(input_ids=tokens, labels=tokens, **options)
+            assert ("logits" in output) == bool(options)
+            loss = output.loss
+        loss.backward()
         found.append({n: p.grad.clone() for n, p in model.named_parameters()})
-        found[-1]["loss"] = output.loss.detach()
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+        found[-1]["loss"] = loss.detach()
+    for one in found[:2]:
+        torch.testing.assert_close(one, found[2], rtol=1e-4, atol=1e-5)
 
 
 def test_the_plain_class_refuses_the_folder(make, name, tmp_path):
     plain = type(make.plain(name))
     make.upgraded(name).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"call highrank.register\(\) and load it with Auto"):
+    with pytest.raises(ValueError, match="import highrank and load it with Auto"):
         plain.from_pretrained(tmp_path)
 
 
@@ -105,7 +133,7 @@ def test_caches_and_padding_change_nothing(make, name, tokens):
     left = model(input_ids=torch.cat([short, tokens], 1), **given).logits[:, 2:]
     kept = model(input_ids=tokens, logits_to_keep=torch.tensor([2, 5])).logits
     for found, expected in ((right, want), (left, want), (kept, want[:, [2, 5]])):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.log_softmax(-1), expected, rtol=0, atol=1e-5)
 
 
 def test_sampling_follows_the_mixture(make, tokens):

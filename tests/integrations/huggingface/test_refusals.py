@@ -1,14 +1,12 @@
 """What cannot be upgraded or loaded is refused, with the reason and before anything is lost."""
 
 import copy
-import importlib
 import json
 import pickle
 
 import pytest
 import torch
 import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import highrank
 from highrank.integrations.huggingface import library
@@ -52,13 +50,42 @@ def test_only_a_plain_causal_model_is_upgraded(make):
         highrank.upgrade(make.upgraded("llama"))
     with pytest.raises(ValueError, match="a model of AutoModelForCausalLM, got Linear"):
         highrank.upgrade(torch.nn.Linear(2, 3))
-    with pytest.raises(ValueError, match="must be LlamaForCausalLM, got LlamaModel"):
+    with pytest.raises(ValueError, match="must be a LlamaForCausalLM, got LlamaModel$"):
         highrank.upgrade(make.plain("llama").model)
     lost, spread = make.plain("llama"), make.plain("llama")
     lost.loss_function, spread.hf_device_map = lambda **_: None, {"model": 0, "lm_head": 1}
     for model, contract in ((lost, "have its own loss"), (spread, "be on one device")):
         with pytest.raises(ValueError, match=f"must {contract}, got LlamaForCausalLM"):
             highrank.upgrade(model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_hides_a_model_is_refused_with_the_order_that_works(make):
+    peft = pytest.importorskip("peft")
+    adapter = peft.LoraConfig(target_modules=["q_proj"])
+    small = {
+        "vocab_size": 60,
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
+    wrapped = {
+        "upgrade first, then add adapters": peft.get_peft_model(make.plain("llama"), adapter),
+        "upgrade first, then wrap or compile": torch.compile(make.plain("llama")),
+        "then wrap": torch.nn.DataParallel(make.plain("llama")),
+        "not encoder–decoders": transformers.T5ForConditionalGeneration(
+            transformers.T5Config(**small, decoder_start_token_id=0)
+        ),
+    }
+    for message, model in wrapped.items():
+        with pytest.raises(ValueError, match=f"got .*: .*{message}"):
+            highrank.upgrade(model)
+    added = make.plain("llama")
+    added.add_adapter(adapter)
+    with pytest.raises(ValueError, match="upgrade first, then add adapters"):
+        highrank.upgrade(added)
 
 
 def test_an_architecture_with_its_own_way_to_a_loss_is_refused():
@@ -112,19 +139,6 @@ def test_a_model_can_be_pickled_and_copied(make, tokens):
     assert classes.HighRankGPT2Config is type(model.config)
     with pytest.raises(AttributeError, match="no attribute 'HighRankNothing'"):
         _ = classes.HighRankNothing
-
-
-def test_a_plain_import_registers_where_transformers_was_imported_before(
-    make, tokens, tmp_path, monkeypatch
-):
-    model = make.trained("gpt2")
-    model.save_pretrained(tmp_path)
-    monkeypatch.delitem(CONFIG_MAPPING._extra_content, "highrank")
-    with pytest.raises(ValueError, match="model type `highrank` but Transformers does not"):
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    importlib.reload(highrank)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(loaded(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
 
 def test_buffers_that_no_file_has_are_made_when_a_model_is_loaded(tokens, tmp_path):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 pytest.importorskip("transformers")
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from highrank.data.blocks import Blocks
+from highrank.data.batches import Blocks
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, upgrade
 
@@ -27,13 +27,14 @@ def batch(request):
 
 
 def test_the_loss_is_the_mean_over_the_targets(model, batch):
-    log_prob = model.model(batch.inputs.T).logits.transpose(0, 1)  # (L, B, V)
+    logits = model.model(batch.inputs.T).logits
+    log_prob = logits.log_softmax(-1).transpose(0, 1)  # (L, B, V)
     want = F.nll_loss(log_prob.flatten(0, 1), batch.target.flatten())
     torch.testing.assert_close(model(batch.inputs, batch.target).loss, want)
 
 
 def test_the_head_is_given_what_it_predicts_from(model, batch):
-    want = model.model(batch.inputs.T).logits  # (B, L, V)
+    want = model.model(batch.inputs.T).logits.log_softmax(-1)  # (B, L, V)
     torch.testing.assert_close(model.head.log_prob(model.head_inputs(batch.inputs)), want)
 
 

@@ -22,8 +22,8 @@ def loss_of(model, tokens, labels, **options):
 
 def reference(model, tokens, labels, reduction="mean"):
     """Position t predicts the label at t + 1."""
-    log_p = model(input_ids=tokens).logits[:, :-1]
-    return F.nll_loss(log_p.flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction)
+    logits = model(input_ids=tokens).logits[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction)
 
 
 def test_labels_are_shifted_once_and_ignored_where_they_are_minus_100(model, tokens):
@@ -93,7 +93,7 @@ def test_bfloat16_is_kept_and_loses_only_its_own_digits(make, tokens):
     plain = make.plain("gpt2").to(torch.bfloat16)
     theirs = plain(input_ids=tokens).logits.float().log_softmax(-1)
     model = highrank.upgrade(plain).train()
-    found = model(input_ids=tokens).logits
+    found = model(input_ids=tokens).logits.log_softmax(-1)
     assert found.dtype == torch.float32 and model.dtype == torch.bfloat16
     assert (found - want).abs().max() <= 1.5 * (theirs - want).abs().max()
     loss_of(model, tokens, tokens).backward()
@@ -145,6 +145,28 @@ def test_a_trainer_trains_evaluates_saves_and_resumes(make, tokens, tmp_path):
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     for got, want in zip(second.model.parameters(), first.model.parameters(), strict=True):
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("kind", ["upgraded", "adapter", "run"])
+def test_a_trainer_smooths_the_labels_of_the_next_tokens(make, tokens, exported, tmp_path, kind):
+    """It decides by the name of the class whether labels are shifted."""
+    model = make.trained("llama")
+    if kind == "run":
+        model, tokens = highrank.load_huggingface(exported), tokens % 10
+    if kind == "adapter":
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    labels = tokens.clone()
+    labels[0, :5] = -100
+    log_p = model.eval()(input_ids=tokens).logits.double().log_softmax(-1)[:, :-1]
+    target = labels[:, 1:].flatten()
+    want = F.cross_entropy(log_p.flatten(0, 1), target, label_smoothing=0.1)
+    arguments = transformers.TrainingArguments(
+        tmp_path, label_smoothing_factor=0.1, report_to=[], use_cpu=True
+    )
+    trainer = transformers.Trainer(model, arguments)
+    found = trainer.compute_loss(model, {"input_ids": tokens, "labels": labels})
+    torch.testing.assert_close(found.double(), want)
 
 
 @pytest.mark.parametrize("saved", [None, ["lm_head"]])

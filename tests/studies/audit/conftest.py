@@ -1,9 +1,7 @@
 """Results of audits with made-up numbers, and models that look their hidden states up."""
 
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,23 +34,6 @@ from highrank.studies.audit.rank import Baseline, Method, RankAt, RankFacts
 
 VERSIONS = {"highrank": "0.1.0", "commit": "0123456789ab", "torch": "2.13.0", "python": "3.11.7"}
 WHERE = Environment(**VERSIONS, threads=2, cpu="a CPU", platform="Linux", date="2026-11-17 12:00")
-APPROVED = Path(__file__).parent / "approved"
-
-
-@pytest.fixture(scope="session")
-def approve():
-    """Compares a text with the approved one; with HIGHRANK_APPROVE=1 it becomes that."""
-
-    def compare(name, text):
-        path, lines = APPROVED / name, [line.rstrip() for line in text.splitlines()]
-        if os.environ.get("HIGHRANK_APPROVE"):
-            path.write_text("\n".join(lines) + "\n")
-        assert lines == path.read_text().splitlines(), (
-            f"{path} differs: if the new text is right, `HIGHRANK_APPROVE=1 pytest "
-            "tests/studies/audit` writes it"
-        )
-
-    return compare
 
 
 class TablePredictor(Predictor):

@@ -128,23 +128,18 @@ def test_a_head_that_is_no_mixture_is_audited_by_its_log_probabilities(layer):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_random_weights_have_the_form_and_the_moments_of_the_layer(layer, name):
+def test_random_weights_have_the_form_and_the_moments_of_the_layer_and_leave_it(layer, name):
     own = layer(HEADS[name]())
-    random = own.randomised()
+    hidden = torch.randn(T, D)
+    before, random = rows(own, hidden), own.randomised()
+    assert baseline_of(own, hidden) == baseline_of(own, hidden)
+    assert torch.equal(rows(own, hidden), before)
     assert random.facts == own.facts and random.bound == own.bound
     if own.vectors is not None:
         weight, other = own.vectors.weight.float(), random.vectors.weight.float()
         assert not torch.equal(weight, other)
         assert other.mean().item() == pytest.approx(weight.mean().item(), abs=0.3)
         assert other.std().item() == pytest.approx(weight.std().item(), rel=0.3)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_a_baseline_is_repeatable_and_leaves_the_layer_as_it_is(layer, name):
-    found, hidden = layer(HEADS[name]()), torch.randn(T, D)
-    before = rows(found, hidden)
-    assert baseline_of(found, hidden) == baseline_of(found, hidden)
-    assert torch.equal(rows(found, hidden), before)
 
 
 def baseline_of(layer, hidden):

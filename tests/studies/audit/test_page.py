@@ -1,6 +1,5 @@
 """The audit's page: its approved text, its charts, and what no token can do to it."""
 
-import html as html_text
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -18,22 +17,9 @@ def page(result):
     return audit_page(result, COMMAND)
 
 
-def text_of(page):
-    """What a reader sees without the charts, a block in a line, a row of a table in a line."""
-    page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<head>.*?</head>", "", page, flags=re.S)
-    page = re.sub(r"\s+", " ", page)
-    page = re.sub(r"</t[hd]> ?<t", " | <t", page)
-    page = re.sub(r"</?(span|strong|em|a|code|t[hd])\b[^>]*>", "", page)
-    lines = html_text.unescape(re.sub(r"<[^>]+>", "\n", page)).replace("\u00a0", " ").splitlines()
-    return "\n".join(line.strip() for line in lines if line.strip())
-
-
-def test_the_page_reads_as_approved(page, approve):
-    approve("page.txt", text_of(page))
-
-
-def test_a_page_of_one_model_with_holes_reads_as_approved(make, approve):
-    approve("page-with-holes.txt", text_of(audit_page(make.with_holes())))
+def test_pages_read_as_approved(page, make, approve):
+    approve("page.txt", page)
+    approve("page-with-holes.txt", audit_page(make.with_holes()))
 
 
 def test_the_page_refers_to_nothing_outside_but_papers_and_is_repeatable(page, make):
@@ -51,9 +37,6 @@ def test_charts_say_what_they_show_and_follow_the_theme(page):
     for description, svg in charts:
         ElementTree.fromstring(svg)
         assert description and not re.search(r": *#", svg)
-        assert all("fill: var(--" in text for text in re.findall("<text[^>]*>", svg))
-    spectrum = charts[0][1]
-    assert "bound 17" in spectrum and "round-off of float32" in spectrum
 
 
 def test_six_models_stand_in_a_dense_table(make):
@@ -63,16 +46,13 @@ def test_six_models_stand_in_a_dense_table(make):
 
 def test_unargmaxable_tokens_are_listed_with_their_proofs(make):
     tokens = [
-        make.unargmaxable_token("exactly", 3),
         make.unargmaxable_token("nearly", 4, is_exact=False, lead=2.5e-11),
         make.unargmaxable_token("forbidden", 5, between=()),
         *(make.unargmaxable_token(f"token{n}", n) for n in range(10, 110)),
     ]
-    text = text_of(audit_page(make.result(make.softmax(tokens=tokens))))
-    for row in ("exactly | 3 | a · b · c | exact", "nearly | 4 | a · b · c | lead ≤ 3·10⁻¹¹"):
-        assert row in text.splitlines()
-    assert "forbidden | 5 | – | forbidden" in text.splitlines() and "And 53 more:" in text
-    assert all(re.search(rf"\btoken{n}\b", text) for n in range(10, 110))
+    page = audit_page(make.result(make.softmax(tokens=tokens)))
+    assert "lead ≤ 3·10⁻¹¹".replace(" ≤ ", "\u00a0≤\u00a0") in page and "And 52 more:" in page
+    assert all(re.search(rf"\btoken{n}\b", page) for n in range(10, 110))
 
 
 def test_tokens_and_names_are_escaped_wherever_they_stand(make):
@@ -86,14 +66,10 @@ def test_tokens_and_names_are_escaped_wherever_they_stand(make):
     assert html.count("&lt;script&gt;") > 10
 
 
-def test_punctuation_stays_with_the_name_before_it(page):
-    assert '<span class="name">softmax-0;</span>' in page
-    assert '<span class="name">mos-0.</span>' in page and "</span>:" not in page
-
-
-def test_the_name_in_the_title_is_whole_and_smaller_where_it_is_long(make):
-    page = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
-    title = re.search(r"<h1>(.*?)</h1>", page, flags=re.S)[1]
+def test_names_stay_whole_with_the_punctuation_after_them_and_are_smaller_where_long(page, make):
+    assert '<span class="name">softmax-0;</span>' in page and "</span>:" not in page
+    alone = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
+    title = re.search(r"<h1>(.*?)</h1>", alone, flags=re.S)[1]
     assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o</span>' in title
 
 

@@ -1,35 +1,32 @@
 """A tiny language, a plan on it that trains in a second, and runs that never were."""
 
 import gc
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from highrank.config import BatchConfig
 from highrank.data import senses
-from highrank.studies.compare import source
+from highrank.studies.compare import presets
 from highrank.studies.compare.plan import Plan, Speed, write_plan
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.record import Mark, Point, RunRecord, RunState
 from highrank.studies.compare.variant import make_variants
 
 V = 20
-RENEW = "HIGHRANK_RENEW_APPROVED"
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """The name of an exact language of 20 tokens."""
     make = {"tiny": lambda: senses(vocab_size=V, num_contexts=16, num_senses=6, seed=1)}
-    for module in ("source", "presets", "sentences"):
+    for module in ("presets", "sentences"):
         monkeypatch.setattr(f"highrank.studies.compare.{module}.LANGUAGES", make)
-    monkeypatch.setattr(source, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
-    source.open_source.cache_clear()
+    monkeypatch.setattr(presets, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
+    presets.open_source.cache_clear()
     yield "tiny"
-    source.open_source.cache_clear()
+    presets.open_source.cache_clear()
 
 
 @pytest.fixture
@@ -145,19 +142,3 @@ def make_records():
         )
 
     return make
-
-
-@pytest.fixture
-def approved():
-    """Compare a text with a stored one that somebody has read."""
-
-    def check(name, text):
-        path = Path(__file__).parent / "approved" / name
-        if os.environ.get(RENEW):
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), (
-            f"{path} has another text: if the new one is right, renew it with {RENEW}=1 pytest "
-            f"{Path(__file__).parent}, and read the difference"
-        )
-
-    return check

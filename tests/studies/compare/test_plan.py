@@ -6,12 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from highrank.data.corpus import MemoryCorpus
 from highrank.data.prepare import prepare_text
-from highrank.data.sampled import MemoryCorpus
 from highrank.studies.compare import plan as plans
 from highrank.studies.compare.plan import Regime, Speed, divide_budget, read_plan, write_plan
-from highrank.studies.compare.presets import COMPARISONS, Comparison, find_comparison
-from highrank.studies.compare.source import open_source, prepare_source
+from highrank.studies.compare.presets import (
+    COMPARISONS,
+    Comparison,
+    find_comparison,
+    open_source,
+    prepare_source,
+)
 
 
 def speeds(*prices):

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
+from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunState
-from highrank.studies.compare.run import VariantRun, next_point
-from highrank.studies.compare.source import open_source
+from highrank.studies.compare.schedule import VariantRun, next_point
 from highrank.training.trainer import Diverged, Trainer
 
 
@@ -60,15 +60,6 @@ def test_slices_change_nothing(written, folder):
         load_file(plan.run_folder(where, 0, 0) / "model.safetensors") for where in (whole, parts)
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_variants_of_a_seed_read_the_same_windows(written, folder):
-    plan = written("mos", "moc")
-    counts = []
-    for index in range(3):
-        finish(plan, folder, index)
-        counts.append([line["tokens"] for line in events(lines(plan, folder, index), "epoch")])
-    assert counts[0] == counts[1] == counts[2]
 
 
 def test_equal_time_ends_a_run_that_has_its_tokens(written, folder):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from highrank.studies.compare import run as run_module
+from highrank.studies.compare import schedule
 from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.record import RunState
 from highrank.studies.compare.schedule import train
@@ -16,13 +16,13 @@ from highrank.training.signals import Stopped
 @pytest.fixture
 def trained(monkeypatch):
     """Names of the runs that were trained, slice by slice."""
-    found, advance = [], run_module.VariantRun.advance
+    found, advance = [], schedule.VariantRun.advance
 
     def note(self, cpu_seconds):
         found.append(self.run.folder.name)
         return advance(self, cpu_seconds)
 
-    monkeypatch.setattr(run_module.VariantRun, "advance", note)
+    monkeypatch.setattr(schedule.VariantRun, "advance", note)
     return found
 
 
@@ -64,13 +64,13 @@ def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, mo
 
 
 def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeypatch):
-    plan, measure = written("mos"), run_module.VariantRun._analyse
+    plan, measure = written("mos"), schedule.VariantRun._analyse
 
     def press(self):
         os.kill(os.getpid(), signal.SIGTERM)
         measure(self)
 
-    monkeypatch.setattr(run_module.VariantRun, "_analyse", press)
+    monkeypatch.setattr(schedule.VariantRun, "_analyse", press)
     with pytest.raises(Stopped) as stopped:
         train(plan, folder)
     assert stopped.value.args == (signal.SIGTERM,)

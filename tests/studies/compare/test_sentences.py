@@ -38,12 +38,12 @@ def say(make_plan, make_records):
     return make
 
 
-def test_every_case_is_said_as_approved(say, approved):
+def test_every_case_is_said_as_approved(say, approve):
     lines = []
     for name, case in CASES.items():
         text, choice = say(*case, corpus="a-text")
         lines += [f"# {name}", text, f"{choice.text}: {choice.evidence}.", choice.command, ""]
-    approved("answers.txt", "\n".join(lines))
+    approve("answers.txt", "\n".join(lines))
 
 
 def test_one_seed_names_no_winner_and_an_exact_language_no_command(say, make_plan):

@@ -49,6 +49,9 @@ def test_every_d_has_its_control_and_all_have_equal_parameters(variants):
     sizes = [variant.num_parameters for variant in found]
     assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
     assert found[0].hidden_sizes[0] > found[2].hidden_sizes[0] == 24
+    # Embeddings start in a range that suits their size.
+    small, large = (one.config.model.options["embedding_range"] for one in found[::2])
+    assert small == pytest.approx(2**0.5 * large)
 
 
 def test_a_head_that_is_too_large_is_named(variants, base):
@@ -107,12 +110,3 @@ def test_a_repeated_control_has_other_seeds(variants):
     control, again = variants("repeat")
     assert control.config == again.config
     assert control.run_config(1).seed == 1 and again.run_config(1).seed == 1_001
-
-
-def test_embeddings_start_in_a_range_that_suits_their_size(variants):
-    small, large = (
-        one.config.model.options["embedding_range"] for one in variants("mos", sizes=(4, 16))[::2]
-    )
-    assert small == pytest.approx(2 * large)
-    # Exact languages have d = 8.
-    assert large == pytest.approx(1.5 / 2**0.5)

@@ -54,19 +54,6 @@ def test_each_language_has_four_charts_with_a_description(html):
     assert "d = r − 1: one softmax suffices" in factorised and "suffices" not in senses
 
 
-def highlighted(html):
-    """The heads of the highlighted rows of the last table."""
-    rows = re.findall(r'<tr class="highlighted">\s*<th[^>]*>(.*?)</th>', html.split("<table")[-1])
-    return {row.split(",")[0] for row in rows}
-
-
-@pytest.mark.parametrize("head, name", [("mos", "MoS"), ("matched", "Softmax")])
-def test_words_and_highlights_follow_the_numbers(result_with, head, name):
-    html = demo_page(result_with("senses", **{**EQUAL, head: 0.001}))
-    assert f"{name} has the lowest excess at every size." in html
-    assert highlighted(html) == {name}
-
-
 def test_a_perfect_fit_and_one_without_matched_softmaxes_can_be_shown(result, result_with):
     perfect = demo_page(result_with("factorised", **dict.fromkeys(EQUAL, 0.0)))
     assert perfect.count("Softmax, MoC and MoS share the lowest excess at every") == 2
@@ -96,14 +83,8 @@ def test_a_small_softmax_has_no_part_in_the_comparison_at_equal_parameters(resul
     assert verdict(groups, *PLACES) == "MoS has the lowest excess at every d"
     for fits in groups.values():
         assert {fit.head for fit in fits} == {"softmax", "moc", "mos"}
-        assert len({fit.num_parameters for fit in fits}) == 1
-
-
-def test_a_verdict_names_the_sizes_of_each_winner(result):
-    assert verdict(comparisons(result.languages[1])["equal parameters"], *PLACES) == (
-        "Softmax has the lowest excess at d = 8, and "
-        "MoS has the lowest excess at d = 16, 32, 48 and 63"
-    )
+        sizes = [fit.num_parameters for fit in fits]
+        assert max(sizes) < 1.01 * min(sizes)
 
 
 @pytest.mark.parametrize("moc, mos", [(0.1, 0.1005), (0.0, 9e-6)])

@@ -8,15 +8,10 @@ from scipy.stats import ttest_rel
 
 from highrank.analysis.components import MixtureState
 from highrank.environment import Environment
+from highrank.studies.finetune.measure import FinetuneResult, compare
 from highrank.studies.finetune.page import answer, finetune_page, finetune_table
-from highrank.studies.finetune.result import (
-    Components,
-    FinetuneResult,
-    Point,
-    TrainedVariant,
-    compare,
-)
 from highrank.studies.finetune.settings import Settings
+from highrank.studies.finetune.training import Components, Point, TrainedVariant
 
 SECONDS, TOKENS = {"softmax": 1.0, "residual": 2.0}, {"softmax": 64, "residual": 64}
 WHERE = Environment(**dict.fromkeys(Environment.__dataclass_fields__, "1"))

@@ -2,41 +2,56 @@
 
 A token whose vector lies inside the convex hull of the others' never leads, whatever the network
 before the head has computed: Demeter et al. (2020), https://aclanthology.org/2020.acl-main.198,
-Grivas et al. (2022), https://aclanthology.org/2022.acl-long.456. Most tokens are decided by
-`search` (a state that makes the token lead), the rest by `program` (linear programs, solved by
-HiGHS). No verdict is given without a `certificate` that passed its check.
+Grivas et al. (2022), https://aclanthology.org/2022.acl-long.456. Most tokens are decided by a
+search for a state that makes the token lead, the rest by linear programs. No verdict is given
+without a `certificate` that passed its check.
 
-E embedding size, V vocabulary.
+E embedding size, V vocabulary, N tokens that are still open, R remembered rivals.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from highrank.analysis.unargmaxable.certificate import Certificate, Proof, State, margins
+from highrank.analysis.unargmaxable.certificate import (
+    Certificate,
+    Proof,
+    State,
+    check_scipy,
+    decide_token,
+    margins,
+)
 from highrank.analysis.unargmaxable.problem import (
+    NEVER,
     Deadline,
     Everywhere,
     OutOfTime,
     Problem,
     States,
     build_problem,
+    unit,
 )
-from highrank.analysis.unargmaxable.program import check_scipy, decide_token
-from highrank.analysis.unargmaxable.search import search_states
+from highrank.progress import OnProgress
 
-OnProgress = Callable[[float, str], None]
-# Of the distinct vectors, and the positions of those for which there was no time.
-Certificates = tuple[list[Certificate | None], set[int]]
+# By the position of a distinct vector; None if neither kind passed its check. What was not tried is
+# left out.
+Certificates = dict[int, Certificate | None]
 
 # The fraction of the progress that the search is given.
 SEARCH_FRACTION = 0.2
 # With which the program of a sampled token begins.
 NUM_RIVALS = 32
+# Looks at the whole vocabulary.
+NUM_SWEEPS = 16
+# Rivals remembered after each look, and steps away from them.
+NUM_REMEMBERED, NUM_STEPS = 8, 50
+# The first step, as a fraction of the reach of the states; step n is √n times shorter.
+FIRST_STEP = 0.1
+# Tokens that move at once.
+NUM_MOVING = 256
 
 
 class Verdict(StrEnum):
@@ -97,11 +112,11 @@ def decide_tokens(
         matrix[representatives], offset[representatives], states or Everywhere()
     )
     if len(representatives) == 1:
-        found = _decide_single(problem)
-    elif num_sampled is None:
-        found = _decide_all(problem, deadline, show)
+        # All tokens that are possible at all have the same vector: any state will do.
+        hidden = problem.states.project(torch.zeros_like(problem.rows))[0, :-1]
+        found: Certificates = {0: State(hidden=hidden, margin=math.inf)}
     else:
-        found = _decide_sample(problem, num_sampled, deadline, show)
+        found = _decide(problem, num_sampled, deadline, show)
     return _verdicts(position, representatives, offset.tolist(), found)
 
 
@@ -142,68 +157,55 @@ def _distinct(weight: Tensor, bias: Tensor) -> tuple[list[int], list[int]]:
     return position, representatives
 
 
-def _decide_single(problem: Problem) -> Certificates:
-    """All tokens that are possible at all have the same vector: any state will do."""
-    hidden = problem.states.project(torch.zeros_like(problem.rows))[0, :-1]
-    return [State(hidden=hidden, margin=math.inf)], set()
-
-
-def _decide_all(problem: Problem, deadline: Deadline, show: OnProgress) -> Certificates:
-    found = search_states(
-        problem, lambda fraction, text: show(fraction * SEARCH_FRACTION, text), deadline
-    )
-    certificates: list[Certificate | None] = [
-        State(hidden=hidden, margin=margin) if margin > 0 else None
-        for hidden, margin in zip(found.hidden, found.margin.tolist(), strict=True)
-    ]
-    left = (found.margin <= 0).nonzero()[:, 0].tolist()
-    untried = set(left)
-    for done, token in enumerate(left):
+def _decide(
+    problem: Problem, num_sampled: int | None, deadline: Deadline, show: OnProgress
+) -> Certificates:
+    """States by search, then linear programs for the tokens without one, while there is time."""
+    if num_sampled is None:
+        tokens = list(range(len(problem.weight)))
+        margin, hidden, rivals = search_states(
+            problem, lambda fraction, text: show(fraction * SEARCH_FRACTION, text), deadline
+        )
+    else:
+        tokens, margin, hidden, rivals = _sample_states(problem, num_sampled)
+    found: Certificates = {
+        token: State(hidden=state, margin=value)
+        for token, state, value in zip(tokens, hidden, margin.tolist(), strict=True)
+        if value > 0
+    }
+    for done, (token, first) in enumerate(rivals.items()):
         if deadline.has_passed:
             break
-        fraction = SEARCH_FRACTION + (1 - SEARCH_FRACTION) * done / len(left)
-        show(fraction, f"solving: {len(untried)} tokens are open")
+        fraction = SEARCH_FRACTION + (1 - SEARCH_FRACTION) * done / len(rivals)
+        show(fraction, f"solving: {len(tokens) - len(found)} tokens are open")
         try:
-            certificates[token] = decide_token(problem, token, found.rivals[token], deadline)
+            found[token] = decide_token(problem, token, first, deadline)
         except OutOfTime:
             break
-        untried.remove(token)
-    show(1.0, f"time is up: {len(untried)} tokens are open" if untried else "done")
-    return certificates, untried
+    num_open = len(tokens) - len(found)
+    show(1.0, f"time is up: {num_open} tokens are open" if num_open else "done")
+    return found
 
 
-def _decide_sample(
-    problem: Problem, num_sampled: int, deadline: Deadline, show: OnProgress
-) -> Certificates:
-    """Each token that is drawn is tried with its own vector as the state, then by a program."""
+def _sample_states(
+    problem: Problem, num_sampled: int
+) -> tuple[list[int], Tensor, Tensor, dict[int, Tensor]]:
+    """Tokens that are drawn, and the margin, state and rivals of each in its own vector."""
     random = torch.Generator().manual_seed(0)
     drawn = torch.randperm(len(problem.weight), generator=random)[:num_sampled]
     lifted = problem.at_reach(problem.rows[drawn])
     lead, rivals = problem.leads(drawn, lifted, NUM_RIVALS)
     hidden = problem.hidden(lifted, lead)
-    margin = margins(problem, drawn, hidden).tolist()
-    certificates: list[Certificate | None] = [None] * len(problem.weight)
-    untried = set(range(len(certificates)))
-    # A token with a state costs nothing more, so those come first.
-    for done, i in enumerate(sorted(range(len(drawn)), key=lambda i: margin[i] <= 0), 1):
-        token = int(drawn[i])
-        if margin[i] > 0:
-            certificates[token] = State(hidden=hidden[i], margin=margin[i])
-        else:
-            try:
-                certificates[token] = decide_token(problem, token, rivals[i], deadline)
-            except OutOfTime:
-                break
-        untried.remove(token)
-        show(done / len(drawn), f"{done} of {len(drawn)} tokens")
-    return certificates, untried
+    margin = margins(problem, drawn, hidden)
+    left = (margin <= 0).nonzero()[:, 0]
+    open_rivals = dict(zip(drawn[left].tolist(), rivals[left], strict=True))
+    return drawn.tolist(), margin, hidden, open_rivals
 
 
 def _verdicts(
     position: list[int], representatives: list[int], biases: list[float], found: Certificates
 ) -> tuple[TokenVerdict, ...]:
-    """What the certificates of the representatives prove of all tokens."""
-    certificates, untried = found
+    """The verdicts on all tokens, by the certificates of the representatives."""
     keys = list(zip(position, biases, strict=True))
     members: dict[tuple[int, float], list[int]] = {}
     for token, key in enumerate(keys):
@@ -216,20 +218,22 @@ def _verdicts(
         largest = biases[representatives[at]]
         if own < largest:
             return _simple_proof([representatives[at]], math.nextafter(own - largest, 0.0))
-        proved = certificates[at]
+        proved = found.get(at)
         if not isinstance(proved, Proof):
             return proved
         # The programs count the representatives only.
         return replace(proved, tokens=torch.tensor(representatives)[proved.tokens])
 
-    verdicts = []
-    for token, key in enumerate(keys):
-        proved = certificate(*key)
-        is_untried = proved is None and key[0] in untried
-        verdicts.append(
-            TokenVerdict(token=token, certificate=proved, group=groups[key], is_untried=is_untried)
+    proofs = [certificate(*key) for key in keys]
+    return tuple(
+        TokenVerdict(
+            token=token,
+            certificate=proof,
+            group=groups[key],
+            is_untried=proof is None and key[0] not in found,
         )
-    return tuple(verdicts)
+        for token, (key, proof) in enumerate(zip(keys, proofs, strict=True))
+    )
 
 
 def _simple_proof(tokens: list[int], lead: float) -> Proof:
@@ -237,3 +241,81 @@ def _simple_proof(tokens: list[int], lead: float) -> Proof:
     index = torch.tensor(tokens, dtype=torch.long)
     weights = torch.ones(len(tokens), dtype=torch.float64)
     return Proof(tokens=index, weights=weights, lead=lead, is_exact=True)
+
+
+def search_states(
+    problem: Problem, on_progress: OnProgress, deadline: Deadline = NEVER
+) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """Margins (V,), states (V, E) and rivals, found for all tokens before the time is up.
+
+    A token's own vector is tried as the state (the longest vector always passes this test), then
+    the same in coordinates in which the vectors have no preferred direction. Tokens that still
+    trail remember their strongest rivals and move away from the worst of those, many steps for each
+    look at the whole vocabulary. The search is done in float32; what it finds is checked in
+    float64. A margin is not positive where no state was found; such a token has its remembered
+    rivals, unless the time was up.
+    """
+    num_tokens, size = problem.weight.shape
+    margin = torch.full((num_tokens,), -torch.inf, dtype=torch.float64)
+    hidden = torch.zeros(num_tokens, size, dtype=torch.float64)
+    tokens, rows = torch.arange(num_tokens), problem.rows.float()
+    sphere = _sphere(problem.rows).float()  # (E+1, E+1)
+    known = torch.empty(num_tokens, 0, dtype=torch.long)  # (N, R)
+    lifted = problem.at_reach(rows)
+    for sweep in range(NUM_SWEEPS):
+        if deadline.has_passed:
+            break
+        lead, rivals = problem.leads(tokens, lifted, NUM_REMEMBERED, deadline)
+        tokens, lifted, known = tokens[: len(lead)], lifted[: len(lead)], known[: len(lead)]
+        ahead = (lead > 0).nonzero()[:, 0]
+        precise = problem.states.project(lifted[ahead].double())
+        states = problem.hidden(precise, lead[ahead].double())
+        hidden[tokens[ahead]] = states
+        margin[tokens[ahead]] = margins(problem, tokens[ahead], states)
+        left = margin[tokens] <= 0
+        known = torch.cat([known, rivals], dim=1)[left]
+        tokens, lifted = tokens[left], lifted[left]
+        fraction = 1.0 if len(tokens) == 0 else (sweep + 1) / NUM_SWEEPS
+        on_progress(fraction, f"searching: {len(tokens)} of {num_tokens} tokens are open")
+        if len(tokens) == 0:
+            break
+        if sweep == 0:
+            lifted = problem.at_reach(rows[tokens] @ sphere)
+        else:
+            blocks = (part.split(NUM_MOVING) for part in (tokens, known, lifted))
+            lifted = torch.cat(
+                [
+                    x
+                    if deadline.has_passed
+                    else _moved(problem, rows[token, None] - rows[rival], x, sphere)
+                    for token, rival, x in zip(*blocks, strict=True)
+                ]
+            )
+    open_rivals = {token: k.unique() for token, k in zip(tokens.tolist(), known, strict=True)}
+    return margin, hidden, open_rivals
+
+
+def _moved(problem: Problem, apart: Tensor, lifted: Tensor, sphere: Tensor) -> Tensor:
+    """States (N, E+1) after steps that each increase the lead over the worst rival.
+
+    Args:
+        apart: (N, R, E+1), the token's row less those of its rivals.
+    """
+    reach = problem.states.reach(problem.weight.size(1))
+    index = torch.arange(len(apart))
+    if isinstance(problem.states, Everywhere):
+        lifted = unit(lifted)
+    for step in range(1, NUM_STEPS + 1):
+        worst = torch.bmm(apart, lifted[:, :, None])[:, :, 0].argmin(dim=1)
+        away = unit(apart[index, worst] @ sphere)
+        lifted = problem.states.project(lifted + away * (FIRST_STEP * reach / step**0.5))
+    return lifted
+
+
+def _sphere(rows: Tensor) -> Tensor:
+    """The inverse of the vectors' covariance, and of the biases' variance (E+1, E+1)."""
+    vectors, offset = rows[:, :-1], rows[:, -1]
+    inverse: Tensor = torch.linalg.pinv(vectors.T @ vectors / len(rows), hermitian=True, rtol=1e-10)
+    spread = offset.square().mean()
+    sphere: Tensor = torch.block_diag(inverse, 1 / spread if spread > 0 else spread)
+    return sphere

@@ -14,8 +14,8 @@ from highrank.cli.evaluate.options import Options, check
 from highrank.environment import set_threads
 
 if TYPE_CHECKING:
-    from highrank.evaluation.method import Dataset, Method
-    from highrank.evaluation.result import Result
+    from highrank.evaluation.result import Dataset, Result
+    from highrank.evaluation.search import Method
     from highrank.run.loading import LoadedRun
 
 DEFAULTS = Options()
@@ -36,21 +36,20 @@ def evaluate(
     """
     check(options)
     set_threads(options.threads)
-    from highrank.evaluation.method import find_datasets
-    from highrank.evaluation.result import evaluate_dataset, result_folder, write_result
+    from highrank.evaluation import result as module
     from highrank.run.loading import load_run
 
     # Settings that cannot be are found before the run is loaded.
     options.grids()
     loaded = load_run(run, options.device)
     splits = ("valid", "test") if options.split == "both" else (options.split,)
-    datasets = find_datasets(loaded, options.text, splits)
-    folder = result_folder(loaded.folder)
+    datasets = module.find_datasets(loaded, options.text, splits)
+    folder = module.result_folder(loaded.folder)
     results: list[Result] = []
     files: list[Path] = []
     try:
         for dataset, method in product(datasets, _methods(loaded, options)):
-            result = evaluate_dataset(
+            result = module.evaluate_dataset(
                 loaded,
                 dataset,
                 method,
@@ -62,7 +61,7 @@ def evaluate(
                 progress=progress,
             )
             results.append(result)
-            files.append(write_result(folder, result))
+            files.append(module.write_result(folder, result))
     finally:
         # What there is, whatever happened to the next or to its file.
         if results:
@@ -71,8 +70,8 @@ def evaluate(
 
 def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
     """The methods with their settings; what a search tried is printed before they are used."""
-    from highrank.evaluation.method import find_method
-    from highrank.report.evaluation import search_table
+    from highrank.evaluation.search import find_method
+    from highrank.report.tables import search_table
 
     for ways, caches in options.grids():
         method = find_method(
@@ -98,7 +97,7 @@ def _show_results(
 ) -> None:
     """The results beside the papers' rows, their files, and what is outside the vocabulary."""
     from highrank.presets import published
-    from highrank.report.evaluation import results_table, unknown_text
+    from highrank.report.tables import results_table, unknown_text
 
     rows = published(loaded.config, loaded.corpus.name)
     found = {

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from highrank.heads.bases.adaptive import AdaptiveHead, AdaptiveOptions, Features
-from highrank.heads.bases.extra import check_start_weight, log_gates, log_sum, start_gate
+from highrank.heads.bases.extra import check_start_weight, log_gates, start_gate
 from highrank.heads.bases.head import Head
 from highrank.heads.pointer import Pointed, Pointing
 from highrank.ops.loss import Reduction
 from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.ops.precision import log_add
 
 
 class PointingFeatures(NamedTuple):
@@ -85,7 +86,7 @@ class AdaptivePointer(Pointing, AdaptiveHead):
     def log_prob_from(self, features: Any) -> Tensor:
         log_gate = log_gates(features.gate)  # (..., 2)
         log_p = super().log_prob_from(features.adaptive) + log_gate[..., :1]  # (..., V)
-        return log_sum(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
+        return log_add(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
 
     def _losses(
         self, features: Any, rank: Tensor, reduction: Reduction, chunk_bytes: int | None

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from highrank.heads.bases import frequency
 from highrank.heads.bases.embedding import (
     ACTIVATIONS,
     Activation,
@@ -26,22 +27,11 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.frequency import best_frequent, frequency_order, tail_starts
-from highrank.heads.bases.head import (
-    Head,
-    LossSettings,
-    MeasuredOutput,
-    check_sizes,
-    flattened,
-)
+from highrank.heads.bases.head import Head, flattened
 from highrank.heads.bases.mixture import Mixture, draw_component, single
-from highrank.ops.loss import (
-    Reduction,
-    Target,
-    check_reduction,
-    check_target_shape,
-    check_targets,
-)
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
+from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes, parameter_shape
+from highrank.ops.loss import Reduction, Target, check_reduction, check_target_shape, check_targets
 from highrank.ops.loss.targets import reduce_summed_loss
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
@@ -119,15 +109,17 @@ class AdaptiveHead(EmbeddingHead):
         check_activation(activation)
         of_tail = num_components if mix_first_tail else 1
         if frequent == "auto":
-            frequent = best_frequent(token_counts, vocab_size, num_components, of_tail / div_value)
-        self.cutoffs = tail_starts(frequent, cutoffs, vocab_size)
+            frequent = frequency.best_frequent(
+                token_counts, vocab_size, num_components, of_tail / div_value
+            )
+        self.cutoffs = frequency.tail_starts(frequent, cutoffs, vocab_size)
         self.sizes = tuple(b - a for a, b in pairwise((0, *self.cutoffs, vocab_size)))
         tails = [of_tail if tail == 0 else 1 for tail in range(len(self.cutoffs))]
         self.components = (num_components, *tails)
         self.widths = tuple(max(1, int(size // div_value**i)) for i in range(len(self.sizes)))
         self.num_components, self.has_latent = num_components, embedding_size is not None
         self.div_value, self.activation = div_value, activation
-        self._frequency_order = frequency_order(token_counts, vocab_size)
+        self._frequency_order = frequency.frequency_order(token_counts, vocab_size)
         device = self.weight.device
         self.register_buffer("order", torch.empty(vocab_size, dtype=torch.long, device=device))
         self._make_parameters()
@@ -155,7 +147,7 @@ class AdaptiveHead(EmbeddingHead):
         embedding = self.weights if self.is_banded else [self.weight]
         for weight in (*embedding, self.class_weight):
             if weight is not None:
-                nn.init.uniform_(weight, -0.1, 0.1)
+                nn.init.uniform_(weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         for bias in (self.bias, self.class_bias):
             if bias is not None:
                 nn.init.zeros_(bias)
@@ -178,7 +170,9 @@ class AdaptiveHead(EmbeddingHead):
         if not self.is_banded:
             return super().tie(weight)  # type: ignore[arg-type]
         wanted = [tuple(band.shape) for band in self.weights]
-        found = [tuple(weight.shape)] if isinstance(weight, Tensor) else [*map(_shape, weight)]
+        found = (
+            [tuple(weight.shape)] if isinstance(weight, Tensor) else [*map(parameter_shape, weight)]
+        )
         if found != wanted:
             raise ValueError(
                 f"the embedding must have bands {wanted}, as an AdaptiveEmbedding has, got {found}"
@@ -260,9 +254,9 @@ class AdaptiveHead(EmbeddingHead):
         impossible = self._is_impossible(ids[kept])  # (kept,)
         used = kept[~impossible]  # (n,)
         flat = flattened(features, target.dim())
-        chosen = flat if len(used) == len(ids) else tree_map(lambda leaf: leaf[used], flat)
+        possible = flat if len(used) == len(ids) else tree_map(lambda leaf: leaf[used], flat)
         part, total = self._losses(
-            chosen,
+            possible,
             self._rank()[ids[used]],
             "none" if reduction == "none" else "sum",
             options.get("chunk_bytes"),
@@ -308,8 +302,8 @@ class AdaptiveHead(EmbeddingHead):
         for tail, (weight, bias) in enumerate(tails, 1):
             # Also without tokens: every parameter then has a gradient, as data parallelism wants.
             inside = (band_of == tail).nonzero().squeeze(1)
-            chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            log_weight, context = self._tail_mixture(tail, chosen)
+            in_tail = tree_map(lambda leaf, inside=inside: leaf[inside], features)
+            log_weight, context = self._tail_mixture(tail, in_tail)
             target = rank[inside] - self.cutoffs[tail - 1]
             yield inside, *mixture_loss(context, log_weight, weight, target, bias=bias, **settings)
 
@@ -321,10 +315,25 @@ class AdaptiveHead(EmbeddingHead):
         tail_of = rank - self.num_frequent + 1  # (N,)
         for tail, band in enumerate(tails, 1):
             inside = (tail_of == tail).nonzero().squeeze(1)
-            chosen = tree_map(lambda leaf, inside=inside: leaf[inside], features)
-            found = _draw_column(self._tail_mixture(tail, chosen), band, generator)
+            in_tail = tree_map(lambda leaf, inside=inside: leaf[inside], features)
+            found = _draw_column(self._tail_mixture(tail, in_tail), band, generator)
             rank[inside] = found + self.cutoffs[tail - 1]
         return self.order[rank]
+
+    @torch.no_grad()
+    def scale_embedding(self, factor: float) -> None:
+        for weight in self.weights if self.is_banded else (self.weight,):
+            weight.mul_(factor)
+
+    @torch.no_grad()
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        super().start_at_unigram(token_counts)
+        if self.class_bias is not None:
+            log_prob = frequency.log_frequencies(token_counts, self.vocab_size).to(
+                self.class_bias.device
+            )
+            masses = [tail.logsumexp(0) for tail in self._blocks(log_prob)[1:]]
+            self.class_bias.add_(torch.stack(masses).to(self.class_bias))
 
     def _rank(self) -> Tensor:
         """(V,), the place of each token id in the order of frequency."""
@@ -387,9 +396,3 @@ def _draw_column(mixture: Mixture, band: Band, generator: torch.Generator | None
     """A column (N,) of a mixture of softmaxes: the component first."""
     log_weight, context = draw_component(mixture, generator)
     return draw(mixture_log_prob(context, log_weight, *band), generator)
-
-
-def _shape(weight: Any) -> tuple[int, ...]:
-    if not isinstance(weight, nn.Parameter):
-        raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
-    return tuple(weight.shape)

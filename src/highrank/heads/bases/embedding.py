@@ -10,7 +10,8 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.head import Head, check_sizes
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes
 from highrank.ops.dropout import sequence_dropout
 
 Activation = Literal["tanh", "identity"]
@@ -69,7 +70,7 @@ class EmbeddingHead(Head):
 
     def reset_parameters(self) -> None:
         """Embedding uniform in ±0.1 and bias 0, as in the code of MoS; linear layers as torch."""
-        nn.init.uniform_(self.weight, -0.1, 0.1)
+        nn.init.uniform_(self.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         for layer in self.children():

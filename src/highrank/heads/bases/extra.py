@@ -9,17 +9,19 @@ K = 1. K softmaxes, J further components, E embedding size, V vocabulary.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.head import Head, LossSettings, MeasuredOutput
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.ops.loss import Target, check_target_shape
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
+from highrank.ops.precision import log_add
 
 
 class Extended(NamedTuple):
@@ -47,7 +49,7 @@ class ExtendedMixture(Head):
         check_start_weight(extra_weight)
         self.softmaxes, self.extra_weight = softmaxes, extra_weight
         self.num_components = softmaxes.num_components
-        self.embedding_size = softmaxes.embedding_size
+        self.embedding_size, self.batch_first = softmaxes.embedding_size, softmaxes.batch_first
         self.gate = self._linear(self.hidden_size, num_extra)
 
     def reset_parameters(self) -> None:
@@ -62,6 +64,12 @@ class ExtendedMixture(Head):
 
     def tie(self, weight: Tensor) -> None:
         self.softmaxes.tie(weight)
+
+    def scale_embedding(self, factor: float) -> None:
+        self.softmaxes.scale_embedding(factor)
+
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        self.softmaxes.start_at_unigram(token_counts)
 
     def extra(self, hidden: Tensor, **past: Any) -> Any:
         """The inputs of the further components of each token."""
@@ -87,7 +95,7 @@ class ExtendedMixture(Head):
         log_gate, (log_weight, context) = self.log_gate(features), features.mixture
         weight, bias = self.softmaxes.weight, self.softmaxes.bias
         log_p = mixture_log_prob(context, log_weight + log_gate[..., :1], weight, bias)  # (..., V)
-        return log_sum(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
+        return log_add(log_p, self.extra_log_prob(features.extra, log_gate[..., 1:]))
 
     def _loss(self, features: Extended, target: Target, settings: LossSettings) -> MeasuredOutput:
         """The fused loss, or, where it needs more than the target's probability, the streamed."""
@@ -111,14 +119,6 @@ class ExtendedMixture(Head):
 def log_gates(gate: Tensor) -> Tensor:
     """log g, (..., 1 + J), normalised, from the logits (..., J) of g_1 … g_J; that of g_0 is 0."""
     return log_weights(F.pad(gate, (1, 0)))
-
-
-def log_sum(log_p: Tensor, extra: Tensor) -> Tensor:
-    """log(p + extra) from logarithms (..., V), with gradients also where both are -inf."""
-    # Where both are −inf autograd would make NaN of the gradient: it never sees these.
-    impossible = (log_p == -torch.inf) & (extra == -torch.inf)
-    extra = extra.masked_fill(impossible, 0.0)
-    return torch.logaddexp(log_p, extra).masked_fill(impossible, -torch.inf)
 
 
 def check_start_weight(weight: float) -> None:

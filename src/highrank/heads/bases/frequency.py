@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 def frequency_order(counts: Sequence[int] | None, vocab_size: int) -> NDArray[np.int64]:
@@ -22,6 +24,13 @@ def frequency_order(counts: Sequence[int] | None, vocab_size: int) -> NDArray[np
     if len(counts) != vocab_size:
         raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(counts)}")
     return np.argsort(-np.asarray(counts, dtype=np.int64), kind="stable")
+
+
+def log_frequencies(counts: Sequence[int], vocab_size: int) -> Tensor:
+    """(V,) in float64, normalised; each token is counted once more, so that all are possible."""
+    if len(counts) != vocab_size:
+        raise ValueError(f"token_counts must have {vocab_size} numbers, got {len(counts)}")
+    return (torch.tensor(counts, dtype=torch.float64) + 1).log().log_softmax(0)
 
 
 def tail_starts(frequent: int, cutoffs: Sequence[int], vocab_size: int) -> tuple[int, ...]:

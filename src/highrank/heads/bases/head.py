@@ -6,7 +6,7 @@ dimensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,18 @@ from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from highrank.heads.bases.output import (
+    ForwardOptions,
+    HeadOutput,
+    LossSettings,
+    MeasuredOutput,
+    penalised,
+)
+from highrank.heads.bases.past import PAST, check_names, check_time
+from highrank.heads.bases.scoring import log_probs_in_blocks
+from highrank.heads.bases.token_rows import TokenRows, check_sizes
 from highrank.ops.loss import (
     ByProduct,
-    LossOptions,
     Reduction,
     Target,
     check_options,
@@ -37,62 +46,19 @@ from highrank.ops.loss.targets import (
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
-from highrank.ops.tracing import in_torch_func, is_traced
-
-# Arguments of a stateful head besides the hidden states.
-PAST: tuple[Literal["tokens"], Literal["state"]] = ("tokens", "state")
+from highrank.ops.tracing import needs_operators
 
 # Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
 
 
-class HeadOutput(NamedTuple):
-    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
-
-    output: Tensor
-    """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
-    loss: Tensor
-    """The reduced negative log-likelihood."""
-
-
-class MeasuredOutput(NamedTuple):
-    """`HeadOutput` and the by-products that `also` names."""
-
-    output: Tensor
-    loss: Tensor
-    by_products: dict[str, Tensor]
-
-
-class ForwardOptions(LossOptions, total=False):
-    """Keyword arguments of a head's `forward`."""
-
-    tokens: Tensor
-    """(T, B), tokens that the backbone has read: for a stateful head."""
-    state: Any
-    """The memory of a stateful head of the windows before."""
-
-
-class LossSettings(NamedTuple):
-    """Arguments of `forward` besides hidden states and targets."""
-
-    reduction: Reduction
-    ignore_index: int
-    also: Sequence[ByProduct]
-    options: LossOptions
-
-    def arguments(self) -> dict[str, Any]:
-        """The same as keyword arguments of `mixture_loss`."""
-        rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
-        return {"reduction": self.reduction, **rest}
-
-
-class Head(nn.Module):
+class Head(TokenRows):
     """Base of all heads: p(token | hidden).
 
     A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
     sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
-    output embedding `weight`, or its own `tie`. Its constructor ends with `reset_parameters`; that
-    of a base does not call it.
+    output embedding `weight`, or its own `tie` and `scale_embedding`. Its constructor ends with
+    `reset_parameters`; that of a base does not call it.
 
     A head that looks back has `is_stateful` and writes `initial_state` and `advance`; its methods
     then take `tokens` and `state` besides the hidden states, as `past`.
@@ -108,6 +74,8 @@ class Head(nn.Module):
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
     """Layers of the backbone whose hidden states, side by side, are what this head is given."""
+    batch_first: bool = False
+    """Whether windows are (B, T, …) rather than (T, B, …)."""
     weight: nn.Parameter
 
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
@@ -134,7 +102,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
-        """A term that training adds to the loss of a window, such as one that balances weights."""
+        """A term of the mean loss in training, such as one that balances weights."""
         return 0.0
 
     def initial_state(self, batch_size: int) -> Any:
@@ -148,46 +116,9 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
-    def tie(self, weight: Tensor) -> None:
-        """Share the output embedding with an input embedding's `weight`, an nn.Parameter.
-
-        Replacing parameters, as `to_empty` and `load_state_dict(assign=True)` do, ends the sharing,
-        as everywhere in torch: tie again. A `LanguageModel` does so by itself.
-        """
-        if not isinstance(weight, nn.Parameter):
-            raise ValueError(f"weight must be an nn.Parameter, got {type(weight).__name__}")
-        if weight.shape != self.weight.shape:
-            raise ValueError(
-                f"weight must be (vocab_size, embedding_size) = {tuple(self.weight.shape)}, "
-                f"got {tuple(weight.shape)}"
-            )
-        self.weight = weight
-
-    def resize(self, vocab_size: int) -> None:
-        """Change the number of tokens, keeping the first ones; new ones start as all tokens did.
-
-        A tied embedding is replaced here only: resize it, too, and tie again.
-        """
-        raise ValueError(f"{type(self).__name__} cannot be resized.")
-
-    @torch.no_grad()
-    def _resize_embedding(self, vocab_size: int) -> None:
-        """`resize` of an output embedding, a bias, and nothing else."""
-        check_sizes(vocab_size=vocab_size)
-        kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.weight.shape[1]).uniform_(-0.1, 0.1)
-        weight[:kept] = self.weight[:kept]
-        self.weight = nn.Parameter(weight, self.weight.requires_grad)
-        old = self._parameters.get("bias")
-        if old is not None:
-            bias = old.new_zeros(vocab_size)
-            bias[:kept] = old[:kept]
-            self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
-        self.vocab_size = vocab_size
-
     def log_prob(self, hidden: Tensor, **past: Any) -> Tensor:
         """log p of every token (..., V), normalised."""
-        return self.log_prob_from(self.features(hidden, **past))
+        return self.log_prob_from(self._read(hidden, past))
 
     def forward(
         self,
@@ -210,17 +141,23 @@ class Head(nn.Module):
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
                 mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
-                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head.
+                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head; with_penalty:
+                False leaves the head's penalty out of the loss in training.
         """
-        past: dict[str, Any] = {n: options[n] for n in PAST if n in options}
-        rest: Any = {name: value for name, value in options.items() if name not in PAST}
-        features = self.features(hidden, **past)
+        rest: Any = dict(options)
+        with_penalty = rest.pop("with_penalty", True)
+        past: dict[str, Any] = {name: rest.pop(name) for name in PAST if name in rest}
+        check_time(self, past.get("tokens"), target, ignore_index)
+        features = self._read(hidden, past)
         if target is None:
             if rest:
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
+        if self.training and with_penalty:
+            penalty = self.penalty(hidden, **past)
+            found = found._replace(loss=penalised(found.loss, penalty, target, settings))
         return found if also else HeadOutput(found.output, found.loss)
 
     if TYPE_CHECKING:
@@ -251,10 +188,33 @@ class Head(nn.Module):
         ) -> MeasuredOutput: ...
         def __call__(self, *arguments: Any, **options: Any) -> Any: ...
 
+    def per_token_log_probs(
+        self, hidden: Tensor, ids: Tensor, block: int | None = None, **past: Any
+    ) -> Tensor:
+        """log p of each id (...), 0 where it is negative, with gradients.
+
+        Args:
+            hidden: (..., D).
+            ids: (...), below V.
+            block: how many tokens are computed at once, always as many. To the last bit, a number
+                then depends on the token and its place in the block, with 1 on the token alone,
+                as in serving and training. None is faster. Not for a head that looks back.
+        """
+        if block is None:
+            ids = ids.masked_fill(ids < 0, -100)
+            log_p: Tensor = self(hidden, ids, "none", with_penalty=False, **past).output
+            return log_p
+        if self.is_stateful:
+            raise ValueError(f"block must be None for {type(self).__name__}, which looks back")
+        check_names(self, past)
+        check_target_shape(ids, tuple(hidden.shape[:-1]))
+        check_targets(ids.clamp(min=0), self.vocab_size)
+        return log_probs_in_blocks(self.log_prob, hidden, ids, block)
+
     @torch.no_grad()
     def predict(self, hidden: Tensor, **past: Any) -> Tensor:
         """The likeliest token (...)."""
-        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), self._best)
+        return self._by_chunks(hidden.shape[:-1], self._read(hidden, past), self._best)
 
     @torch.no_grad()
     def sample(
@@ -284,7 +244,12 @@ class Head(nn.Module):
                 return self._draw(chunk, generator)
             return draw(tempered(self.log_prob_from(chunk), temperature, top_k, top_p), generator)
 
-        return self._by_chunks(hidden.shape[:-1], self.features(hidden, **past), tokens_of)
+        return self._by_chunks(hidden.shape[:-1], self._read(hidden, past), tokens_of)
+
+    def _read(self, hidden: Tensor, past: dict[str, Any]) -> Any:
+        """`features`, with tokens and state for a head that looks back, and for no other."""
+        check_names(self, past)
+        return self.features(hidden, **past)
 
     def _best(self, features: Any) -> Tensor:
         """The likeliest token (N,) for the features of each of N."""
@@ -338,7 +303,7 @@ class Head(nn.Module):
 
         ids, amount = targets.target, targets.amount
         # torch.func knows no checkpoints.
-        if is_traced(leaves[0]) or in_torch_func():
+        if needs_operators(leaves[0]):
             found = [chunk_loss(ids, amount, *leaves)]
         else:
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
@@ -391,9 +356,3 @@ class Head(nn.Module):
 def flattened(features: Any, num_leading: int) -> Any:
     """The tensors with their leading dimensions as one, (N, …)."""
     return tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[num_leading:]), features)
-
-
-def check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

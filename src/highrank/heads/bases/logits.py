@@ -18,7 +18,7 @@ from highrank.ops.loss import Reduction
 from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.precision import at_least_float32, log_sum
 from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
-from highrank.ops.tracing import in_torch_func, is_traced
+from highrank.ops.tracing import needs_operators
 
 
 class StreamedLoss(Head):
@@ -44,7 +44,7 @@ class StreamedLoss(Head):
     ) -> tuple[Tensor, Tensor]:
         log_weight, *rest = features
         is_of_one = targets.target.shape[1] == 1 and targets.smoothing is None
-        if not is_of_one or reduction == "none" or is_traced(log_weight) or in_torch_func():
+        if not is_of_one or reduction == "none" or needs_operators(log_weight):
             return super()._flat_loss(features, targets, reduction, chunk_bytes)
         target, scale, places = targets.target.squeeze(1), targets.token_weight, self.places()
         if targets.amount is not None:

@@ -20,8 +20,9 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.head import LossSettings, MeasuredOutput, check_sizes
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
@@ -136,9 +137,14 @@ class MixtureHead(EmbeddingHead):
         return found
 
     def _best(self, features: Mixture) -> Tensor:
-        if not is_distributed(self.weight):
+        log_weight, context = features
+        if is_distributed(self.weight):
+            return mixture_argmax(context, log_weight, self.weight, self.bias)
+        is_own = type(self).log_prob_from is not MixtureHead.log_prob_from
+        if is_own or context.shape[-2] > 1 or self.logit_map is not None:
             return super()._best(features)
-        return mixture_argmax(features.context, features.log_weight, self.weight, self.bias)
+        # One softmax keeps the order of its logits.
+        return F.linear(context.squeeze(-2), self.weight, self.bias).argmax(-1)
 
     def _by_chunks(
         self, shape: torch.Size, features: Mixture, tokens_of: Callable[[Mixture], Tensor]

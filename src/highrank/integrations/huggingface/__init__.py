@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from highrank.integrations.huggingface.library import check_installed
-
 
 def register() -> None:
     """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
 
     It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
-    `highrank.upgrade` and `highrank.load_huggingface` do it by themselves.
+    `import highrank` does it by itself, before or after `import transformers`.
     """
+    from highrank.integrations.huggingface.library import check_installed
+
     check_installed("load a Hugging Face model")
     from transformers import AutoConfig
 

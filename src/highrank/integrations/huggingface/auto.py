@@ -17,7 +17,7 @@ class UpgradedConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         from highrank.integrations.huggingface.model import upgraded_classes
 
-        config, _ = upgraded_classes(config_dict["base_model_type"])
+        config = upgraded_classes(config_dict["base_model_type"])[0]
         return config.from_dict(config_dict, **kwargs)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from highrank.data.token_counts import read_counts
+from highrank.data.corpus import read_counts
 from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
 from highrank.files import new_folder, read_json

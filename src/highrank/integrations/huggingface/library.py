@@ -13,7 +13,11 @@ LEAST_VERSION = "5.22"
 
 
 def check_installed(purpose: str) -> None:
-    """Raise the command that installs it; the purpose, after "to", is what it is needed for."""
+    """Raise ValueError with the command that installs transformers, unless it is new enough.
+
+    Args:
+        purpose: what it is needed for, after "to".
+    """
     if find_spec("transformers") is None:
         raise ValueError(f"transformers must be installed to {purpose}: run {install_hint('hf')}")
     # Transformers itself needs it.

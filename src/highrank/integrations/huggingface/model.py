@@ -8,15 +8,18 @@ head; the folder's configuration names no file of weights that it could load, so
 
 from functools import cache, wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
+from highrank import __version__
+from highrank.environment import install_hint
 from highrank.heads import MixtureHead
+from highrank.integrations.huggingface.loss import CURRENT, LossCall, loss_call, taken_options
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
     head_from,
@@ -30,10 +33,11 @@ PREFIX = "HighRank"
 # The field names the file of weights, and a class that does not know better prints it in its error.
 GUARD = "transformers_weights"
 REFUSAL = (
-    "this model has a mixture of softmaxes; call highrank.register() and load it with "
+    "this model has a mixture of softmaxes; import highrank and load it with "
     "AutoModelForCausalLM.from_pretrained"
 )
-# What the configurations of upgraded models have of their own.
+CARD = Path(__file__).with_name("upgraded.md")
+# Fields that only the configurations of upgraded models have.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
 
 
@@ -56,8 +60,6 @@ class HighRankConfig(PreTrainedConfig):
 
 class HighRankForCausalLM:
     """The common part of all upgraded models; stands before the architecture's class."""
-
-    _passes_hidden = False
 
     def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(config, *inputs, **kwargs)  # type: ignore[call-arg]
@@ -86,12 +88,10 @@ class HighRankForCausalLM:
             # For a vocabulary in parts a head has a form of its own: highrank.heads.distributed.
             self._tp_plan.pop(path, None)
             self._pp_plan.pop(path, None)
-            if strategy := self._fsdp_plan.pop(path, None):
-                self._fsdp_plan[f"{path}.head"] = strategy
 
     @classmethod
     def is_custom_code(cls: Any) -> bool:
-        """Not as code of the hub: that of buffers without a file would not be initialised."""
+        """False, unlike for other custom code, of which some modules would not be initialised."""
         return bool(cls.is_remote_code())
 
     def _init_weights(self: Any, module: nn.Module) -> None:
@@ -106,21 +106,13 @@ class HighRankForCausalLM:
 
     @property
     def loss_function(self: Any) -> Any:
-        if self._passes_hidden:
+        if CURRENT.loss is not None:
             return self._loss_from_hidden
         return super().loss_function  # type: ignore[misc]
 
     @loss_function.setter
     def loss_function(self, value: Any) -> None:
         self._loss_function = value
-
-    def _pass_hidden(self: Any, passes_hidden: bool) -> None:
-        """Whether the output layer returns hidden states, of which the loss is made."""
-        self._passes_hidden = passes_hidden
-        # An adapter may have put its own copies there.
-        for module in self.get_output_embeddings().modules():
-            if isinstance(module, HeadOutputLayer):
-                module.passes_hidden = passes_hidden
 
     def _loss_from_hidden(
         self: Any,
@@ -138,18 +130,36 @@ class HighRankForCausalLM:
         What it takes for logits are hidden states (B, L, D). Position t predicts label t + 1, or
         the shifted label t. The sum is divided by the number of items, or is the mean.
         """
-        if shift_labels is None:
-            assert labels is not None
-            shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        assert CURRENT.loss is not None
+        call = CURRENT.loss if shift_labels is None else CURRENT.loss._replace(labels=shift_labels)
+        hidden = self._in_head_dtype(logits)
+        target, options = call.for_states(hidden, ignore_index, is_shifted=shift_labels is not None)
+        options["reduction"] = "mean" if num_items_in_batch is None else "sum"
         output = self.get_output_embeddings()
-        # Some architectures convert logits to float32.
-        hidden = logits.to(output.weight.dtype)
-        target = shift_labels.to(hidden.device).reshape(hidden.shape[:-1])
-        reduction = "mean" if num_items_in_batch is None else "sum"
-        loss: Tensor = output(hidden, target, reduction=reduction, ignore_index=ignore_index)
+        loss: Tensor = output(hidden, target, ignore_index=ignore_index, **options)
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+    def _in_head_dtype(self: Any, hidden: Tensor) -> Tensor:
+        """Some architectures convert to float32 what they take for logits."""
+        return hidden.to(self.get_output_embeddings().weight.dtype)
+
+    def save_pretrained(self: Any, save_directory: Any, **options: Any) -> None:
+        """As of transformers; a folder without README.md gets one, with what it needs to load."""
+        super().save_pretrained(save_directory, **options)  # type: ignore[misc]
+        card = Path(save_directory) / "README.md"
+        if options.get("is_main_process", True) and not card.exists():
+            spec, base = self.config.output_head, base_class(self)
+            text = CARD.read_text(encoding="utf-8").format(
+                name=Path(save_directory).resolve().name,
+                base=base.__name__,
+                kind=spec["kind"],
+                num_components=self.get_output_embeddings().head.num_components,
+                version=__version__,
+                install=install_hint("hf"),
+            )
+            card.write_text(text, encoding="utf-8")
 
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
@@ -184,30 +194,40 @@ class HighRankForCausalLM:
 def _forward_of(base: type[Any]) -> Any:
     """The architecture's `forward`, with a loss that needs no logits."""
     plain = base.forward
-    place = list(signature(plain).parameters).index("labels")
+    names = list(signature(plain).parameters)
 
     # Trainers and `generate` read its signature.
     @wraps(plain)
     def forward(self: Any, *inputs: Any, return_logits: bool | None = None, **kwargs: Any) -> Any:
         """With labels, `return_logits` decides about logits; None makes them in evaluation."""
-        labels = inputs[place - 1] if len(inputs) >= place else kwargs.get("labels")
+        kwargs = {**dict(zip(names[1:], inputs, strict=False)), **kwargs}
+        if hasattr(self, "_loss_function"):
+            return plain(self, **kwargs)
+        labels, options = kwargs.get("labels"), taken_options(kwargs, names)
         makes_logits = not self.training if return_logits is None else return_logits
-        if labels is None or makes_logits or hasattr(self, "_loss_function"):
-            return plain(self, *inputs, **kwargs)
-        self._pass_hidden(True)
-        try:
-            found = plain(self, *inputs, **kwargs)
-        finally:
-            self._pass_hidden(False)
+        if labels is None and options:
+            raise ValueError(f"labels must be given with {', '.join(options)}, got None")
+        is_plain = isinstance(labels, Tensor) and not options and not self.training
+        if labels is None or (is_plain and makes_logits):
+            return plain(self, **kwargs)
+        if isinstance(labels, tuple):
+            kwargs["labels"] = labels[0][..., 0]
+        with loss_call(LossCall(labels, options)):
+            found = plain(self, **kwargs)
+        hidden = found[1] if isinstance(found, tuple) else found.logits
+        logits = None
+        if makes_logits:
+            logits = self.get_output_embeddings()(self._in_head_dtype(hidden))
         if isinstance(found, tuple):
-            return (found[0], *found[2:])
-        return type(found)(**{name: part for name, part in found.items() if name != "logits"})
+            return (found[0], *(() if logits is None else (logits,)), *found[2:])
+        parts = {name: part for name, part in found.items() if name != "logits"}
+        return type(found)(**parts, **({} if logits is None else {"logits": logits}))
 
     return forward
 
 
-def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any]]:
-    """The configurations and the models of upgraded models of an architecture, such as "llama"."""
+def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any], type[Any]]:
+    """Classes of an architecture, such as "llama": configurations, models, bodies alone."""
     if model_type not in CONFIGS.CONFIG_MAPPING or model_type == HighRankConfig.model_type:
         raise ValueError(f"base_model_type must be one of transformers, got {model_type!r}")
     return _classes(CONFIGS.CONFIG_MAPPING[model_type])
@@ -227,23 +247,39 @@ def base_class(model: Any) -> type[Any]:
 
 
 @cache
-def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any]]:
-    """Classes of configurations and of models, both registered."""
-    base = plain_class(base_config)
+def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
+    """Classes of configurations, of models and of bodies, all registered."""
+    base, body = plain_class(base_config), MODELS.MODEL_MAPPING.get(base_config, None)
     if base is None or "labels" not in signature(base.forward).parameters:
         raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
     config = type(
         PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
     )
-    options = {"__module__": __name__, "config_class": config, "forward": _forward_of(base)}
+    options = {"__module__": __name__, "config_class": config}
+    body = type(PREFIX + body.__name__, (body,), options)
+    options["forward"] = _forward_of(base)
     model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
+    register_causal(config, model)
+    AutoModel.register(config, body, exist_ok=True)
+    return config, model, body
+
+
+def register_causal(config: type[Any], model: type[Any]) -> None:
+    """Let transformers find a class of causal language models, by its configuration and by name.
+
+    A `Trainer` with `label_smoothing_factor` shifts the labels of classes with known names only.
+    """
     AutoModelForCausalLM.register(config, model, exist_ok=True)
-    return config, model
+    name = model.__name__
+    MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name] = name
 
 
 def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.Module) -> Any:
-    """A model of a class with the body of `model`, this output layer and other fields of its
-    configuration; no weight is copied."""
+    """A `new_class` with the body of `model` and this output layer; no weight is copied.
+
+    Args:
+        fields: of the configuration, where they differ from those of `model`.
+    """
     known = model.config.to_dict()
     shared = {name: value for name, value in known.items() if name not in OF_UPGRADED}
     config = new_class.config_class.from_dict({**shared, **fields})
@@ -275,9 +311,11 @@ def output_path(model: Any) -> str:
 
 def __getattr__(name: str) -> Any:
     """The classes by name, which is how they are pickled."""
-    lists = (CONFIGS.CONFIG_MAPPING_NAMES, MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    for place, names in enumerate(lists):
-        found = [kind for kind, known in names.items() if PREFIX + known == name]
+    causal = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for place, names in enumerate(
+        (CONFIGS.CONFIG_MAPPING_NAMES, causal, MODELS.MODEL_MAPPING_NAMES)
+    ):
+        found = [kind for kind, known in names.items() if PREFIX + str(known) == name]
         if found:
             return upgraded_classes(found[0])[place]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads import Head, MixtureHead, head_arguments, head_class
 from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads.bases.mixture import Mixture
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.library import quiet_transformers
+from highrank.integrations.huggingface.loss import CURRENT
 from highrank.ops.logit_map import Softcap
+from highrank.ops.loss import Target
 
 # Names that configurations give to a softcap, a factor and a divisor of the logits.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -48,7 +52,9 @@ def read_output_layer(model: Any, name: str) -> LinearHead:
 def has_tied_output(model: Any) -> bool:
     """Whether the output embedding is the input embedding."""
     embedding = model.get_input_embeddings()
-    return embedding is not None and embedding.weight is model.get_output_embeddings().weight
+    output = model.get_output_embeddings()
+    owner = output.embedding if isinstance(output, HeadOutputLayer) else output
+    return embedding is not None and embedding.weight is owner.weight
 
 
 def without_map(config: Any) -> dict[str, float | None]:
@@ -94,7 +100,8 @@ def run(
 
 def probe(model: Any) -> Tensor:
     """Tokens (1, NUM_CHECKED) with which a model is checked."""
-    return torch.arange(NUM_CHECKED)[None] % len(model.get_output_embeddings().weight)
+    vocab_size: int = model.get_output_embeddings().weight.shape[0]
+    return torch.arange(NUM_CHECKED)[None] % vocab_size
 
 
 @torch.no_grad()
@@ -142,8 +149,14 @@ LAST_ONLY = "head must need the last hidden state only"
 class HeadOutputLayer(nn.Module):
     """A head where a model of transformers expects its linear output layer.
 
-    What such a model calls logits are then log-probabilities (..., V): normalised, so that their
-    cross-entropy is the loss of the mixture, and sampling and beams need nothing else.
+    It returns logits (..., V) whose softmax is the mixture: its log-probabilities plus one number
+    for each state, with which the likeliest token has the mean of its logits in the components. As
+    long as all components are the old layer, so are the logits, and what depends on their sign,
+    such as `repetition_penalty`, acts as before. The logits of a head that is no mixture of
+    softmaxes are its log-probabilities.
+
+    Code that multiplies with the `weight` of an output layer would bypass the mixture: it gets an
+    error. `embedding` has the weight.
 
     Args:
         head: gets `scale` · hidden.
@@ -153,28 +166,69 @@ class HeadOutputLayer(nn.Module):
     def __init__(self, head: Head, scale: float = 1.0) -> None:
         super().__init__()
         self.head, self.scale = head, scale
-        self.passes_hidden = False
-        """Whether hidden states are returned as they are: the loss comes later, with targets."""
 
     @property
-    def weight(self) -> nn.Parameter:
-        """(V, D), the output embedding."""
-        return weight_owner(self.head)[1].weight  # type: ignore[no-any-return]
+    def weight(self) -> "WeightOfNoMatrix":
+        """Its precision, device and shape, which some architectures look at."""
+        return WeightOfNoMatrix(self.embedding.weight)
 
     @property
-    def bias(self) -> nn.Parameter | None:
-        return weight_owner(self.head)[1].bias  # type: ignore[no-any-return]
+    def embedding(self) -> Any:
+        """The module with the output embedding `weight` (V, D), and `bias` (V,) or None."""
+        return weight_owner(self.head)[1]
 
-    def forward(self, hidden: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
-        """Log-probabilities; with targets (...) the loss, with options as those of the head."""
-        if target is None and self.passes_hidden:
+    def forward(self, hidden: Tensor, target: Target | None = None, **options: Any) -> Tensor:
+        """Logits; with targets (...) the loss, with options as those of the head.
+
+        In training the loss has the penalty of the head.
+        """
+        if target is None and CURRENT.loss is not None:
             return hidden
         if self.scale != 1:
             hidden = hidden * self.scale
         if target is None:
-            return self.head(hidden)
+            return _logits(self.head, hidden)
         loss: Tensor = self.head(hidden, target, **options).loss
         return loss
+
+
+class WeightOfNoMatrix:
+    """Stands for the weight of a linear layer, and raises where it is computed with."""
+
+    ERROR = (
+        "the output layer of an upgraded model must be called, got code that computes with its "
+        "weight alone, which would bypass the mixture; the output embedding is "
+        "get_output_embeddings().embedding.weight"
+    )
+
+    def __init__(self, weight: Tensor) -> None:
+        self.dtype, self.device, self.shape = weight.dtype, weight.device, weight.shape
+        self.requires_grad = weight.requires_grad
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self.ERROR)
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        raise ValueError(cls.ERROR)
+
+
+def _logits(head: Head, hidden: Tensor) -> Tensor:
+    """Log-probabilities (..., V), or those plus a number for each state, as of the layer above."""
+    features = head.features(hidden)
+    log_p = head.log_prob_from(features)
+    mixture, owner = getattr(features, "mixture", features), weight_owner(head)[1]
+    if not isinstance(mixture, Mixture):
+        return log_p
+    best = log_p.argmax(-1)  # (...)
+    vector = F.embedding(best, owner.weight).unsqueeze(-2)  # (..., 1, E)
+    logits = (mixture.context.to(log_p.dtype) * vector).sum(-1)  # (..., K)
+    if owner.bias is not None:
+        logits = logits + owner.bias[best].unsqueeze(-1)
+    if owner.logit_map is not None:
+        logits = owner.logit_map(logits)
+    mean = (mixture.log_weight.exp() * logits).sum(-1, keepdim=True)  # (..., 1)
+    return log_p + (mean - log_p.gather(-1, best.unsqueeze(-1)))
 
 
 def weight_owner(head: Head) -> tuple[str, Any]:

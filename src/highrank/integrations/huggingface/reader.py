@@ -208,7 +208,7 @@ def _purpose(name: str) -> str:
 
 @contextmanager
 def _explained(name: str, part: str) -> Iterator[None]:
-    """Whatever transformers cannot load becomes an error of one line, with the damaged file."""
+    """Turn any error of loading into a ValueError of one line, with the damaged file."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):

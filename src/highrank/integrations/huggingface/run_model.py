@@ -11,16 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoTokenizer, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from highrank.build import build_model
+from highrank.integrations.huggingface.model import register_causal
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
@@ -210,8 +205,6 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
             target = part.pick(target)  # (L, b)
             count = int((target != -100).sum())
             total = model.head(read.hidden, target, reduction="sum", **read.past).loss
-            if self.training:
-                total = total + count * model.head.penalty(read.hidden, **read.past)
         if target is None or not self.training:
             features = model.head.features(read.hidden, **read.past)
             logits = model.head.log_prob_from(_at(features, last[keep]))  # (C, b, V)
@@ -264,5 +257,5 @@ def _kept(length: int, logits_to_keep: int | Tensor) -> Tensor:
 
 def register() -> None:
     """Let transformers find model and tokenizer of an `AWDLSTMConfig`."""
-    AutoModelForCausalLM.register(AWDLSTMConfig, AWDLSTMForCausalLM, exist_ok=True)
+    register_causal(AWDLSTMConfig, AWDLSTMForCausalLM)
     AutoTokenizer.register(AWDLSTMConfig, tokenizer_class=RunTokenizer, exist_ok=True)

@@ -44,7 +44,7 @@ class RunTokenizer(PreTrainedTokenizerFast):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The run's own."""
+        """The run's vocabulary."""
         tokens = self.convert_ids_to_tokens(list(range(len(self))))
         return Vocabulary(tuple(EOS if token == NEWLINE else token for token in tokens))
 
@@ -122,11 +122,11 @@ def _characters(kind: str) -> str:
 
 @cache
 def _all_characters() -> str:
-    """By their numbers; a sign for halves of characters, which are no text."""
+    """All characters in the order of code points, with a sign in place of surrogates."""
     return "".join("!" if 0xD800 <= point < 0xE000 else chr(point) for point in range(0x110000))
 
 
-# What makes the normalizers and the pattern of a token.
+# Functions that make the normalizers and the pattern of a token.
 RULES: dict[str, tuple[Callable[[], list[Normalizer]], Callable[[], str]]] = {
     "words": (_word_rules, _word_pattern),
     "whitespace": (

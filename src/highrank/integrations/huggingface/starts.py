@@ -48,7 +48,7 @@ class Started(NamedTuple):
     spec: dict[str, Any]
     head: Head
     added_weight: float | None
-    """All that components beside the old layer have; None if the old layer is forgotten."""
+    """Weight of all components beside the old layer; None if the old layer is forgotten."""
 
 
 def start_head(
@@ -137,7 +137,7 @@ def _start_residual(head: LowRankMixture, layer: LinearHead, hidden: Tensor, noi
 
 @torch.no_grad()
 def _start_new(head: LowRankMixture, layer: LinearHead, hidden: Tensor) -> float:
-    """The weight of all components but the first."""
+    """Start as "new"; returns the weight of all components but the first."""
     K = head.num_components
     if K < 2:
         raise ValueError(f"num_components must be at least 2 for the start 'new', got {K}")

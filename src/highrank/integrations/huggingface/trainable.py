@@ -53,7 +53,8 @@ class TrainableModel(nn.Module):
     def parameter_groups(self) -> list[ParameterGroup]:
         """Parameters that are trained, old and added ones, with weight decay on matrices only."""
         output = self.model.get_output_embeddings()
-        added = {id(p) for p in output.parameters()} - {id(output.weight), id(output.bias)}
+        old = output.embedding
+        added = {id(p) for p in output.parameters()} - {id(old.weight), id(old.bias)}
         trained = [p for p in self.parameters() if p.requires_grad]
         groups: list[ParameterGroup] = []
         for is_added, lr_scale in ((False, 1.0), (True, self.added_lr_scale)):
@@ -65,7 +66,7 @@ class TrainableModel(nn.Module):
 
     @torch.no_grad()
     def head_inputs(self, tokens: Tensor) -> Tensor:
-        """What the head is given after each of the tokens (L, B): (B, L, D), float32."""
+        """The head's inputs (B, L, D), float32, after each of the tokens (L, B)."""
         kept: list[Tensor] = []
 
         def keep(hidden: Tensor) -> Tensor:

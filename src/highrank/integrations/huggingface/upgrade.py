@@ -96,9 +96,9 @@ def _check_model(model: Any, name: str) -> None:
     if isinstance(model, HighRankForCausalLM):
         raise ValueError("model must have a linear output layer, got an upgraded one")
     known = plain_class(type(model.config)) if isinstance(model, PreTrainedModel) else None
-    if type(model) is not known:
-        want = "a model of AutoModelForCausalLM" if known is None else known.__name__
-        raise ValueError(f"model must be {want}, got {name}: adapters and wrappers come later")
+    if type(model) is not known or getattr(model, "peft_config", None):
+        want = "a model of AutoModelForCausalLM" if known is None else f"a {known.__name__}"
+        raise ValueError(f"model must be {want}, got {name}{_advice(model)}")
     wrong = {
         "have weights": model.device.type == "meta",
         "read text only": model.config.get_text_config() is not model.config,
@@ -109,6 +109,17 @@ def _check_model(model: Any, name: str) -> None:
     for contract, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(f"model must {contract}, got {name}")
+
+
+def _advice(model: Any) -> str:
+    """Advice, after a colon, for a model that is wrapped or has no causal output layer."""
+    if getattr(model, "peft_config", None):
+        return ": upgrade first, then add adapters, as peft.get_peft_model(highrank.upgrade(model))"
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return ": only decoders that read one text are supported, not encoder–decoders"
+    if isinstance(getattr(model, "module", getattr(model, "_orig_mod", None)), nn.Module):
+        return ": upgrade first, then wrap or compile the model"
+    return ""
 
 
 @torch.no_grad()
@@ -200,7 +211,8 @@ def to_softmax(model: Any) -> Any:
 def _linear(output: HeadOutputLayer) -> tuple[nn.Parameter, nn.Parameter | None]:
     """The weight and the bias of the linear layer that the head is, before the scale of logits."""
     matrix, shift = _context_map(output.head)
-    weight, bias, old = output.weight, output.bias, output.weight.double()  # (V, D)
+    weight, bias = output.embedding.weight, output.embedding.bias
+    old = weight.double()  # (V, D)
     if bias is None and shift.any():
         raise ValueError("contexts must have no bias where the layer had none, got one")
     if not torch.equal(matrix, torch.eye(len(matrix)).to(matrix)):
@@ -237,7 +249,7 @@ def train_head(model: Any) -> None:
     output = model.get_output_embeddings()
     model.requires_grad_(False)
     output.requires_grad_(True)
-    for parameter in (output.weight, output.bias):
+    for parameter in (output.embedding.weight, output.embedding.bias):
         if parameter is not None:
             parameter.requires_grad_(False)
 

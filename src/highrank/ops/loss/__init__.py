@@ -19,9 +19,9 @@ REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 # Token ids (...), or for distillation the ids and probabilities of the likeliest, each (..., M).
 Target = Tensor | tuple[Tensor, Tensor]
 
-# Outputs of a pass besides the loss, without gradients: log-sum-exps of the components
-# (..., K), the likeliest token (...), the entropy in nats (...); and, with its gradient, the
-# logarithm of the components' weights (..., K).
+# Outputs of a pass besides the loss: log-sum-exps of the components (..., K) and the likeliest
+# token (...), without gradients; the entropy in nats (...) and the logarithm of the components'
+# weights (..., K), with theirs.
 ByProduct = Literal["lse", "prediction", "entropy", "log_weight"]
 BY_PRODUCTS: tuple[str, ...] = get_args(ByProduct)
 

@@ -92,7 +92,7 @@ def index_or_none(tensor: Tensor | None, rows: Tensor | slice) -> Tensor | None:
 
 
 def weighted_sum(value: Tensor, amount: Tensor | None) -> Tensor:
-    """Σ amount · value over the last dimension (N,); nothing of an infinite value is 0."""
+    """Σ amount · value over the last dimension (N,); 0 times an infinite value is 0."""
     if amount is None:
         return value.sum(-1)
     return (amount * value.masked_fill(amount == 0, 0.0)).sum(-1)
@@ -130,11 +130,12 @@ def reduce_summed_loss(
 def total_mass(impossible: Tensor, mass: Tensor | None) -> Tensor:
     """The divisor of "mean": the targets that carry gradient, or the sum of their masses.
 
-    1 if there are targets but none carries gradient: the loss is +inf then.
+    Not 0 if there are targets but none carries gradient: the loss is +inf then.
     """
     if mass is not None:
         possible = mass.masked_fill(impossible, 0.0).sum()
-        return torch.where((possible == 0) & impossible.any(), 1.0, possible)
+        # Tokens without mass may have a loss, by smoothing or z-loss: it must not count.
+        return torch.where((possible == 0) & impossible.any(), torch.inf, possible)
     count = (~impossible).sum()
     return count.clamp(min=1) if len(impossible) else count
 

@@ -33,6 +33,7 @@ from highrank.ops.loss.targets import (
 )
 from highrank.ops.mixture_cross_entropy import reference, registered
 from highrank.ops.mixture_cross_entropy.autograd import chunked_losses, fused_losses
+from highrank.ops.mixture_cross_entropy.entropy import entropy_of, with_gradient
 from highrank.ops.mixture_cross_entropy.reducer import ShardReducer
 from highrank.ops.mixture_cross_entropy.reference import Inputs, Losses, Request
 from highrank.ops.mixture_cross_entropy.stream import chunk_size
@@ -45,7 +46,7 @@ from highrank.ops.sharding import (
     shard_of,
     with_summed_gradient,
 )
-from highrank.ops.tracing import in_torch_func, is_fake
+from highrank.ops.tracing import in_forward_mode, in_torch_func, is_fake, needs_operators
 
 Backend = Callable[[Inputs, Request], Losses]
 Extra = tuple[Tensor, Tensor]
@@ -109,10 +110,12 @@ def mixture_cross_entropy(
             needs neither. Gradients are whole in every process, of its rows and of the others.
         backend: "fused" computes gradients in the forward pass, for "mean" and "sum"; "chunked"
             recomputes in the backward pass, for any upstream gradient and `torch.func`;
-            "reference" is the definition; "auto" takes the one that can do the work and, while
-            compiling or exporting, an operator that compilers know.
+            "reference" is the definition, also in forward mode; "auto" takes the one that can do
+            the work and, while compiling or exporting, an operator that compilers know.
         chunk_bytes: memory for the logits of one chunk of tokens; chosen from the shapes if None.
     """
+    if "also" in options:
+        raise TypeError("also must be left out here, got one: mixture_loss returns by-products")
     return mixture_loss(
         context,
         log_weight,
@@ -145,7 +148,8 @@ def mixture_loss(
 
     Args:
         also: by-products of the pass: "lse" (the log-sum-exp of each component's logits),
-            "prediction" (the likeliest token), "entropy" (in nats), "log_weight".
+            "prediction" (the likeliest token), "entropy" (in nats), "log_weight". Gradients flow
+            through "log_weight" and, unless the vocabulary is sharded, through "entropy".
     """
     check_reduction(reduction)
     check_options(options)
@@ -163,7 +167,7 @@ def mixture_loss(
         context = context * scale
         if shard is not None and isinstance(scale, Tensor):
             scale = with_summed_gradient(scale, shard)
-        bias = None if bias is None else bias * scale
+        bias = None if bias is None else _scaled(bias, scale)
     context, weight, bias = in_autocast_dtype(context, weight, bias)
     check_arguments(context, log_weight, weight, target, bias, extra, 1 if shard is None else 0)
     vocab_size = len(weight) if shard is None else shard.vocab_size
@@ -180,12 +184,28 @@ def mixture_loss(
         if shard is not None:
             losses = partial(_sharded_losses, shard=shard, backend=backend)
         token_loss, loss, found = losses(inputs, request)
+        if "entropy" in found and shard is None:
+            found["entropy"] = _differentiable_entropy(found["entropy"], inputs, request)
     shape = context.shape[:-2]
     token_loss = _unflatten(token_loss, kept, shape)
     found = {name: _unflatten(x, kept, shape) for name, x in found.items()}
     if "log_weight" in also:
         found["log_weight"] = log_weight
     return MixtureLoss(token_loss, token_loss if reduction == "none" else loss, found)
+
+
+def _scaled(bias: Tensor, scale: float | Tensor) -> Tensor:
+    """The bias times the scale; -inf stays -inf, and gives the scale no gradient."""
+    impossible = bias == -torch.inf
+    return (bias.masked_fill(impossible, 0.0) * scale).masked_fill(impossible, -torch.inf)
+
+
+def _differentiable_entropy(entropy: Tensor, inputs: Inputs, request: Request) -> Tensor:
+    if not torch.is_grad_enabled():
+        return entropy
+    if needs_operators(inputs.context):
+        return entropy_of(*inputs.differentiable[:4], inputs.logit_map)
+    return with_gradient(entropy, inputs, request.chunk_bytes)
 
 
 def _flatten(
@@ -245,12 +265,16 @@ def _choose_backend(backend: str, reduction: str, context: Tensor) -> Backend:
     if backend == "auto":
         if torch.compiler.is_compiling() or is_fake(context):
             return registered.losses
+        if in_forward_mode():
+            return BACKENDS["reference"]
         # torch.func cannot see through gradients that were made in the forward pass.
         return BACKENDS["chunked" if reduction == "none" or in_torch_func() else "fused"]
     if backend == "registered":
         return registered.losses
     if backend not in BACKENDS:
         raise ValueError(f"backend must be auto or one of {list(BACKENDS)}, got {backend!r}")
+    if backend != "reference" and in_forward_mode():
+        raise ValueError(f'backend must be "auto" or "reference" in forward mode, got {backend!r}')
     if backend == "fused" and reduction == "none":
         raise ValueError(
             'backend must be "chunked" or "reference" for reduction="none", got "fused"'

@@ -24,9 +24,6 @@ from highrank.ops.precision import without_autocast
 
 NUM_DIFFERENTIABLE = len(Gradients._fields)
 NO_GRADIENTS = (False,) * NUM_DIFFERENTIABLE
-NO_FORWARD_MODE = (
-    "Forward-mode derivatives of the mixture loss are not available: use backend='reference'."
-)
 
 
 def fused_losses(inputs: Inputs, request: Request, reducer: Reducer = ONE_PROCESS) -> Losses:
@@ -70,8 +67,8 @@ class _FusedLoss(Function):
         inputs = Inputs(*tensors, *ctx.constants)
         if ctx.request.reduction == "mean":
             total = total_mass(token_loss == torch.inf, inputs.mass)
-            # Without any target the gradients are zero, and stay so.
-            upstream = upstream / torch.where(total == 0, 1, total)
+            # Without any target the gradients are zero.
+            upstream = upstream / torch.where(total == 0, torch.inf, total)
         if ctx.gradients is None or torch.is_grad_enabled():
             # A second backward pass through the same graph, or one that is to be differentiated.
             options = _wanted(ctx), ctx.request.chunk_bytes, ctx.reducer
@@ -113,10 +110,6 @@ class _TokenLosses(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
         return _one_by_one(_TokenLosses.apply, info.batch_size, in_dims, arguments)
 
-    @staticmethod
-    def jvp(*_: Any) -> Any:
-        raise RuntimeError(NO_FORWARD_MODE)
-
 
 def gradients_of(
     inputs: Inputs,
@@ -152,10 +145,6 @@ class _Gradients(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
         return _one_by_one(_Gradients.apply, info.batch_size, in_dims, arguments)
-
-    @staticmethod
-    def jvp(*_: Any) -> Any:
-        raise RuntimeError(NO_FORWARD_MODE)
 
     @staticmethod
     def backward(ctx: Any, *upstreams: Any) -> tuple[Tensor | None, ...]:

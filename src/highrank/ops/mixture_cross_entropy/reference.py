@@ -104,6 +104,13 @@ def by_products(inputs: Inputs, also: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _logits(inputs: Inputs) -> Tensor:
-    logits = F.linear(inputs.context, inputs.weight, inputs.bias)  # (N, K, V)
+    return component_logits(inputs.context, inputs.weight, inputs.bias, inputs.logit_map)
+
+
+def component_logits(
+    context: Tensor, weight: Tensor, bias: Tensor | None, logit_map: LogitMap | None
+) -> Tensor:
+    """φ(W context[k] + b), (N, K, V)."""
+    logits = F.linear(context, weight, bias)
     logits = logits.to(at_least_float32(logits.dtype))
-    return logits if inputs.logit_map is None else inputs.logit_map(logits)
+    return logits if logit_map is None else logit_map(logits)

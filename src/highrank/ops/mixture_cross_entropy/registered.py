@@ -84,7 +84,8 @@ def mixture_reduced_loss(*arguments: Any) -> tuple[Tensor, ...]:
     total = token_loss.new_ones(())
     if reduction == "mean":
         total = total_mass(token_loss == torch.inf, inputs.mass).to(total.dtype)
-        total = torch.where(total == 0, 1.0, total)
+        # Without any target the gradients are zero.
+        total = torch.where(total == 0, torch.inf, total)
     loss = reduce_losses(token_loss, inputs.mass, reduction)
     return (loss, token_loss, total, *_without_none(inputs, gradients))
 

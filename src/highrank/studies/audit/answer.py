@@ -121,7 +121,7 @@ def joint_answer(names: Sequence[str], answers: Sequence[Answer]) -> str:
     if len(answers) == 1:
         return answers[0].sentence
     found = by_verdict(names, answers).items()
-    parts = "; ".join(f"{verdict} for {', '.join(of)}" for verdict, of in found)
+    parts = "; ".join(f"{verdict} for {', '.join(listed)}" for verdict, listed in found)
     return f"{question(len(answers))} {parts[0].upper()}{parts[1:]}."
 
 

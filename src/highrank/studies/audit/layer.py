@@ -19,7 +19,8 @@ from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
 from highrank.heads import HEADS, Head, MixtureHead
 from highrank.heads.linear import LinearHead
 from highrank.ops.logit_map import Softcap
-from highrank.predictor import OnProgress, Predictor
+from highrank.predictor import Predictor
+from highrank.progress import OnProgress
 
 KINDS = {path.split(":")[1]: kind for kind, path in HEADS.items()} | {"LinearHead": "softmax"}
 # Rows of a block at least: stored weights should not be converted for a handful of contexts.

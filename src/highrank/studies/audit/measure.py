@@ -23,11 +23,11 @@ from highrank.heads.linear import LinearHead
 from highrank.predictor import (
     LONG_HISTORY,
     Contexts,
-    OnProgress,
     Predictor,
     choose_windows,
     read_contexts,
 )
+from highrank.progress import OnProgress
 from highrank.studies.audit.answer import Answer, answer_of, joint_answer
 from highrank.studies.audit.fit import FitFacts, can_fit, fit_heads, read_samples
 from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
@@ -304,7 +304,7 @@ def audit_unargmaxable(
     if vectors is None:
         return None, "not decided, as no single logit decides which token is the most likely"
     if find_spec("scipy") is None:
-        return None, f"not decided, as linear programs need scipy: {install_hint('audit')}"
+        return None, f"not decided, as linear programs need scipy: {install_hint('cli')}"
     V, E = vectors.weight.shape
     if (needed := 8 * COPIES * V * E) > budget:
         return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from highrank.data.sources import package_files
-from highrank.data.text import check_known, read_lines, read_text, whole
+from highrank.data.text import check_known, file_span, read_file, read_text, tokenized_lines
 from highrank.data.vocabulary import EOS
 from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256, read_json
@@ -143,7 +143,7 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
     if text is None:
         tokens, train = corpus.split("test"), corpus.split("train")
     else:
-        words = list(chain.from_iterable(read_lines(text, corpus.header.recipe)))
+        words = list(chain.from_iterable(tokenized_lines(read_file(text), corpus.header.recipe)))
         check_known(words, vocabulary, f"the text {text}")
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
@@ -206,7 +206,7 @@ def _own_text(path: Path) -> tuple[str, str, str]:
     if not path.is_file():
         raise ValueError(f"the text must be a file, got {path}")
     content = ""
-    for block, _ in read_text(whole(path)):
+    for block, _ in read_text(file_span(path)):
         content += block
         if len(content) >= MAX_CHARACTERS:
             break

@@ -1,13 +1,31 @@
-"""The page of `highrank audit`: page.html.j2 has the prose, this file the tables and figures."""
+"""The page of `highrank audit`: page.html.j2 has the prose, this file the tables and charts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
-from highrank.report.figure import Bars, Lines, describe, draw, save_png, to_svg
+from highrank.analysis.rank import press_threshold
+from highrank.report.figure import (
+    DASHED,
+    TRUTH,
+    Axis,
+    Bars,
+    Lines,
+    Mark,
+    Series,
+    Style,
+    describe,
+    draw,
+    line_style,
+    save_png,
+    to_svg,
+)
 from highrank.report.formats import (
+    count,
     duration,
     environment_text,
     legible,
@@ -16,7 +34,6 @@ from highrank.report.formats import (
     power,
 )
 from highrank.report.page import Column, render
-from highrank.studies.audit import charts
 from highrank.studies.audit.answer import (
     EFFECTIVE,
     FREE,
@@ -27,13 +44,10 @@ from highrank.studies.audit.answer import (
     question,
 )
 from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableToken
-from highrank.studies.audit.model import Source
 from highrank.studies.audit.table import (
+    FACTS,
     comparison,
-    count,
     glossary,
-    legible_name,
-    millions,
     mixture_verdict,
     rows_of,
     short_names,
@@ -47,30 +61,24 @@ EPSILON = 1e-3
 # Tokens and contexts that are shown of each component.
 NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 
+FLOAT32_EPS = 2.0**-23
+# Points of a curve: more cannot be seen.
+MAX_POINTS = 300
+# Far below the round-off of any model's own numbers.
+LOWEST = 1e-9
+STYLES = (
+    line_style("series-1", marker="o", linewidth=3.2, markersize=8.0),
+    line_style("series-3", marker="D"),
+    line_style("series-2", marker="s", linewidth=1.6, linestyle=DASHED),
+    line_style("series-4", marker="^"),
+    line_style("series-5", marker="v", linestyle=DASHED),
+    line_style("series-6", marker="X", linewidth=1.6),
+)
+# Between markers, which tell the curves of several models apart.
+MARKER_SPACING = 0.25
+
 # What the macros `table` and `figure` show; the template adds title and caption.
 Block = dict[str, Any]
-
-FACTS: dict[str, Callable[[ModelAudit], str]] = {
-    "Model": lambda m: legible_name(m.name),
-    "Source": lambda m: "Hugging Face" if m.source is Source.HUGGING_FACE else "run",
-    "Architecture": lambda m: m.architecture,
-    "Parameters": lambda m: millions(m.num_parameters),
-    "Output embedding": lambda m: _embedding(m),
-    "Text": lambda m: legible_name(m.text.name),
-    "SHA-256 of the text": lambda m: m.text.sha256[:12],
-    "Tokens of the text": lambda m: count(m.text.num_tokens),
-    "Contexts, T": lambda m: count(m.text.num_contexts),
-    "Nats per token": lambda m: f"{m.text.nats:.4f}",
-    "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_tokens)}",
-    "Method": lambda m: f"{m.rank.method}: {m.rank.method_reason}",
-    "Ceiling": lambda m: f"{count(m.rank.ceiling)}, by {m.rank.ceiling_reason}",
-    "Bound": lambda m: (
-        f"{'none' if m.rank.bound is None else count(m.rank.bound)}: {m.rank.bound_reason}"
-    ),
-    "Largest σ": lambda m: f"{m.rank.largest:.4g}",
-    "Noise floor": lambda m: f"{m.rank.noise_floor:.1e}",
-    "Time": lambda m: duration(m.elapsed),
-}
 
 
 def audit_page(result: AuditResult, command: str = "") -> str:
@@ -82,7 +90,7 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
     title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
-    spectra, shown = charts.spectra(names, models), [r for r in rows_of(models) if not r.is_brief]
+    shown = [row for row in rows_of(models) if not row.is_brief]
     return render(
         "studies/audit/page.html.j2",
         title=title,
@@ -98,10 +106,10 @@ def audit_page(result: AuditResult, command: str = "") -> str:
         comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
         key_table=_side_by_side(names, ((_upper(r.label), *map(r.cell, models)) for r in shown)),
-        spectra=_figure(spectra, charts.draw_spectra(spectra, models)),
-        residuals=_figure(charts.residuals(names, models)),
-        growth=_figure(charts.growth(names, models, "numerical_rank_float32")),
-        effective_growth=_figure(charts.growth(names, models, EFFECTIVE)),
+        spectra=_figure(spectra_chart(names, models)),
+        residuals=_figure(residual_chart(names, models)),
+        growth=_figure(growth_chart(names, models, "numerical_rank_float32")),
+        effective_growth=_figure(growth_chart(names, models, EFFECTIVE)),
         fit_rule={"limited": f"{LIMITED:.1%}", "free": f"{FREE:.1%}", "settled": f"{SETTLED:.0%}"},
         epsilon=(power(EPSILON), f"{EPSILON:.1%}"),
         argmaxable_table=_argmaxable([(n, m) for n, m in pairs if m.unargmaxable is not None]),
@@ -114,9 +122,8 @@ def audit_page(result: AuditResult, command: str = "") -> str:
 
 def audit_picture(result: AuditResult, path: Path) -> None:
     """Write the spectra as a PNG, 1200 pixels wide."""
-    chart = charts.spectra(short_names(result.models), result.models)
-    figure = charts.draw_spectra(chart, result.models, size=(8, 4.5), margin=0.1)
-    save_png(figure, path, dpi=150)
+    chart = spectra_chart(short_names(result.models), result.models)
+    save_png(draw(chart, size=(8, 4.5), margin=0.1), path, dpi=150)
 
 
 def _model(name: str, model: ModelAudit) -> Block:
@@ -162,7 +169,6 @@ def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
 
 def _mixture(mixture: ComponentReport, source: str) -> Block:
     components = list(enumerate(mixture.components, 1))
-    use, differences = charts.use(mixture), charts.differences(mixture)
     contexts = [
         (str(k), legible_context(at.text), legible(at.next_token, source), f"{at.weight:.2f}")
         for k, component in components
@@ -173,8 +179,8 @@ def _mixture(mixture: ComponentReport, source: str) -> Block:
         "weight_entropy": f"{mixture.weight_entropy:.3f}",
         "use_entropy": f"{mixture.use_entropy:.3f}",
         "most_entropy": f"{math.log(len(components)):.3f}",
-        "use": _figure(use, charts.draw_components(use, 1 / len(components))),
-        "differences": _figure(differences, charts.draw_components(differences, math.log(2))),
+        "use": _figure(use_chart(mixture)),
+        "differences": _figure(difference_chart(mixture)),
         "components": _components(mixture),
         "preferred": _preferred(mixture, source),
         "pairs": _pairs(mixture),
@@ -226,23 +232,164 @@ def _table(
     return {"columns": columns, "rows": [tuple(row) for row in rows], "highlighted": ()}
 
 
-def _figure(chart: Lines | Bars | None, figure: Any = None) -> Block | None:
-    """A chart as `draw` draws it, or as it is drawn already; None if there is none."""
+def _figure(chart: Lines | Bars | None) -> Block | None:
     if chart is None:
         return None
-    return {"svg": to_svg(figure or draw(chart)), "description": describe(chart)}
-
-
-def _embedding(model: ModelAudit) -> str:
-    head = model.head
-    parts = [head.dtype, "tied" if head.is_tied else "not tied"]
-    parts.append("with bias" if head.has_bias else "no bias")
-    if head.scale != 1:
-        parts.append(f"logits × {head.scale:g}")
-    if head.softcap is not None:
-        parts.append(f"soft-capped at {head.softcap:g}")
-    return ", ".join(parts)
+    return {"svg": to_svg(draw(chart)), "description": describe(chart)}
 
 
 def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def spectra_chart(names: Sequence[str], models: Sequence[ModelAudit]) -> Lines:
+    """Singular values divided by the largest, with the bounds and float32's round-off."""
+    labels = ("index, the largest first", "singular value ÷ the largest")
+    bounds: dict[int, str] = {}
+    for index, model in enumerate(models):
+        if model.rank.bound is not None:
+            bounds.setdefault(model.rank.bound, style_of(index)["color"])
+    thresholds = {
+        press_threshold(1.0, (m.rank.num_contexts, m.rank.num_tokens), FLOAT32_EPS) for m in models
+    }
+    return replace(
+        _curves(names, models, relative_values, labels),
+        marks=tuple(Mark(x, f"bound {x:,}", color) for x, color in sorted(bounds.items())),
+        levels=tuple(sorted(thresholds)),
+        level_label="round-off of float32",
+    )
+
+
+def residual_chart(names: Sequence[str], models: Sequence[ModelAudit]) -> Lines:
+    """The fraction of the sum of squares that is left without the first k singular values."""
+    labels = ("first k singular values", "fraction that is left")
+    return _curves(names, models, residual_values, labels)
+
+
+def growth_chart(names: Sequence[str], models: Sequence[ModelAudit], key: str) -> Lines | None:
+    """A measure of rank against the number of contexts; None if it is unknown for all."""
+    series = []
+    for index, (name, model) in enumerate(zip(names, models, strict=True)):
+        points = [(at.num_contexts, at.measures[key]) for at in model.rank.growth]
+        points = [(size, rank) for size, rank in points if rank]
+        if points:
+            xs, ys = zip(*points, strict=True)
+            series.append(Series(label=name, x=xs, y=ys, style=style_of(index)))
+    if not series:
+        return None
+    low = min(x for line in series for x in line.x)
+    high = min(max(x for line in series for x in line.x), max(y for line in series for y in line.y))
+    if low < high:
+        ends = (low, high)
+        series.insert(0, Series(label="one per context", x=ends, y=ends, style=TRUTH))
+    return Lines(
+        series=tuple(series),
+        x=Axis(label="contexts", is_log=True),
+        y=Axis(label="rank", is_log=True),
+    )
+
+
+def use_chart(mixture: ComponentReport) -> Bars:
+    """How much each component is used; the level is that of components that are used alike."""
+    components = mixture.components
+    return _bars(
+        {
+            "mean weight": [component.mean_weight for component in components],
+            "largest in so many contexts": [c.largest_fraction for c in components],
+        },
+        "fraction",
+        1 / len(components),
+    )
+
+
+def difference_chart(mixture: ComponentReport) -> Bars:
+    """How far each component is from the others: on average, and from the nearest.
+
+    The level is that of components without a token in common.
+    """
+    others = [
+        [value for j, value in enumerate(row) if j != k]
+        for k, row in enumerate(mixture.pair_divergence)
+    ]
+    return _bars(
+        {
+            "mean over the others": [sum(row) / len(row) for row in others],
+            "the nearest": [min(row) for row in others],
+        },
+        "divergence, nats",
+        math.log(2),
+    )
+
+
+def _bars(values: dict[str, list[float]], label: str, level: float) -> Bars:
+    styles = (line_style("series-3"), line_style("series-1", marker="o"))
+    total = len(next(iter(values.values())))
+    return Bars(
+        categories=tuple(str(k) for k in range(1, total + 1)),
+        series=tuple(
+            Series(label=name, x=range(total), y=ys, style=style)
+            for (name, ys), style in zip(values.items(), styles, strict=True)
+        ),
+        x=Axis(label="component"),
+        y=Axis(label=label),
+        level=level,
+    )
+
+
+def style_of(index: int) -> Style:
+    """How the model of this index is drawn in every chart; beyond six, dashes change."""
+    turn, place = divmod(index, len(STYLES))
+    style = STYLES[place]
+    other = {"linestyle": "-" if "linestyle" in style else DASHED} if turn % 2 else {}
+    return style | other
+
+
+def relative_values(model: ModelAudit) -> list[float]:
+    """σ ÷ σ_max; zero for what is below the noise floor, and at the end if values are left out."""
+    rank = model.rank
+    values = [
+        value / rank.largest if value > rank.noise_floor else 0.0 for value in rank.singular_values
+    ]
+    has_more = len(values) < min(rank.num_contexts, rank.num_tokens)
+    return [*values, 0.0] if has_more else values
+
+
+def residual_values(model: ModelAudit) -> list[float]:
+    """Σ_{i>k} σ² ÷ Σ σ² for k = 1, 2, …; the last is 0."""
+    squares = [value**2 for value in reversed(model.rank.singular_values)]
+    tails = list(accumulate(squares))[::-1]
+    return [*(tail / tails[0] for tail in tails[1:]), 0.0]
+
+
+def _curves(
+    names: Sequence[str],
+    models: Sequence[ModelAudit],
+    values_of: Callable[[ModelAudit], list[float]],
+    labels: tuple[str, str],
+) -> Lines:
+    series = []
+    for index, (name, model) in enumerate(zip(names, models, strict=True)):
+        values = values_of(model)
+        shown = thinned(len(values))
+        series.append(
+            Series(
+                label=name,
+                x=[k + 1 for k in shown],
+                y=[values[k] for k in shown],
+                style=style_of(index) | ({} if len(models) > 1 else {"marker": ""}),
+                marker_spacing=MARKER_SPACING,
+            )
+        )
+    return Lines(
+        series=tuple(series),
+        x=Axis(label=labels[0], is_log=True),
+        y=Axis(label=labels[1], is_log=True, floor=LOWEST),
+    )
+
+
+def thinned(length: int) -> list[int]:
+    """All indices, or some that are evenly spread on a log scale, the last two among them."""
+    if length <= MAX_POINTS:
+        return list(range(length))
+    spread = {round(length ** (step / (MAX_POINTS - 1))) - 1 for step in range(MAX_POINTS)}
+    return sorted(spread | {length - 2})

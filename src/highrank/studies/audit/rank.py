@@ -18,7 +18,7 @@ from highrank.analysis.divergence import expected_divergence
 from highrank.analysis.log_probs import sampled
 from highrank.analysis.rank import Spectrum, measure_ranks, noise_floor, unknown_reason
 from highrank.analysis.svd import peak_bytes, singular_values
-from highrank.predictor import OnProgress
+from highrank.progress import OnProgress
 from highrank.studies.audit.layer import Layer
 
 # Copies of the output embedding, in float64, that the linear method makes.

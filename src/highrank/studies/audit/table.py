@@ -16,10 +16,20 @@ from rich.text import Text
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
 from highrank.files import path_text
-from highrank.report.formats import legible, listed, nats, shortened, with_error
-from highrank.report.theme import HEAD_NAMES
+from highrank.heads import HEADS, head_class
+from highrank.report.formats import (
+    count,
+    duration,
+    legible,
+    listed,
+    millions,
+    nats,
+    shortened,
+    with_error,
+)
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
 from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableFacts
+from highrank.studies.audit.model import Source
 from highrank.studies.audit.rank import RANDOM_WEIGHTS
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
@@ -51,14 +61,6 @@ class Row(NamedTuple):
     """Whether it is left out where nothing was fitted."""
     is_brief: bool = False
     """Whether only the terminal has it: the page says more about it elsewhere."""
-
-
-def count(value: float | None, decimals: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{decimals}f}"
-
-
-def millions(number: int) -> str:
-    return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
 def _measure_rows(measure: Measure) -> Iterator[Row]:
@@ -102,7 +104,7 @@ def _random_specialisation(model: ModelAudit) -> str:
 
 
 ROWS = (
-    Row("head", lambda m: HEAD_NAMES.get(m.head.kind, m.head.kind)),
+    Row("head", lambda m: head_class(m.head.kind).title if m.head.kind in HEADS else m.head.kind),
     Row("tokens, V", lambda m: count(m.head.vocab_size)),
     Row("context, d", lambda m: count(m.head.context_size)),
     Row("components, K", lambda m: count(m.head.num_components)),
@@ -167,6 +169,40 @@ ROWS = (
         "dead", _of_mixture(lambda report: report.num_dead, count), of_mixtures=True, is_brief=True
     ),
 )
+
+
+def _embedding(model: ModelAudit) -> str:
+    head = model.head
+    parts = [head.dtype, "tied" if head.is_tied else "not tied"]
+    parts.append("with bias" if head.has_bias else "no bias")
+    if head.scale != 1:
+        parts.append(f"logits × {head.scale:g}")
+    if head.softcap is not None:
+        parts.append(f"soft-capped at {head.softcap:g}")
+    return ", ".join(parts)
+
+
+FACTS: dict[str, Callable[[ModelAudit], str]] = {
+    "Model": lambda m: legible_name(m.name),
+    "Source": lambda m: "Hugging Face" if m.source is Source.HUGGING_FACE else "run",
+    "Architecture": lambda m: m.architecture,
+    "Parameters": lambda m: millions(m.num_parameters),
+    "Output embedding": _embedding,
+    "Text": lambda m: legible_name(m.text.name),
+    "SHA-256 of the text": lambda m: m.text.sha256[:12],
+    "Tokens of the text": lambda m: count(m.text.num_tokens),
+    "Contexts, T": lambda m: count(m.text.num_contexts),
+    "Nats per token": lambda m: f"{m.text.nats:.4f}",
+    "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_tokens)}",
+    "Method": lambda m: f"{m.rank.method}: {m.rank.method_reason}",
+    "Ceiling": lambda m: f"{count(m.rank.ceiling)}, by {m.rank.ceiling_reason}",
+    "Bound": lambda m: (
+        f"{'none' if m.rank.bound is None else count(m.rank.bound)}: {m.rank.bound_reason}"
+    ),
+    "Largest σ": lambda m: f"{m.rank.largest:.4g}",
+    "Noise floor": lambda m: f"{m.rank.noise_floor:.1e}",
+    "Time": lambda m: duration(m.elapsed),
+}
 
 
 def rows_of(models: Sequence[ModelAudit]) -> list[Row]:

@@ -25,10 +25,9 @@ from typing import Any
 import torch
 
 from highrank.environment import Environment, environment
+from highrank.progress import OnProgress
 
 Prepare = Callable[[], Callable[[], Any]]
-OnProgress = Callable[[float, str], None]
-"""Called with the fraction of the work done and what is being done."""
 
 
 def silent(fraction: float, text: str) -> None:

@@ -13,15 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank import presets
 from highrank.build import build_head
 from highrank.config import HeadConfig
-from highrank.heads import HEADS, head_arguments
+from highrank.heads import HEADS, head_class
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 
 # One softmax over a context of its own: a mixture with one component.
 CONTROL = "softmax, E"
 # A power of two, which Mixtape asks for.
 NUM_COMPONENTS = 4
-# Heads that are meant to stand beside one softmax.
-SINGLE = ("constant", "pointer", "pointwise")
 SEED, LENGTH, BATCH_SIZE = 0, 70, 10
 # E and V.
 SIZES = ((64, 10_000), (256, 10_000), (64, 50_000), (256, 50_000))
@@ -33,7 +32,7 @@ def run_head_bench(
     *,
     rounds: int = 5,
     quick: bool = False,
-    on_progress: harness.OnProgress = harness.silent,
+    on_progress: OnProgress = harness.silent,
 ) -> harness.BenchResult:
     """Measure time and memory of heads of 700 tokens.
 
@@ -71,7 +70,7 @@ def prepare_pass(name: str, embedding_size: int, vocab_size: int) -> Callable[[]
     """A function that does a forward and a backward pass, and returns the loss."""
     config = presets.get("ptb-small-mos")
     kind = "mos" if name == CONTROL else name
-    is_mixture = "num_components" in head_arguments(kind) and name not in (CONTROL, *SINGLE)
+    is_mixture = name != CONTROL and head_class(kind).default_components > 1
     # The plain softmax has no context of its own: its hidden states have the size E.
     layer_sizes = (embedding_size, 320, embedding_size if kind == "softmax" else 256)
     config = replace(

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from highrank.ops.mixture_cross_entropy import mixture_loss
+from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 from highrank.studies.bench.baselines import (
     EPSILON,
@@ -51,7 +52,7 @@ def run_loss_bench(
     rounds: int = 5,
     quick: bool = False,
     chunk_bytes: int | None = None,
-    on_progress: harness.OnProgress = harness.silent,
+    on_progress: OnProgress = harness.silent,
 ) -> LossBenchResult:
     """Measure time and memory of all variants at each shape.
 

@@ -8,9 +8,18 @@ from pathlib import Path
 from rich.table import Table
 
 from highrank.report import page
-from highrank.report.figure import Axis, Bars, Series, describe, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text, listed, make_table, mib, ratio
-from highrank.report.theme import TRUTH, Style
+from highrank.report.figure import (
+    TRUTH,
+    Axis,
+    Bars,
+    Series,
+    describe,
+    draw,
+    line_style,
+    save_png,
+    to_svg,
+)
+from highrank.report.formats import count, duration, environment_text, listed, make_table, mib
 from highrank.studies.bench.baselines import GROWTH, Shape
 from highrank.studies.bench.harness import BenchResult, Group, Measurement, joined
 from highrank.studies.bench.heads import CONTROL, MULTIPLIES
@@ -18,7 +27,7 @@ from highrank.studies.bench.loss import IMPLEMENTATIONS, LossBenchResult, allowe
 
 # Times this close to the lowest are level with it: the machine is not quieter than that.
 LEVEL = 0.03
-DOTS = Style("series-1", marker="o", marker_size=7.0)
+DOTS = line_style("series-1", marker="o", markersize=7.0)
 
 
 def bench_table(result: BenchResult, *lines: str) -> Table:
@@ -68,7 +77,7 @@ def _cells(measurement: Measurement, group: Group, baselines: Sequence[str]) -> 
         f"{best:.3g}" if best is not None and best < 100 else _number(best),
         *map(_number, times),
         mib(measurement.peak_bytes),
-        ratio(measurement.memory_ratios.get(baselines[-1])),
+        count(measurement.memory_ratios.get(baselines[-1]), 2),
     ]
 
 
@@ -76,7 +85,7 @@ def _number(value: float | None) -> str:
     """Two decimals, or as few digits as tell much or little from nothing."""
     if value is not None and value < 0.1:
         return f"{value:.2g}"
-    return ratio(value) if value is None or value < 100 else f"{value:,.0f}"
+    return count(value, 2 if value is None or value < 100 else 0)
 
 
 def loss_table(result: LossBenchResult) -> Table:
@@ -136,7 +145,9 @@ def loss_page(result: LossBenchResult) -> str:
 
 
 def _winners(group: Group) -> str:
-    rows = [(m.name, ratio(m.time_ratios.get("matmul")), mib(m.peak_bytes)) for m in fastest(group)]
+    rows = [
+        (m.name, count(m.time_ratios.get("matmul"), 2), mib(m.peak_bytes)) for m in fastest(group)
+    ]
     if not rows:
         return f"none could be measured at {group.name}"
     names, times, peaks = map(listed, zip(*rows, strict=True))
@@ -158,10 +169,10 @@ def _section(group: Group, result: LossBenchResult) -> dict[str, object]:
         "shape": shape,
         "sizes": shape_text(shape),
         "fused": found["fused"],
-        "bound": ratio(found["fused"].time_ratios.get("matmul")),
+        "bound": count(found["fused"].time_ratios.get("matmul"), 2),
         "peak": mib(found["fused"].peak_bytes),
         "noise": _noise_text(group),
-        "softmax": ratio(found["softmax"].time_ratios.get("fused")),
+        "softmax": count(found["softmax"].time_ratios.get("fused"), 2),
         "figures": [
             page.Figure(svg=to_svg(draw(chart)), title=title, description=describe(chart))
             for title, chart in _loss_charts(group).items()

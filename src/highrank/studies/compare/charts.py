@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from enum import StrEnum
 
-from highrank.report.figure import Axis, Lines, Mark, Series
-from highrank.report.theme import Style
+from highrank.report.figure import DASHED, Axis, Lines, Mark, Series, Style, line_style
+from highrank.report.formats import perplexity
 from highrank.studies.compare.record import break_even, curves_of, mean_loss_at
 from highrank.studies.compare.result import CompareResult, RegimeResult, Row, VariantResult
 from highrank.studies.compare.variant import Role
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
-CONTROL = Style("truth", marker="o", width=4.0, marker_size=8.0)
+CONTROL = line_style("truth", marker="o", linewidth=4.0, markersize=8.0)
 # Points of a learning curve, as far apart as validations; earlier ones would hide the differences.
 FACTOR, NUM_POINTS = 2**0.5, 8
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
@@ -51,7 +50,8 @@ def styles(result: CompareResult) -> dict[str, Style]:
         if variant.role is Role.CONTROL:
             found[variant.name] = CONTROL
             continue
-        found[variant.name] = replace(_style(count), is_dashed=count >= len(COLORS))
+        dashes = {"linestyle": DASHED} if count >= len(COLORS) else {}
+        found[variant.name] = _style(count) | dashes
         count += 1
     return found
 
@@ -60,10 +60,6 @@ def label(variant: VariantResult, result: CompareResult) -> str:
     """With d where variants differ in it."""
     has_sizes = len({one.embedding_size for one in result.variants}) > 1
     return f"{variant.label}, d = {variant.embedding_size}" if has_sizes else variant.label
-
-
-def perplexity_of(loss: float) -> float:
-    return math.exp(min(loss, 700.0))
 
 
 def _perplexity_axis(values: Sequence[float]) -> Axis:
@@ -89,7 +85,7 @@ def learning_charts(result: CompareResult) -> list[Lines]:
         first = max(curve[0].tokens for curve in curves)
         grid = [last * FACTOR**-n for n in reversed(range(NUM_POINTS))]
         grid = [tokens for tokens in grid if tokens >= first * 0.999]
-        y = [perplexity_of(mean_loss_at(curves, tokens)) for tokens in grid]
+        y = [perplexity(mean_loss_at(curves, tokens)) for tokens in grid]
         name, style = label(variant, result), styles(result)[variant.name]
         tokens, seconds = (
             Series(label=name, x=[tokens * price for tokens in grid], y=y, style=style)
@@ -114,7 +110,7 @@ def rank_chart(result: CompareResult, regime: RegimeResult) -> Lines | None:
         Series(
             label=label(variant, result),
             x=[rank],
-            y=[perplexity_of(rows[variant.name].valid_loss)],
+            y=[perplexity(rows[variant.name].valid_loss)],
             style=look[variant.name],
         )
         for variant in result.variants
@@ -142,7 +138,7 @@ def cost_chart(result: CompareResult) -> Lines | None:
         label="break-even",
         x=grid,
         y=[_percent_won(break_even(curves, regime.amount, ratio)) for ratio in grid],
-        style=Style("truth", width=3.0, is_dashed=True),
+        style=line_style("truth", linewidth=3.0, linestyle=DASHED),
     )
     points = (
         Series(label=cost.label, x=[cost.ratio], y=[_percent_won(cost.gain)], style=look[cost.name])
@@ -170,7 +166,7 @@ def sweep_charts(result: CompareResult, regime: RegimeResult, by: Sweep) -> list
         Series(
             label=name,
             x=[by.x(variant) for variant in some],
-            y=[perplexity_of(rows[variant.name].valid_loss) for variant in some],
+            y=[perplexity(rows[variant.name].valid_loss) for variant in some],
             style=_style(count),
             intervals=[_interval(rows[variant.name]) for variant in some],
         )
@@ -212,16 +208,16 @@ def _axis(lines: Sequence[Series], by: Sweep) -> Axis:
 
 
 def _style(count: int) -> Style:
-    return Style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)])
+    return line_style(COLORS[count % len(COLORS)], marker=MARKERS[count % len(MARKERS)])
 
 
 def _interval(row: Row) -> tuple[float, float]:
     """Interval of the perplexity, around its own value; a control has none."""
     if row.valid is None:
-        here = perplexity_of(row.valid_loss)
+        here = perplexity(row.valid_loss)
         return here, here
     control = row.valid_loss - row.valid.difference
-    return perplexity_of(control + row.valid.low), perplexity_of(control + row.valid.high)
+    return perplexity(control + row.valid.low), perplexity(control + row.valid.high)
 
 
 def _measured(

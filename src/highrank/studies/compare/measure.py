@@ -15,6 +15,7 @@ from highrank.build import build_head
 from highrank.environment import environment
 from highrank.studies.compare import sentences
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
+from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import (
     Mark,
     RunRecord,
@@ -32,7 +33,6 @@ from highrank.studies.compare.result import (
     Smaller,
     VariantResult,
 )
-from highrank.studies.compare.source import open_source
 from highrank.studies.compare.variant import Variant
 
 Floats = NDArray[np.float64]

@@ -13,13 +13,12 @@ from rich.table import Table as PrintedTable
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text, make_table
+from highrank.report.formats import duration, environment_text, make_table, perplexity
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.compare.charts import (
     Sweep,
     cost_chart,
     learning_charts,
-    perplexity_of,
     rank_chart,
     sweep_charts,
 )
@@ -120,7 +119,7 @@ def _verdict(contrast: Contrast | None, is_brief: bool) -> str:
 
 def _perplexity(loss: float, deviation: float | None) -> str:
     """The mean of losses as perplexity, and their standard deviation: "142.1 ± 1.3"."""
-    value = perplexity_of(loss)
+    value = perplexity(loss)
     return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {value * deviation:.2f}"
 
 

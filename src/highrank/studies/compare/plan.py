@@ -12,12 +12,17 @@ import torch
 
 from highrank.build import build_batches, build_model, check_run
 from highrank.data.batches import Batch, Batches
-from highrank.data.corpus import CorpusLike, OnProgress
+from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
+from highrank.progress import OnProgress
 from highrank.run.configuration import config_to_json
-from highrank.studies.compare.presets import Comparison, base_config
-from highrank.studies.compare.source import open_source, prepare_source
+from highrank.studies.compare.presets import (
+    Comparison,
+    base_config,
+    open_source,
+    prepare_source,
+)
 from highrank.studies.compare.variant import Variant, make_variants, variant_from_json
 from highrank.training.budget import parse_duration, seconds_of_test
 from highrank.training.trainer import Trainer
@@ -69,7 +74,7 @@ class Plan:
     """Everything that decides a comparison's numbers, and how long it was thought to take."""
 
     corpus: str
-    """Name or path, as `source.open_source` takes it."""
+    """Name or path, as `open_source` takes it."""
     max_tokens: int | None
     variants: tuple[Variant, ...]
     speeds: tuple[Speed, ...]

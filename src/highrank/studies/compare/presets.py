@@ -1,13 +1,19 @@
-"""Comparisons with a name, and the network and recipe that all variants of a comparison share.
+"""Comparisons with a name, their texts, and the network and recipe that all variants share.
+
+A text is a prepared corpus, the beginning of one, or an exact language.
 
 The rate is constant and the weights are averaged (Shamir and Zhang, 2013), so that a run may be
 measured whenever its tokens or its time are those of the others.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from highrank.config import (
     BatchConfig,
@@ -17,10 +23,30 @@ from highrank.config import (
     StageConfig,
     with_options,
 )
-from highrank.data.catalog import CATALOG, prepared_folder
+from highrank.data import factorised, senses
+from highrank.data.catalog import (
+    CATALOG,
+    DEFAULT_CORPUS,
+    corpus_option,
+    find_corpus,
+    prepared_folder,
+)
+from highrank.data.corpus import CorpusLike, MemoryCorpus
+from highrank.data.languages import sample_corpus
+from highrank.data.prepare import resolve_corpus
 from highrank.presets.papers import ptb_mos
-from highrank.studies.compare.source import LANGUAGES
+from highrank.progress import OnProgress
 
+# Exact languages by name; the group of the last token is all that matters. Mixtures of three
+# softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of
+# size 3 `low-rank`.
+LANGUAGES = {
+    "senses": lambda: senses(num_contexts=100, order=1),
+    "factorised": lambda: factorised(num_contexts=100, order=1, rank=32),
+    "low-rank": lambda: factorised(num_contexts=100, order=1, rank=4),
+}
+SIZES = {"train": 400_000, "valid": 20_000, "test": 40_000}
+NUM_CHAINS = 40
 # Weights of the last ninth of a run, about.
 AVERAGE_POWER = 8.0
 CONSTANT = StageConfig(
@@ -37,10 +63,10 @@ CONSTANT = StageConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared on what, how, and for how long: options of the command, with its help."""
+    """A question: heads, a text, sizes and a budget; options of the command, with its help."""
 
     corpus: str
-    """Name or path, as `source.open_source` takes it."""
+    """Name or path, as `open_source` takes it."""
     is_paper_size: bool = False
     """Whether to take the paper's network and optimiser, for a GPU."""
     heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
@@ -60,7 +86,7 @@ class Comparison:
         "context",
         "tokens",
     )
-    """What is the same for all: parameters, through the layers before the last; context, D and E;
+    """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
     """Also an adaptive softmax, and the control with a cache at evaluation."""
@@ -220,3 +246,27 @@ def find_comparison(name: str) -> Comparison:
         f"the first argument must be the path of a text, a prepared corpus or one of "
         f"{', '.join(known)}, got {name!r}{close}"
     )
+
+
+@cache
+def open_source(name: str, max_tokens: int | None = None) -> CorpusLike:
+    """The corpus of this name or path.
+
+    Args:
+        max_tokens: of the training split; validation and test are at most an eighth of it each.
+    """
+    if name in LANGUAGES:
+        return sample_corpus(LANGUAGES[name](), SIZES, num_chains=NUM_CHAINS)
+    corpus = find_corpus(name)
+    if max_tokens is None or max_tokens >= len(corpus.split("train")):
+        return corpus
+    lengths = {"train": max_tokens, "valid": max_tokens // 8, "test": max_tokens // 8}
+    splits = {split: np.array(corpus.split(split)[:length]) for split, length in lengths.items()}
+    return MemoryCorpus(corpus.vocabulary, splits)
+
+
+def prepare_source(name: str, on_progress: OnProgress) -> str:
+    """Prepare a text, or the default corpus; return the name by which `open_source` finds it."""
+    if name in LANGUAGES or name in CATALOG and name != DEFAULT_CORPUS:
+        return name
+    return corpus_option(resolve_corpus(name, lambda title: nullcontext(on_progress)))

@@ -9,9 +9,9 @@ from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
 from highrank.presets.small import fitted, small
 from highrank.studies.compare.plan import Plan, Regime
+from highrank.studies.compare.presets import LANGUAGES
 from highrank.studies.compare.record import break_even, curves_of
 from highrank.studies.compare.result import CompareResult, Cost, Recommendation, RegimeResult, Row
-from highrank.studies.compare.source import LANGUAGES
 from highrank.studies.compare.variant import Role, Variant, has_components
 
 # Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
@@ -238,7 +238,7 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
 
 
 def plan_note(plan: Plan, duration: str) -> str:
-    """What will be measured where, and how long it takes."""
+    """Number of runs, where they are measured, and how long everything takes."""
     time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
     return (
         f"{len(plan.variants)} variants × {len(plan.seeds)} seeds, measured at "
@@ -248,7 +248,7 @@ def plan_note(plan: Plan, duration: str) -> str:
 
 
 def regime_note(regime: RegimeResult) -> str:
-    """What the intervals are, and what they could have found."""
+    """Meaning of the intervals, and the smallest difference that would be found."""
     if regime.error is None or regime.detectable is None:
         return "One seed: no interval, and no winner."
     correction = "Dunnett's" if regime.is_pooled else "Holm's, as errors of variants differ"
@@ -262,7 +262,7 @@ def regime_note(regime: RegimeResult) -> str:
 
 
 def notes(result: CompareResult) -> Iterator[str]:
-    """What a reader must know of single runs, their length and the machine."""
+    """Warnings about single runs, their length and the machine."""
     for variant in result.variants:
         where = f"{variant.label} (d = {variant.embedding_size})"
         if variant.num_diverged:

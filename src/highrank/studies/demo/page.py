@@ -7,7 +7,10 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from highrank import __version__
+from highrank.heads import head_class
 from highrank.report.figure import (
+    DASHED,
+    TRUTH,
     Axis,
     Bars,
     Chart,
@@ -16,14 +19,21 @@ from highrank.report.figure import (
     Series,
     describe,
     draw,
+    line_style,
     save_png,
     to_svg,
 )
 from highrank.report.formats import duration, listed, make_table, nats
 from highrank.report.page import Column, Figure, Table, render
-from highrank.report.theme import HEAD_NAMES, HEAD_STYLES, TRUTH
 from highrank.studies.demo.measure import CLOSE_UP, DemoResult, Fit, LanguageResult
 
+# A softmax and a MoC often coincide: small dashes and squares on a broad line leave both visible.
+HEAD_STYLES = {
+    "softmax": line_style("series-1", marker="o", linewidth=4.0, markersize=9.0),
+    "moc": line_style("series-2", marker="s", linewidth=1.6, markersize=5.0, linestyle=DASHED),
+    "mos": line_style("series-3", marker="D", markersize=6.5),
+}
+HEAD_NAMES = {kind: head_class(kind).title for kind in HEAD_STYLES}
 # 10⁻⁵ nats are a perplexity 0.001 % higher. Singular values of log-probabilities are in the
 # hundreds, or are zero up to float64's noise.
 EXCESS = Axis(label="excess, nats per token", is_log=True, floor=1e-5)

@@ -2,21 +2,22 @@
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from highrank.data.blocks import Blocks
+from highrank.analysis.contrasts import Contrast, analyse
+from highrank.data.batches import Blocks
 from highrank.data.text import read_text, split_text
-from highrank.environment import environment
+from highrank.environment import Environment, environment
 from highrank.files import (
     checked,
     clear_temporaries,
@@ -28,9 +29,9 @@ from highrank.files import (
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.reader import HuggingFaceModel
 from highrank.integrations.huggingface.upgrade import to_softmax, upgrade
-from highrank.studies.finetune.result import FinetuneResult, TrainedVariant, compare
+from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
-from highrank.studies.finetune.training import OnProgress, Task, VariantTraining
+from highrank.studies.finetune.training import Task, TrainedVariant, VariantTraining
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 
@@ -39,6 +40,101 @@ CHECKPOINT_FILE, VARIANT_FILE = "trainer.pt", "variant.json"
 FORMAT, VERSION = "highrank finetuning", 2
 # To measure the time of a step: rounds, and steps of each, of which the first does not count.
 NUM_ROUNDS, NUM_STEPS = 3, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean over seeds."""
+
+    value: float
+    error: float | None
+    """Standard error; None for one seed."""
+
+    @staticmethod
+    def over(values: NDArray[np.float64]) -> "Mean":
+        from scipy.stats import sem  # type: ignore[import-untyped]
+
+        error = float(sem(values)) if len(values) > 1 else None
+        return Mean(value=fmean(values), error=error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    variant: str
+    step: float
+    """Steps that count."""
+    nats: Mean
+    """Loss of a held-out token."""
+    gain: Mean | None
+    """Nats below the baseline of the same seed; None for the baseline itself."""
+    contrast: Contrast | None
+    """Loss minus that of the baseline; None for the baseline itself, or with one seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    at: float
+    """Tokens, or seconds."""
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneResult:
+    settings: Settings
+    num_train_tokens: int
+    """Tokens of the text; each epoch has all of them."""
+    num_valid_tokens: int
+    """Tokens that are predicted in an evaluation."""
+    bytes_per_token: float
+    """In the held-out text: bits per byte are nats / log 2 / this."""
+    train_sha256: str
+    valid_sha256: str
+    """Hashes of the token ids."""
+    variants: tuple[TrainedVariant, ...]
+    step_seconds: dict[str, float | None]
+    """Time of a step of each variant, measured in turns before the training."""
+    equal_tokens: Comparison
+    equal_time: Comparison
+    environment: Environment
+
+
+def select_variant(models: Sequence[TrainedVariant], variant: str) -> list[TrainedVariant]:
+    return [model for model in models if model.variant == variant]
+
+
+def compare(models: Sequence[TrainedVariant], costs: Mapping[str, float | None]) -> Comparison:
+    """Losses at a cost that every model has had in training.
+
+    Args:
+        costs: tokens or seconds of a step of each variant; None if it has nothing to train. With
+            seconds that were measured in turns, what else the machine did while one of the models
+            was trained does not matter.
+    """
+    at = min(
+        model.num_steps * cost
+        for model in models
+        if model.num_trained > 0 and (cost := costs[model.variant]) is not None
+    )
+    steps = {variant: 0.0 if cost is None else at / cost for variant, cost in costs.items()}
+    variants = list(dict.fromkeys(model.variant for model in models))
+    losses = np.array(
+        [[one.nats_at(steps[name]) for one in select_variant(models, name)] for name in variants]
+    )  # (C, S)
+    baseline = variants.index(BASELINE)
+    others = [i for i in range(len(variants)) if i != baseline]
+    found = analyse(losses, [(i, baseline) for i in others])
+    contrasts = {} if found is None else dict(zip(others, found.contrasts, strict=True))
+    rows = (
+        Row(
+            variant=name,
+            step=steps[name],
+            nats=Mean.over(losses[i]),
+            gain=None if i == baseline else Mean.over(losses[baseline] - losses[i]),
+            contrast=contrasts.get(i),
+        )
+        for i, name in enumerate(variants)
+    )
+    return Comparison(at=at, rows=tuple(rows))
 
 
 class Split(NamedTuple):

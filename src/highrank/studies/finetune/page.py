@@ -8,22 +8,15 @@ from rich.table import Table as RichTable
 
 from highrank.analysis.components import MixtureState
 from highrank.analysis.contrasts import Verdict
-from highrank.report.figure import Axis, Lines, Series, describe, draw, to_svg
+from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
-from highrank.report.theme import Style
-from highrank.studies.finetune.result import (
-    FinetuneResult,
-    Mean,
-    Point,
-    Row,
-    TrainedVariant,
-    of_variant,
-)
+from highrank.studies.finetune.measure import FinetuneResult, Mean, Row, select_variant
 from highrank.studies.finetune.settings import BASELINE, CONTROL
+from highrank.studies.finetune.training import Point, TrainedVariant
 
 STYLES = [
-    Style(f"series-{number}", marker=marker)
+    line_style(f"series-{number}", marker=marker)
     for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
 ]
 CAPTION = (
@@ -73,7 +66,7 @@ def answer(result: FinetuneResult) -> str:
         rows = [row for row in found.rows if row.variant not in (BASELINE, CONTROL)]
         best = max(rows or found.rows[1:], key=lambda row: row.gain.value if row.gain else 0.0)
         parts.append(f"At equal {name} {_sentence(best)}.")
-    ends = [model.points[-1].components for model in of_variant(result.variants, best.variant)]
+    ends = [model.points[-1].components for model in select_variant(result.variants, best.variant)]
     if all(end is not None and end.state is MixtureState.COLLAPSED for end in ends):
         parts.append("Its components have collapsed: it predicts as one softmax does.")
     return " ".join(parts)
@@ -114,7 +107,7 @@ def _rows(result: FinetuneResult) -> list[tuple[str, ...]]:
     titles += ["nats, equal time", "– below softmax", "JS divergence", "collapsed"]
     columns = []
     for by_tokens, by_time in zip(result.equal_tokens.rows, result.equal_time.rows, strict=True):
-        models = of_variant(result.variants, by_tokens.variant)
+        models = select_variant(result.variants, by_tokens.variant)
         each = result.step_seconds[by_tokens.variant]
         columns.append(
             (
@@ -177,7 +170,7 @@ def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) ->
     for variant, style in zip(result.settings.variants, STYLES, strict=False):
         curves = [
             {point.step: values[field] for point in one.points if field in (values := _all(point))}
-            for one in of_variant(result.variants, variant)
+            for one in select_variant(result.variants, variant)
         ]
         if steps := sorted(set.intersection(*map(set, curves))):
             yield Series(

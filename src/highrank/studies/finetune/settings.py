@@ -1,4 +1,4 @@
-"""What a finetuning is: everything that decides its numbers, and the options of the command."""
+"""Settings of a finetuning: everything that decides its numbers, the options of the command."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Settings:
     steps: int | None = None
     """Most steps of each model."""
     weights: Literal["all", "head", "last-block"] = "all"
-    """What is trained: all; the new head; the new head and the last block."""
+    """Weights that are trained: all; the new head; the new head and the last block."""
     lr: float = 1e-4
     """Learning rate of AdamW, constant after 50 steps of warm-up."""
     head_lr: float | None = None

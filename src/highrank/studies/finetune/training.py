@@ -17,20 +17,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from highrank.analysis.components import COLLAPSED, component_report
-from highrank.data.blocks import Blocks
+from highrank.analysis.components import COLLAPSED, MixtureState, component_report
+from highrank.data.batches import Blocks
 from highrank.files import from_json
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
-from highrank.studies.finetune.result import Components, Point, TrainedVariant
+from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import Settings
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
 from highrank.training.signals import Stopped
 from highrank.training.trainer import Diverged, Trainer
-
-OnProgress = Callable[[float, str], None]
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Steps between evaluations, until there are so many of them that this is doubled.
@@ -45,8 +43,62 @@ FREEZE: dict[str, Callable[[Any], None]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Components:
+    """The components of a mixture, on contexts of the held-out text."""
+
+    divergence: float
+    """Mean Jensen-Shannon divergence of two components, in nats, at most log 2."""
+    num_collapsed: int
+    """Components that predict as one before them does: a divergence below 0.01 nats."""
+    num_dead: int
+    """Components of nearly no weight."""
+    specialisation: float
+    """Mutual information I(component; token), in nats."""
+    gate_information: float
+    """Mutual information I(component; context), in nats."""
+    state: MixtureState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A model with its averaged weights, after some steps."""
+
+    step: int
+    seconds: float
+    """Time of training, evaluations left out."""
+    train_nats: float | None
+    """Mean loss of the steps since the point before; None at the start."""
+    valid_nats: float
+    """Mean loss of a held-out token."""
+    components: Components | None = None
+    """None for a softmax."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedVariant:
+    """One model after its training."""
+
+    variant: str
+    """A start of a mixture, or the baseline, "softmax"."""
+    seed: int
+    num_parameters: int
+    num_trained: int
+    """Parameters that training changes."""
+    points: tuple[Point, ...]
+
+    @property
+    def num_steps(self) -> int:
+        return self.points[-1].step
+
+    def nats_at(self, step: float) -> float:
+        """Held-out loss after so many steps, interpolated between two evaluations."""
+        steps = [point.step for point in self.points]
+        return float(np.interp(step, steps, [point.valid_nats for point in self.points]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all models of a finetuning share."""
+    """Everything that all models of a finetuning share."""
 
     settings: Settings
     train: NDArray[np.int32]

@@ -1,0 +1,64 @@
+"""Arguments and results of a head's `forward`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from highrank.ops.loss import ByProduct, LossOptions, Reduction, Target
+from highrank.ops.loss.targets import shift_targets
+
+
+class HeadOutput(NamedTuple):
+    """The result of `nn.AdaptiveLogSoftmaxWithLoss`, too."""
+
+    output: Tensor
+    """log p of each target (...), 0 where it is ignored. Detached unless `reduction` is "none"."""
+    loss: Tensor
+    """The reduced negative log-likelihood and, in training, the head's penalty."""
+
+
+class MeasuredOutput(NamedTuple):
+    """`HeadOutput` and the by-products that `also` names."""
+
+    output: Tensor
+    loss: Tensor
+    by_products: dict[str, Tensor]
+
+
+class ForwardOptions(LossOptions, total=False):
+    """Keyword arguments of a head's `forward`."""
+
+    tokens: Tensor
+    """(T, B), tokens that the backbone has read: for a stateful head."""
+    state: Any
+    """The memory of a stateful head of the windows before."""
+    with_penalty: bool
+    """Whether the loss has the head's penalty in training; True if it is left out."""
+
+
+class LossSettings(NamedTuple):
+    """Arguments of `forward` besides hidden states and targets."""
+
+    reduction: Reduction
+    ignore_index: int
+    also: Sequence[ByProduct]
+    options: LossOptions
+
+    def arguments(self) -> dict[str, Any]:
+        """The same as keyword arguments of `mixture_loss`."""
+        rest = {"ignore_index": self.ignore_index, "also": self.also, **self.options}
+        return {"reduction": self.reduction, **rest}
+
+
+def penalised(
+    loss: Tensor, penalty: Tensor | float, target: Target, settings: LossSettings
+) -> Tensor:
+    """The loss and the penalty, which a sum has once for each target that is not ignored."""
+    if settings.reduction == "none" or not isinstance(penalty, Tensor):
+        return loss
+    if settings.reduction == "mean":
+        return loss + penalty
+    ids = shift_targets(target, settings.options.get("shift", 0))
+    is_target = (ids[0] if isinstance(ids, tuple) else ids[..., None]) != settings.ignore_index
+    return loss + penalty * is_target.any(-1).sum()

@@ -1,0 +1,300 @@
+"""The divergence of a mixture of softmaxes from another distribution, streamed over the vocabulary.
+
+A chunk of tokens is taken through blocks of columns: once for the normalisers, once for the loss
+and the sums that its slope needs, once for the gradients. No table is as wide as the vocabulary
+unless the logits of a chunk fit the memory it is given: then they are kept, and otherwise computed
+again in each pass. Definitions are in `__init__.py`.
+N tokens, n of a chunk, K components, R = n · K rows, E embedding size, V vocabulary, v columns of a
+block.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from highrank.ops.divergence import Direction
+from highrank.ops.divergence.sides import (
+    Block,
+    Dense,
+    Mixture,
+    Sizes,
+    Softmaxes,
+    Table,
+)
+from highrank.ops.logit_map import LogitMap
+from highrank.ops.loss import check_precision
+from highrank.ops.loss.targets import reduce_summed_loss
+from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
+
+LOG_2 = math.log(2)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of the divergence besides the student's tensors."""
+
+    teacher: Softmaxes | Dense
+    logit_map: LogitMap | None
+    direction: Direction
+    temperature: float
+    chunk_bytes: int | None
+
+
+class Gradients(NamedTuple):
+    """Sums over tokens are in at least float32; None where no gradient is wanted."""
+
+    context: Tensor | None
+    log_weight: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def streamed_divergence(
+    student: Softmaxes,
+    teacher: Softmaxes | Dense,
+    direction: Direction,
+    temperature: float,
+    reduction: str,
+    chunk_bytes: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The divergence of each token (N,) and the reduced one, with gradients to the student.
+
+    They flow through the first with `reduction` "none", and through the second otherwise.
+
+    Args:
+        chunk_bytes: memory for the logits of one chunk of tokens; None takes 96 MiB.
+    """
+    if isinstance(teacher, Softmaxes):
+        teacher = _cast(teacher)
+    student = _cast(student)
+    problem = Problem(teacher, student.logit_map, direction, temperature, chunk_bytes)
+    is_fused = reduction != "none" and torch.is_grad_enabled()
+    token_loss, total = _Divergence.apply(*student[:-1], problem, is_fused)
+    if reduction == "none":
+        return token_loss, token_loss
+    return token_loss, reduce_summed_loss(total, token_loss == torch.inf, None, reduction)
+
+
+def _cast(source: Softmaxes) -> Softmaxes:
+    context, weight, bias = in_autocast_dtype(source.context, source.weight, source.bias)
+    check_precision(context, weight, bias)
+    return source._replace(context=context, weight=weight, bias=bias)
+
+
+class _Divergence(Function):
+    """For a reduced loss the gradients are made in the forward pass, and scaled in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        *tensors, problem, is_fused = arguments
+        ctx.save_for_backward(*tensors)
+        ctx.problem, ctx.is_fused = problem, is_fused
+        wanted = ctx.needs_input_grad[:4] if is_fused else (False,) * 4
+        token_loss, ctx.gradients = _stream(tensors, problem, wanted, None)
+        if is_fused:
+            ctx.mark_non_differentiable(token_loss)
+        return token_loss, token_loss.masked_fill(token_loss == torch.inf, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, of_tokens: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            found = _Divergence._gradients(ctx, of_tokens, of_total)
+        if torch.is_grad_enabled():
+            # Not constants, as what is made without a graph would be taken for.
+            leaves = [x for x in (*ctx.saved_tensors, of_tokens, of_total) if x is not None]
+            found = [None if g is None else _OnceOnly.apply(g, *leaves) for g in found]
+        return *found, None, None
+
+    @staticmethod
+    def _gradients(ctx: Any, of_tokens: Tensor, of_total: Tensor) -> list[Tensor | None]:
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[:4]
+        # Handed over, not copied; a second backward pass makes them again.
+        gradients, ctx.gradients = ctx.gradients if ctx.is_fused else None, None
+        if gradients is None:
+            upstream = None if ctx.is_fused else of_tokens + of_total
+            gradients = _stream(tensors, ctx.problem, wanted, upstream)[1]
+        if ctx.is_fused:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(of_total)
+        pairs = zip(gradients, tensors, strict=True)
+        return [None if g is None else g.to(x.dtype) for g, x in pairs]
+
+
+class _OnceOnly(Function):
+    """A gradient that refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *leaves: Tensor) -> Tensor:
+        return gradient
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> None:
+        raise RuntimeError(
+            "Second derivatives of a streamed divergence are not available: use backend='dense'."
+        )
+
+
+def _stream(
+    tensors: Sequence[Any], problem: Problem, wanted: Sequence[bool], upstream: Tensor | None
+) -> tuple[Tensor, Gradients]:
+    """The divergence of each token (N,), and the gradients of Σ upstream · divergence."""
+    student = Softmaxes._make((*tensors, problem.logit_map))
+    context, teacher = student.context, problem.teacher
+    of_teacher = teacher.context.dtype if isinstance(teacher, Softmaxes) else teacher.dtype
+    dtype = torch.promote_types(*map(at_least_float32, (context.dtype, of_teacher)))
+    gradients = Gradients(
+        *(
+            None if not want else x.new_zeros(x.shape, dtype=at_least_float32(x.dtype))
+            for x, want in zip(tensors, wanted, strict=True)
+        )
+    )
+    sizes = Sizes.of(student, teacher, dtype, problem.chunk_bytes)
+    token_loss = context.new_empty(len(context), dtype=dtype)
+    with torch.no_grad(), without_autocast(context.device):
+        work = _Work(student, problem, sizes, dtype)
+        for start in range(0, len(context), sizes.tokens):
+            tokens = slice(start, min(start + sizes.tokens, len(context)))
+            scale = None if upstream is None else upstream[tokens].to(dtype)
+            token_loss[tokens] = work.chunk(tokens, gradients, scale)
+    return token_loss, gradients
+
+
+class _Work:
+    """Passes over the blocks of a chunk."""
+
+    def __init__(
+        self, student: Softmaxes, problem: Problem, sizes: Sizes, dtype: torch.dtype
+    ) -> None:
+        common = problem.temperature, sizes, dtype
+        self.student, self.problem = Mixture(student, *common), problem
+        self.teacher: Mixture | Table
+        if isinstance(problem.teacher, Softmaxes):
+            self.teacher = Mixture(problem.teacher, *common)
+        else:
+            self.teacher = Table(problem.teacher, *common)
+        self.num_blocks = len(self.student.weights)
+
+    def chunk(self, tokens: slice, gradients: Gradients, upstream: Tensor | None) -> Tensor:
+        """The divergence of each token (n,); its gradients are added."""
+        for side in (self.student, self.teacher):
+            side.begin(tokens)
+        self.is_careful = self.student.has_impossible or self.teacher.has_impossible
+        is_forward, (n, K) = self.problem.direction == "forward", self.student.shape
+        # No divergence is infinite, and the slope of one softmax needs no sums.
+        is_simple = is_forward and K == 1 and not self.is_careful
+        wants = any(gradient is not None for gradient in gradients)
+        loss, total, moved = self._zeros(n), self._zeros(n, 1), None
+        if not (is_simple and wants):
+            loss, total, moved = self._measure(n, K, K > 1 and wants)
+        if not wants:
+            return loss
+        scale = torch.full_like(loss, 1 / self.problem.temperature)
+        scale = scale.masked_fill_(loss == torch.inf, 0.0)
+        scale = scale if upstream is None else scale * upstream
+        slopes = _Slopes(self.student, gradients, scale)
+        for index in range(self.num_blocks):
+            block = self.student.block(index, slope=True)
+            share, part, p = self._pieces(block, index)
+            if is_simple:
+                loss += share
+            slope = (p if is_forward else p.mul_(total)).sub_(part)
+            slopes.add(index, self.student.slope(block, slope, moved))
+        slopes.finish(tokens, moved)
+        return loss
+
+    def _measure(self, n: int, K: int, moves: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
+        loss, total = self._zeros(n), self._zeros(n, 1)
+        of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
+        for index in range(self.num_blocks):
+            block = self.student.block(index)
+            share, part, p = self._pieces(block, index)
+            loss += share
+            total += part.sum(-1, keepdim=True)
+            if moves:
+                posterior = self.student.posterior(block)  # (n, K, v)
+                of_part += posterior @ part[..., None]
+                of_p += posterior @ p[..., None]
+        if self.problem.direction == "forward":
+            total.fill_(1.0)
+        return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if moves else None
+
+    def _pieces(self, block: Block, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
+
+        With total = Σ_v part the slope of the divergence in log p is total · p - part.
+        """
+        bits, other = block.bits, self.teacher.bits(index)
+        ratio = bits - other  # (n, v)
+        p, q = bits.exp2_(), other.exp2_()
+        if self.problem.direction == "forward":
+            return self._finite(ratio.mul_(q), torch.inf).sum(-1).mul_(-LOG_2), q, p
+        ratio.mul_(LOG_2)
+        if self.problem.direction == "reverse":
+            part = self._finite(ratio.mul_(p), torch.inf)
+            return part.sum(-1), self._finite(part, 0.0).neg_(), p
+        part = self._finite((F.softplus(-ratio, threshold=40) - LOG_2).mul_(p).div_(2), 0.0)
+        rest = self._finite((F.softplus(ratio, threshold=40) - LOG_2).mul_(q).div_(2), 0.0)
+        return -part.sum(-1) - rest.sum(-1), part, p
+
+    def _finite(self, terms: Tensor, infinity: float) -> Tensor:
+        """Terms p · log ratio, 0 where p is 0 and the ratio is infinite."""
+        if not self.is_careful:
+            return terms
+        return terms.nan_to_num_(nan=0.0, posinf=infinity, neginf=-infinity)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.student.total_lift.new_zeros(shape)
+
+
+class _Slopes:
+    """Gradients of a chunk from the slopes of its blocks.
+
+    Args:
+        scale: (n,), of each token's divergence.
+    """
+
+    def __init__(self, student: Mixture, gradients: Gradients, scale: Tensor) -> None:
+        n, K = student.shape
+        self.student, self.gradients, self.scale = student, gradients, scale
+        width, rows = len(student.weights[0]), student.rows
+        self.factor = scale[:, None].expand(n, K).reshape(-1)  # (R,)
+        self.scaled = (rows * self.factor[:, None]).to(rows.dtype)  # (R, E)
+        self.of_rows = scale.new_zeros(rows.shape)  # (R, E)
+        weight, bias = gradients.weight, gradients.bias
+        self.of_weights = None if weight is None else weight.split(width)  # (v, E) each
+        self.of_biases = None if bias is None else bias.split(width)  # (v,) each
+
+    def add(self, index: int, slope: Tensor) -> None:
+        """Add what a block's slope (n, K, v) contributes."""
+        slope, weight = slope.flatten(0, 1), self.student.weights[index]  # (R, v)
+        if self.of_biases is not None:
+            self.of_biases[index].add_(torch.mv(slope.T, self.factor))
+        slope = slope.to(weight.dtype)
+        if self.gradients.context is not None:
+            _add_product(self.of_rows, slope, weight)
+        if self.of_weights is not None:
+            _add_product(self.of_weights[index], slope.T, self.scaled)
+
+    def finish(self, tokens: slice, moved: Tensor | None) -> None:
+        of_context, of_log_weight = self.gradients.context, self.gradients.log_weight
+        if of_context is not None:
+            of_rows = self.of_rows.mul_(self.factor[:, None])
+            of_context[tokens] = of_rows.view(of_context[tokens].shape)
+        if of_log_weight is not None and moved is not None:
+            of_log_weight[tokens] = moved.squeeze(-1) * self.scale[:, None]
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a total that may have more digits."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
