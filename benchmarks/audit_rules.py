@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 from rich.console import Group
 from rich.table import Table
-from rules.judge import COLUMNS, by_fit, gain, judge, scores
+from rules.judge import COLUMNS, by_fit, gain, scores
 from rules.measures import measure
-from rules.models import cases, open_corpus, outcome, train_all
+from rules.models import Case, cases, make_model, open_corpus, outcome, train_all
 
 from highrank.cli.console import Threads, show
 from highrank.environment import set_threads
@@ -35,54 +36,60 @@ KEYS = (
     "lost without 50%",
     "fit gain",
 )
-CONTROLS = ("softmax", "moc")
 
 
 def audit_rules(
     *,
-    lines: Path = Path("runs/audit-rules.jsonl"),
+    folder: Path = Path("runs/audit-rules"),
     data: Path = Path("data"),
     budget: str = "60m",
     most: int = 1000,
     steps: int | None = None,
+    again: bool = False,
     threads: Threads = None,
     json: bool = False,
 ) -> None:
     """Train models, measure them, and count how often each rule is right.
 
     Args:
-        lines: A line for each model that is done.
+        folder: For the weights and the numbers of each model.
         data: Folder with dailydialog and penn-treebank, for models of text.
         budget: No further model is begun after this time: 90s, 60m; 0s prints the table only.
         most: Models at most.
         steps: Of each training, instead of 500 or 600.
+        again: Measure models again that are trained.
         threads: Of the matrix multiplies.
         json: Print the numbers as JSON instead of a table.
     """
     set_threads(threads)
     end = time.monotonic() + (0.0 if budget == "0s" else parse_duration(budget))
-    done = [json_module.loads(line) for line in _read(lines)]
+    folder.mkdir(parents=True, exist_ok=True)
     for case in cases(steps)[:most]:
-        if any(model["name"] == case.name for model in done):
-            continue
-        if time.monotonic() >= end:
-            break
-        corpus = open_corpus(case, data)
-        models = train_all(case, corpus)
-        found = outcome(case, corpus, models)
-        done.append({**found, "measures": measure(models["audited"], corpus)})
-        lines.parent.mkdir(parents=True, exist_ok=True)
-        with lines.open("a", encoding="utf-8") as file:
-            file.write(json_module.dumps(done[-1]) + "\n")
-    done.sort(key=lambda model: str(model["name"]))
+        if time.monotonic() < end:
+            finish(case, folder, data, again=again)
+    done = [json_module.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    done = [model for model in done if "measures" in model]
     rules = {name: dict(found) for name, found in scores(done, KEYS).items()}
-    rules["audit --fit, all models"] = dict(judge(by_fit, done))
-    rules["– against the better of softmax and MoC"] = dict(judge(by_fit, done, CONTROLS))
     show({"models": done, "rules": rules}, tables, json=json)
 
 
-def _read(lines: Path) -> list[str]:
-    return lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+def finish(case: Case, folder: Path, data: Path, *, again: bool) -> None:
+    """What is still to be done for a model: training, measures or nothing."""
+    numbers, weights = folder / f"{case.name}.json", folder / f"{case.name}.pt"
+    found = json_module.loads(numbers.read_text()) if numbers.exists() else {}
+    if "measures" in found and not again:
+        return
+    corpus = open_corpus(case, data)
+    if found:
+        model = make_model(case, "softmax", corpus)
+        model.load_state_dict(torch.load(weights))
+    else:
+        models = train_all(case, corpus)
+        model, found = models["audited"], outcome(case, corpus, models)
+        torch.save(model.state_dict(), weights)
+        numbers.write_text(json_module.dumps(found))
+    found["measures"] = measure(model, corpus)
+    numbers.write_text(json_module.dumps(found))
 
 
 def tables(result: dict[str, Any]) -> Group:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from highrank.analysis.rank import effective_rank, entropy_rank
-from highrank.data.sampled import MemoryCorpus
+from highrank.data.corpus import MemoryCorpus
 from highrank.heads import MixtureHead
 from highrank.models.language_model import LanguageModel
 from highrank.studies.audit.fit import Sample, Samples, fit_heads

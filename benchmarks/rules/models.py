@@ -15,8 +15,8 @@ from torch import Tensor
 from highrank.build import build_batches, build_head, build_model
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.batches import Streams, windows
-from highrank.data.languages import Language, factorised, senses
-from highrank.data.sampled import MemoryCorpus, sample_corpus
+from highrank.data.corpus import MemoryCorpus
+from highrank.data.languages import Language, factorised, sample_corpus, senses
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 from highrank.heads import MixtureHead
 from highrank.models.backbone import Backbone, BackboneOutput
