@@ -1,7 +1,7 @@
 """How often a rule is right: thresholds are chosen on one half of the models, judged on the other.
 
-A mixture that wins at least 3 % of the perplexity of one softmax makes "no" wrong, one that wins
-less than 1 % makes "yes" wrong; in between neither is.
+A mixture that wins at least 3 % of the perplexity over the better of its controls makes "no" wrong,
+one that wins less than 1 % makes "yes" wrong; in between neither is.
 """
 
 import math
@@ -15,9 +15,10 @@ Model = dict[str, Any]
 Rule = Callable[[Model], str]
 WRONG_NO, WRONG_YES = 0.03, 0.01
 COLUMNS = ("right", "wrong no", "wrong yes", "cannot tell")
+CONTROLS = ("softmax", "moc")
 
 
-def gain(model: Model, over: Sequence[str] = ("softmax",)) -> float:
+def gain(model: Model, over: Sequence[str] = CONTROLS) -> float:
     """How much lower the perplexity of the trained mixture is than the best of these."""
     nats = model["nats"]
     return -math.expm1(nats["mos"] - min(nats[kind] for kind in over))
@@ -36,13 +37,19 @@ def by_threshold(key: str, limit: float) -> Rule:
 
 
 def by_fit(model: Model) -> str:
-    """The rule of `highrank audit --fit`."""
+    """The rule of `highrank audit`."""
+    found, own = model["measures"], over_own(model)
+    won = min(found["fit gain"], own)
+    return fit_verdict(won, found["fit error"], own, int(found["fit num_steps"])).text
+
+
+def over_own(model: Model) -> float:
+    """What the fitted mixture wins over the model's own head, in nats."""
     found = model["measures"]
-    over_own = found["fit nats"] - found["fit mos_nats"]
-    return fit_verdict(found["fit gain"], found["fit error"], over_own).text
+    return float(found["fit nats"] - found["fit mos_nats"])
 
 
-def judge(rule: Rule, models: Iterable[Model], over: Sequence[str] = ("softmax",)) -> Counter[str]:
+def judge(rule: Rule, models: Iterable[Model], over: Sequence[str] = CONTROLS) -> Counter[str]:
     found: Counter[str] = Counter()
     for model in models:
         answer, won = rule(model), gain(model, over)
@@ -59,7 +66,7 @@ def judge(rule: Rule, models: Iterable[Model], over: Sequence[str] = ("softmax",
 
 def best_threshold(key: str, models: Sequence[Model]) -> float:
     """The one with the fewest wrong answers."""
-    limits = sorted({model["measures"][key] for model in models}) + [math.inf]
+    limits = [*sorted({float(model["measures"][key]) for model in models}), math.inf]
     return max(limits, key=lambda limit: judge(by_threshold(key, limit), models)["right"])
 
 

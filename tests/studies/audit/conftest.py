@@ -178,7 +178,7 @@ def fit_facts(gain=0.03, error=0.005, own=0.05):
 def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
-        answer=Answer(verdict=Limited.UNKNOWN, sentence=""),
+        answer=Answer(verdict=Limited.UNKNOWN, headline="", reason=""),
         source=Source.RUN,
         architecture="AWD-LSTM",
         num_parameters=2_345_678,
@@ -226,10 +226,11 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
         unargmaxable_note="",
         mixture=mixture,
         fit=None,
+        fit_note="",
         elapsed=61.0,
     )
     audit = replace(audit, **options)
-    answer = answer_of(audit.head, audit.text, audit.rank, audit.mixture, audit.fit)
+    answer = answer_of(audit.head, audit.text, audit.rank, audit.mixture, audit.fit, audit.fit_note)
     return replace(audit, answer=answer)
 
 

@@ -9,7 +9,16 @@ import torch
 
 from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.heads.linear import LinearHead
-from highrank.studies.audit.answer import Answer, Limited, answer_of, joint_answer
+from highrank.studies.audit.answer import (
+    ENOUGH_STEPS,
+    FREE,
+    LIMITED,
+    SETTLED,
+    Answer,
+    Limited,
+    answer_of,
+    joint_answer,
+)
 from highrank.studies.audit.measure import run_audit
 
 V, D, K = 80, 16, 4
@@ -108,27 +117,32 @@ def test_models_whose_predictions_are_known_are_answered_as_approved(make, appro
 
 
 @pytest.mark.parametrize(
-    "gain, error, own, verdict",
+    "gain, error, own, num_steps, verdict",
     [
-        (0.0041, 0.001, 0.05, "yes"),
-        (0.0039, 0.001, 0.05, "unknown"),
-        (0.0019, 0.001, 0.009, "no"),
-        (0.0019, 0.001, 0.011, "unknown"),
-        (0.0019, 0.002, 0.009, "unknown"),
-        (-0.01, 0.001, -0.01, "no"),
-        (0.0, math.inf, 0.0, "unknown"),
+        (LIMITED + 0.0021, 0.001, 0.05, 500, "yes"),
+        (LIMITED + 0.0021, 0.001, 0.05, 1, "yes"),
+        (LIMITED + 0.0019, 0.001, 0.05, 500, "unknown"),
+        (FREE - 0.0021, 0.001, SETTLED, 500, "no"),
+        (FREE - 0.0019, 0.001, SETTLED, 500, "unknown"),
+        (-0.002, 0.001, SETTLED + 0.001, 500, "unknown"),
+        (-0.002, 0.001, -SETTLED - 0.001, 500, "unknown"),
+        (-0.002, 0.001, 0.0, ENOUGH_STEPS - 1, "unknown"),
+        (0.0, math.inf, 0.0, 500, "unknown"),
     ],
 )
-def test_a_fit_decides(make, gain, error, own, verdict):
-    assert make.softmax(fit=make.fit_facts(gain, error, own)).answer.verdict == verdict
+def test_a_fit_decides(make, gain, error, own, num_steps, verdict):
+    fit = replace(make.fit_facts(gain, error, own), num_steps=num_steps)
+    assert make.softmax(fit=fit).answer.verdict == verdict
 
 
 def test_a_fit_is_put_into_words(make):
     assert make.softmax(fit=make.fit_facts()).answer.sentence == (
-        "Yes: fitted to the same hidden states, a mixture of 4 softmaxes predicts held-out text "
-        "3.0 % ± 0.5 % better than heads with the bound, and 4.9 % better than the model's own."
+        "Yes: a mixture of softmaxes predicts this text better. Fitted to the same hidden states, "
+        "4 softmaxes predict held-out text 3.0 ± 0.5 % better than the best head with the bound, "
+        "and 4.9 % better than the model's own."
     )
-    unsure = make.softmax(fit=make.fit_facts(gain=0.0)).answer.sentence
+    unsure = make.softmax(fit=make.fit_facts(gain=-0.01)).answer.sentence
+    assert "1.0 ± 0.5 % worse than" in unsure
     assert unsure.endswith("own: `highrank compare` or `highrank finetune` tells.")
 
 
@@ -140,12 +154,13 @@ def test_as_many_numbers_as_tokens_express_everything(make):
 
 def test_a_rank_above_the_bound_is_not_trusted(make):
     model, rank = make.softmax(), make.rank_facts([1.0] * 101, bound=100)
-    assert "101 of at most 100, cannot" in answer_of(model.head, model.text, rank, None).sentence
+    assert "101 of at most 100." in answer_of(model.head, model.text, rank, None).sentence
 
 
 def test_the_joint_answer_lists_models_by_verdict():
     answers = [
-        Answer(verdict=v, sentence=f"{v}!") for v in (Limited.NO, Limited.UNKNOWN, Limited.NO)
+        Answer(verdict=v, headline=f"{v}!", reason="So.")
+        for v in (Limited.NO, Limited.UNKNOWN, Limited.NO)
     ]
-    assert joint_answer(["a"], answers[:1]) == "no!"
+    assert joint_answer(["a"], answers[:1]) == "no! So."
     assert joint_answer(["a", "b", "c"], answers).endswith(" No for a, c; cannot tell for b.")

@@ -36,7 +36,6 @@ def normal(head, scale=1.0):
 def test_a_fit_starts_as_the_model_predicts(name, monkeypatch):
     torch.manual_seed(0)
     head, hidden = normal(HEADS[name]()), torch.randn(9, D)
-    assert fit.can_fit(head)
     want, state = head.log_prob(hidden), torch.get_rng_state()
     torch.testing.assert_close(fit.softmax_from(head).log_prob(hidden), want)
     monkeypatch.setattr(fit, "NOISE", 0.0)
@@ -54,9 +53,24 @@ def test_mixture_and_control_start_with_the_same_numbers():
     assert mos.latent.weight[:3].ne(mos.latent.weight[3:6]).all()
 
 
-@pytest.mark.parametrize("head", [MixtureOfSoftmaxes(D, V, 2, 3), MixtureOfContexts(D, V, 2, 3)])
-def test_only_one_softmax_can_be_fitted(head):
-    assert not fit.can_fit(head)
+@pytest.mark.parametrize(
+    "head, num_tokens, limit, reason",
+    [
+        (Softmax(D, V), 4500, {}, ""),
+        (LinearHead(torch.randn(V, D)), 4500, {}, ""),
+        (MixtureOfSoftmaxes(D, V, 2, 3), 4500, {}, "one softmax only"),
+        (MixtureOfContexts(D, V, 2, 3), 4500, {}, "one softmax only"),
+        (Softmax(D, V), 4500, {"LARGEST_HEAD": V * D - 1}, "too large"),
+        (Softmax(D, V), 4500, {"LARGEST_MODEL": 6}, "too large"),
+        (Softmax(D, V), 3000, {}, "too short"),
+    ],
+)
+def test_what_cannot_be_fitted_says_why(make, monkeypatch, head, num_tokens, limit, reason):
+    for name, value in limit.items():
+        monkeypatch.setattr(fit, name, value)
+    predictor = make.predictor(head, D)
+    found = fit.why_not(predictor, make.audited(predictor, num_tokens=num_tokens))
+    assert reason in found and bool(reason) == bool(found)
 
 
 def samples_of(truth, sizes=(6000, 1000, 3000)):
@@ -71,21 +85,15 @@ def samples_of(truth, sizes=(6000, 1000, 3000)):
 @pytest.mark.parametrize("limited", [True, False])
 def test_a_fit_finds_out_whether_the_bound_matters(limited, make):
     torch.manual_seed(0)
-    truth = normal(MixtureOfSoftmaxes(D, V, 3, 3, activation="identity"), 1.2)
-    if not limited:
-        truth = normal(Softmax(D, V, 3, activation="identity"))
-    samples = samples_of(truth)
-    head = Softmax(D, V, 3, activation="identity")
-    if limited:
-        fit.fit_head(head, samples, 300, math.inf)
-    else:
-        head.load_state_dict(truth.state_dict())
-    facts = fit_heads(head, samples, num_steps=200, seconds=math.inf)
+    head = normal(Softmax(D, V, 3, activation="identity"))
+    truth = normal(MixtureOfSoftmaxes(D, V, 3, 3, activation="identity"), 1.2) if limited else head
+    facts = fit_heads(head, samples_of(truth), num_steps=100, seconds=math.inf)
     model = make.softmax()
     answer = answer_of(model.head, model.text, model.rank, None, facts)
-    assert answer.verdict is (Limited.YES if limited else Limited.NO), facts
-    assert facts.num_steps == 200 and facts.num_held_out == 3000
-    best = min(facts.softmax_nats, facts.moc_nats)
+    assert (answer.verdict is Limited.YES) == limited, facts
+    assert limited == (facts.gain > 0)
+    assert facts.num_steps == 100 and facts.num_held_out == 3000
+    best = min(facts.nats, facts.softmax_nats, facts.moc_nats)
     assert facts.gain == pytest.approx(best - facts.mos_nats)
 
 

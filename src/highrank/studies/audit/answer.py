@@ -10,9 +10,9 @@ is fitted to its hidden states says more. The first rule that applies decides.
 2. No, if d numbers can express any distribution over the vocabulary: d ≥ V - 1.
 3. No, if it is a mixture whose components have specialised: it has no such bound.
 4. With a fit (`fit.py`), of which two standard errors are taken off or added:
-   yes, if a mixture of softmaxes wins at least `LIMITED` over the heads that have the bound;
-   no, if it wins at most `FREE`, and at most `SETTLED` over the model's own head, which then was
-   at its optimum.
+   yes, if a mixture of softmaxes wins at least `LIMITED` over every head that has the bound;
+   no, if it wins at most `FREE`, and the model's own head was at its optimum: what the mixture wins
+   over that is within `SETTLED` of nothing, after at least `ENOUGH_STEPS`.
 5. Cannot tell otherwise.
 """
 
@@ -35,11 +35,11 @@ EFFECTIVE, FINE = "effective_rank_1e-3", "effective_rank_1e-4"
 GUESS_FRACTION, CONTEXT_NATS = 0.8, 0.05
 # What a fit wins, in nats per token; chosen on half of the models of benchmarks/audit_rules.py.
 LIMITED, FREE, SETTLED = 0.002, 0.004, 0.01
+# Of a fit that ends earlier for lack of time, nothing won means little.
+ENOUGH_STEPS = 300
 # A rank is at its bound from this fraction on.
 AT_BOUND = 0.9
 
-
-FITTED = "`highrank audit --fit` measures it"
 TRAINED = "`highrank compare` or `highrank finetune` tells"
 
 
@@ -59,8 +59,14 @@ class Limited(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     verdict: Limited
-    sentence: str
-    """Begins with yes, no or cannot tell."""
+    headline: str
+    """At most twelve words; begins with yes, no or cannot tell."""
+    reason: str
+    """A sentence."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.headline} {self.reason}"
 
 
 def answer_of(
@@ -69,48 +75,55 @@ def answer_of(
     rank: RankFacts,
     mixture: ComponentReport | None,
     fit: FitFacts | None = None,
+    fit_note: str = "",
 ) -> Answer:
-    """The rule above, applied to what was measured."""
+    """The rule above, applied to what was measured.
+
+    Args:
+        fit_note: why there is no fit.
+    """
     V, d = head.vocab_size, head.context_size
     if untrained := _untrained(V, text):
         collapsed = mixture is not None and mixture.state is MixtureState.COLLAPSED
-        return _cannot_tell(untrained + (f"; {_state(mixture)}" if mixture and collapsed else ""))
+        reason = untrained + (f"; {_state(mixture)}" if mixture and collapsed else "")
+        return _answer(Limited.UNKNOWN, "the model has not learned to predict this text", reason)
     if d >= V - 1:
-        return _no(f"{d:,} numbers can express any distribution over {V:,} tokens")
+        reason = f"{d:,} numbers can express any distribution over {V:,} tokens"
+        return _answer(Limited.NO, "one softmax of this size can express everything", reason)
     bound = rank.bound or rank_bound(d, has_bias=head.has_bias).value
     assert bound is not None
     found = rank.numerical_rank
     if rank.bound is None and mixture is not None and mixture.state is MixtureState.SPECIALISED:
-        return _no(
+        reason = (
             f"the {head.num_components} components have specialised ({mixture.information}), so "
             f"that no bound holds: numerical rank {_count(found)}, where one softmax of this size "
             f"has at most {bound:,}"
         )
+        return _answer(Limited.NO, "this mixture has no such bound", reason)
     if fit is not None:
         return _by_fit(fit)
     is_impossible = rank.bound is not None and found is not None and found > rank.bound
     if rank.measures[EFFECTIVE] is None or is_impossible:
-        return _cannot_tell(
-            f"the measured rank, {_count(found)} of at most {bound:,}, cannot be trusted"
-        )
+        reason = f"the rank was measured as {_count(found)} of at most {bound:,}"
+        return _answer(Limited.UNKNOWN, "the measured rank cannot be trusted", reason)
     situation, effective = _situation(head, rank, mixture, bound), rank.measures[EFFECTIVE]
-    can_fit = head.num_components == 1 and head.kind in ("softmax", "mos")
-    return _cannot_tell(
-        f"{situation}; effective rank at 10⁻³ is {effective:,.0f}, but no spectrum says what a "
-        f"mixture would win: {FITTED if can_fit else TRAINED}"
+    reason = (
+        f"{situation}; effective rank at 10⁻³ is {effective:,.0f}, and yet a mixture may win or "
+        f"not; {fit_note or 'no heads were fitted'}: {TRAINED}"
     )
+    return _answer(Limited.UNKNOWN, "a spectrum alone does not say what a mixture wins", reason)
 
 
 def _untrained(vocab_size: int, text: TextFacts) -> str:
     """Why the model has not learned to predict this text; empty if it has."""
     if text.perplexity >= GUESS_FRACTION * vocab_size:
         return (
-            f"the model is random or untrained, or this is no text for it: its perplexity, "
+            f"it is random or untrained, or this is no text for it: its perplexity, "
             f"{text.perplexity:,.0f}, is no better than that of a guess among {vocab_size:,} tokens"
         )
     if text.shuffled_nats - text.nats <= CONTEXT_NATS:
         return (
-            f"the model has hardly learned to use its contexts: its perplexity is "
+            f"it has hardly learned to use its contexts: its perplexity is "
             f"{text.perplexity:,.1f}, and {text.shuffled_perplexity:,.1f} with shuffled contexts"
         )
     return ""
@@ -138,31 +151,39 @@ def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, lis
     return {text: listed for text, listed in found.items() if listed}
 
 
-def fit_verdict(gain: float, error: float, over_own: float) -> Limited:
-    """Rule 4, with what the mixture wins over the controls and over the model's own head."""
+def fit_verdict(gain: float, error: float, over_own: float, num_steps: int) -> Limited:
+    """Rule 4, with what the mixture wins over the best bounded head and over the model's own."""
     if gain - 2 * error >= LIMITED:
         return Limited.YES
-    is_free = gain + 2 * error <= FREE and over_own <= SETTLED
-    return Limited.NO if is_free else Limited.UNKNOWN
+    is_settled = abs(over_own) <= SETTLED and num_steps >= ENOUGH_STEPS
+    return Limited.NO if gain + 2 * error <= FREE and is_settled else Limited.UNKNOWN
+
+
+FIT_HEADLINES = {
+    Limited.YES: "a mixture of softmaxes predicts this text better",
+    Limited.NO: "a mixture of softmaxes wins nothing here",
+    Limited.UNKNOWN: "heads fitted for a minute do not decide it",
+}
 
 
 def _by_fit(fit: FitFacts) -> Answer:
-    over_own = fit.nats - fit.mos_nats
-    verdict = fit_verdict(fit.gain, fit.error, over_own)
-    sentence = (
-        f"{verdict.text.capitalize()}: fitted to the same hidden states, a mixture of "
-        f"{fit.num_components} softmaxes predicts held-out text {_percent(fit.gain)} ± "
-        f"{100 * fit.error:.1f} % better than heads with the bound, and {_percent(over_own)} "
-        "better than the model's own"
+    verdict = fit_verdict(fit.gain, fit.error, fit.over_own, fit.num_steps)
+    reason = (
+        f"fitted to the same hidden states, {fit.num_components} softmaxes predict held-out text "
+        f"{_better(fit.gain, fit.error)} than the best head with the bound, and "
+        f"{_better(fit.over_own)} than the model's own"
     )
     if verdict is Limited.UNKNOWN:
-        sentence += f": {TRAINED}"
-    return Answer(verdict=verdict, sentence=f"{sentence}.")
+        reason += f": {TRAINED}"
+    return _answer(verdict, FIT_HEADLINES[verdict], reason)
 
 
-def _percent(nats: float) -> str:
-    """How much lower a perplexity is."""
-    return f"{-100 * math.expm1(-nats):.1f} %"
+def _better(nats: float, error: float | None = None) -> str:
+    """How much lower a perplexity is, or higher."""
+    percent = f"{abs(100 * math.expm1(-nats)):.1f}"
+    if error is not None:
+        percent += f" ± {100 * error:.1f}"
+    return f"{percent} % {'worse' if nats < 0 else 'better'}"
 
 
 def _is_at(bound: int, rank: float) -> bool:
@@ -200,9 +221,9 @@ def _count(rank: float | None) -> str:
     return "unknown" if rank is None else f"{rank:,.0f}"
 
 
-def _no(reason: str) -> Answer:
-    return Answer(verdict=Limited.NO, sentence=f"No: {reason}.")
-
-
-def _cannot_tell(reason: str) -> Answer:
-    return Answer(verdict=Limited.UNKNOWN, sentence=f"Cannot tell: {reason}.")
+def _answer(verdict: Limited, headline: str, reason: str) -> Answer:
+    return Answer(
+        verdict=verdict,
+        headline=f"{verdict.text.capitalize()}: {headline}.",
+        reason=f"{reason[0].upper()}{reason[1:]}.",
+    )

@@ -3,7 +3,8 @@
 A mixture of softmaxes has no bound. Two controls have that of one softmax: a softmax, and a mixture
 of contexts with the mixture's parameters. All start from the model's own weights and learn from the
 same batches; of each, the step that predicts best is taken. What the mixture then predicts better
-than the better control, on text that neither has seen, is what the bound costs.
+than the best head with the bound, the model's own among them, on text that none has seen, is what
+the bound costs.
 
 N contexts, D hidden size, d size of what meets the output embedding, V vocabulary, K components.
 """
@@ -23,7 +24,8 @@ from highrank.heads.bases.embedding import Activation
 from highrank.heads.bases.mixture import PriorMixture
 from highrank.heads.bases.start import zero_sum_noise
 from highrank.heads.linear import LinearHead
-from highrank.predictor import OnProgress, Predictor, read_contexts
+from highrank.predictor import Predictor, Tokens, read_contexts
+from highrank.progress import OnProgress
 from highrank.studies.audit.model import AuditedModel
 
 NUM_COMPONENTS = 4
@@ -34,13 +36,18 @@ LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 1e-2, 256, 20
 NUM_STEPS, NUM_LOOKS = 500, 5
 # Contexts that are read at most.
 NUM_LEARNED, NUM_HELD_OUT = 40_000, 20_000
-# For all heads together, unless their steps are done before.
-SECONDS = 60.0
+# And at least.
+MIN_LEARNED, MIN_HELD_OUT = 2_000, 1_000
+# Multiplies, V·d times contexts, that scoring all of them may take.
+SCORING = 2e10
+# Seconds for all heads together, unless their steps are done before.
+SECONDS, QUICK_SECONDS = 60.0, 20.0
+# V·d of larger heads, and parameters of larger models, are not for a minute on a CPU.
+LARGEST_HEAD, LARGEST_MODEL = 12_000_000, 50_000_000
 # Of which a standard error is made: neighbouring tokens are alike.
 NUM_GROUPS = 20
 # Tokens that are scored at once.
 SCORED = 1024
-
 
 IDENTITY: Activation = "identity"
 
@@ -84,11 +91,16 @@ class FitFacts:
     mos_nats: float
     """Of the mixture of softmaxes."""
     gain: float
-    """What the mixture of softmaxes wins over the better of the two others, in nats per token."""
+    """What the mixture of softmaxes wins over the best of the three others, in nats per token."""
     error: float
     """Standard error of that."""
     elapsed: float
     """Seconds."""
+
+    @property
+    def over_own(self) -> float:
+        """What the mixture of softmaxes wins over the model's own head, in nats per token."""
+        return self.nats - self.mos_nats
 
 
 class Fitted(NamedTuple):
@@ -97,28 +109,42 @@ class Fitted(NamedTuple):
     num_steps: int
 
 
-def can_fit(head: Head) -> bool:
-    """Whether it is one softmax that the fitted heads can start from."""
-    is_softmax = isinstance(head, Softmax | MixtureOfSoftmaxes) and head.num_components == 1
-    return isinstance(head, LinearHead) or is_softmax
+def why_not(predictor: Predictor, model: AuditedModel) -> str:
+    """Why no heads can be fitted to a model; empty if they can."""
+    head = predictor.head
+    if not isinstance(head, LinearHead | Softmax | MixtureOfSoftmaxes) or head.num_components > 1:
+        return "heads are fitted to models with one softmax only"
+    if head.weight.numel() > LARGEST_HEAD or predictor.num_parameters > LARGEST_MODEL:
+        return "the model is too large to fit heads to it within a minute"
+    train, _, held_out = split_text(model)
+    if len(train) <= MIN_LEARNED or len(held_out) <= MIN_HELD_OUT:
+        return "the text is too short to fit heads to it"
+    return ""
 
 
-def read_samples(
-    predictor: Predictor, model: AuditedModel, on_progress: OnProgress | None = None
-) -> Samples:
-    """Contexts of a model's training text and of the audited one.
+def split_text(model: AuditedModel) -> tuple[Tokens, Tokens, Tokens]:
+    """The texts to learn from, to choose a step by, and to compare on.
 
-    Without a training text the first three fifths of the audited one take its place. Of the text
-    that is left, a third chooses a step.
+    The first is the model's training text; without one the first three fifths of the audited text
+    take its place. Of what is left, a third chooses a step.
     """
     train, text = model.train, model.tokens
     if train is None:
         cut = len(text) * 3 // 5
         train, text = text[:cut], text[cut:]
     cut = len(text) // 3
-    parts = (train, NUM_LEARNED), (text[:cut], NUM_HELD_OUT // 2), (text[cut:], NUM_HELD_OUT)
-    found = []
-    for tokens, most in parts:
+    return train, text[:cut], text[cut:]
+
+
+def read_samples(
+    predictor: Predictor, model: AuditedModel, on_progress: OnProgress | None = None
+) -> Samples:
+    """Contexts of the three texts; fewer of a large head, where scoring them takes long."""
+    head = predictor.head
+    assert isinstance(head, MixtureHead | LinearHead)
+    num_scored = max(MIN_HELD_OUT, min(NUM_HELD_OUT, int(SCORING / head.weight.numel())))
+    found, most_of = [], (NUM_LEARNED, num_scored // 2, num_scored)
+    for tokens, most in zip(split_text(model), most_of, strict=True):
         contexts = read_contexts(
             predictor.hidden_states, tokens, most, window=model.window, on_progress=on_progress
         )
@@ -135,31 +161,33 @@ def fit_heads(
     seconds: float = SECONDS,
     on_progress: OnProgress | None = None,
 ) -> FitFacts:
-    """Fit the three heads, and compare them.
+    """Fit the three heads, and compare them with each other and with the model's own.
 
     Args:
         head: one softmax.
         num_steps: of each head.
         seconds: of all heads together, after which a fit ends earlier.
     """
-    start, found = time.monotonic(), {}
+    start, steps = time.monotonic(), []
+    losses = {"own": token_losses(head, samples.held_out)}
     for index, name in enumerate(STARTS):
         if on_progress is not None:
             on_progress(index / len(STARTS), name)
         new = STARTS[name](head)
-        found[name] = fit_head(new, samples, num_steps, seconds / len(STARTS))
-    losses = {name: fitted.losses for name, fitted in found.items()}
-    control = min(("softmax", "moc"), key=lambda name: losses[name].mean().item())
-    difference = losses[control] - losses["mos"]  # (N,)
+        losses[name], done = fit_head(new, samples, num_steps, seconds / len(STARTS))
+        steps.append(done)
+    nats = {name: values.mean().item() for name, values in losses.items()}
+    best = min(("own", "softmax", "moc"), key=lambda name: nats[name])
+    difference = losses[best] - losses["mos"]  # (N,)
     return FitFacts(
         num_fitted=len(samples.learned.target),
         num_held_out=len(samples.held_out.target),
         num_components=NUM_COMPONENTS,
-        num_steps=min(fitted.num_steps for fitted in found.values()),
-        nats=token_losses(head, samples.held_out).mean().item(),
-        softmax_nats=losses["softmax"].mean().item(),
-        moc_nats=losses["moc"].mean().item(),
-        mos_nats=losses["mos"].mean().item(),
+        num_steps=min(steps),
+        nats=nats["own"],
+        softmax_nats=nats["softmax"],
+        moc_nats=nats["moc"],
+        mos_nats=nats["mos"],
         gain=difference.mean().item(),
         error=grouped_error(difference),
         elapsed=time.monotonic() - start,
@@ -170,7 +198,7 @@ def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fi
     """AdamW with a warm-up and a cosine; `seconds` may end it earlier."""
     learned, chosen, held_out = samples
     optimizer = torch.optim.AdamW(head.parameters(), weight_decay=0.0)
-    best, fitted, step = math.inf, None, 0
+    best, weights, step = math.inf, head.state_dict(), 0
     for step, progress in _steps(num_steps, seconds):
         rate = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * progress))
         for group in optimizer.param_groups:
@@ -182,9 +210,9 @@ def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fi
         if step % max(1, num_steps // NUM_LOOKS) == 0 or progress == 1:
             loss = token_losses(head, chosen).mean().item()
             if loss < best:
-                best, fitted = loss, token_losses(head, held_out)
-    assert fitted is not None
-    return Fitted(fitted, step)
+                best, weights = loss, copy.deepcopy(head.state_dict())
+    head.load_state_dict(weights)
+    return Fitted(token_losses(head, held_out), step)
 
 
 def _steps(num_steps: int, seconds: float) -> Iterator[tuple[int, float]]:

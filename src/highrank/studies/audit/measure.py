@@ -29,7 +29,16 @@ from highrank.predictor import (
 )
 from highrank.progress import OnProgress
 from highrank.studies.audit.answer import Answer, answer_of, joint_answer
-from highrank.studies.audit.fit import FitFacts, can_fit, fit_heads, read_samples
+from highrank.studies.audit.fit import (
+    QUICK_SECONDS as QUICK_FIT_SECONDS,
+)
+from highrank.studies.audit.fit import (
+    SECONDS,
+    FitFacts,
+    fit_heads,
+    read_samples,
+    why_not,
+)
 from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import (
@@ -122,7 +131,8 @@ class ModelAudit:
     mixture: ComponentReport | None
     """None for heads with one component."""
     fit: FitFacts | None
-    """None unless it was asked for, and for heads that are not one softmax."""
+    fit_note: str
+    """Why `fit` is None; empty if it is there."""
     elapsed: float
     """Seconds."""
 
@@ -146,7 +156,7 @@ def run_audit(
     *,
     num_contexts: int | None = None,
     quick: bool = False,
-    fit: bool = False,
+    fit: bool = True,
     on_progress: OnProgress | None = None,
     on_model: Callable[[AuditResult], None] | None = None,
 ) -> AuditResult:
@@ -155,7 +165,7 @@ def run_audit(
     Args:
         num_contexts: T at most; 2,000 if None, or 500 if quick.
         quick: fewer contexts, and a sample of the tokens where all would take long.
-        fit: also fit heads to the hidden states, which answers what a spectrum cannot.
+        fit: fit heads to the hidden states, which answers what a spectrum cannot; a minute.
         on_progress: called with the fraction of the work done and what is being done.
         on_model: called after each model with what has been found so far.
     """
@@ -182,18 +192,19 @@ def run_audit(
 
 
 def audit_model(
-    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress, fit: bool = False
+    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress, fit: bool = True
 ) -> ModelAudit:
     start = time.monotonic()
-    fitting = _part(on_progress, 1 - FIT_COST, FIT_COST, "fit: ")
-    if fit:
-        on_progress = _part(on_progress, 0.0, 1 - FIT_COST, "")
-    parts = _parts(on_progress)
     on_progress(0.0, "loading")
     predictor = model.model.load(model.device)
     architecture, num_parameters = predictor.architecture, predictor.num_parameters
+    fit_note = why_not(predictor, model) if fit else "no heads were fitted (--no-fit)"
+    fitting = _part(on_progress, 1 - FIT_COST, FIT_COST, "fit: ")
+    if not fit_note:
+        on_progress = _part(on_progress, 0.0, 1 - FIT_COST, "")
+    parts = _parts(on_progress)
     layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
-    samples = read_samples(predictor, model) if fit and can_fit(layer.head) else None
+    samples = None if fit_note else read_samples(predictor, model)
     # Only the output layer is needed from here on.
     del predictor
     hidden, budget = contexts.hidden, memory_budget()
@@ -218,11 +229,12 @@ def audit_model(
     fitted = None
     if samples is not None:
         assert isinstance(layer.head, MixtureHead | LinearHead)
-        fitted = fit_heads(layer.head, samples, on_progress=fitting)
+        seconds = QUICK_FIT_SECONDS if quick else SECONDS
+        fitted = fit_heads(layer.head, samples, seconds=seconds, on_progress=fitting)
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
-        answer=answer_of(layer.facts, text, rank, mixture, fitted),
+        answer=answer_of(layer.facts, text, rank, mixture, fitted, fit_note),
         source=model.source,
         architecture=architecture,
         num_parameters=num_parameters,
@@ -235,6 +247,7 @@ def audit_model(
         unargmaxable_note=note,
         mixture=mixture,
         fit=fitted,
+        fit_note=fit_note,
         elapsed=time.monotonic() - start,
     )
 
