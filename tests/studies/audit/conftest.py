@@ -17,6 +17,7 @@ from highrank.analysis.components import (
 )
 from highrank.analysis.divergence import Divergence
 from highrank.analysis.rank import MEASURES
+from highrank.analysis.undertrained import Closeness
 from highrank.environment import Environment
 from highrank.heads.linear import LinearHead
 from highrank.predictor import Predictor
@@ -26,11 +27,15 @@ from highrank.studies.audit.layer import HeadFacts
 from highrank.studies.audit.measure import (
     AuditResult,
     ModelAudit,
-    UnargmaxableFacts,
-    UnargmaxableToken,
 )
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import Baseline, Method, RankAt, RankFacts
+from highrank.studies.audit.tokens import (
+    UnargmaxableFacts,
+    UnargmaxableToken,
+    UndertrainedFacts,
+    UndertrainedToken,
+)
 
 VERSIONS = {"highrank": "0.1.0", "commit": "0123456789ab", "torch": "2.13.0", "python": "3.11.7"}
 WHERE = Environment(**VERSIONS, threads=2, cpu="a CPU", platform="Linux", date="2026-11-17 12:00")
@@ -224,6 +229,13 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
             elapsed=3.2,
         ),
         unargmaxable_note="",
+        undertrained=UndertrainedFacts(
+            measure=Closeness.DISTANCE,
+            num_unused=3,
+            limit=0.1,
+            num_undertrained=1,
+            undertrained=(UndertrainedToken(token="gold", index=9, score=0.0312, num_seen=2),),
+        ),
         mixture=mixture,
         fit=None,
         fit_note="",

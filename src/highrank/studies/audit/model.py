@@ -76,6 +76,8 @@ class AuditedModel:
     device: str = "cpu"
     train: Tokens | None = None
     """What a fit learns from: a run's training split; None takes a part of the text."""
+    unused: tuple[int, ...] = ()
+    """Tokens that never occur in a run's training split, or that a tokenizer does not have."""
 
     @property
     def name(self) -> str:
@@ -147,6 +149,7 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
         check_known(words, vocabulary, f"the text {text}")
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
+    counts = np.bincount(corpus.split("train"), minlength=len(vocabulary))
     return AuditedModel(
         model=RunModel(run),
         source=Source.RUN,
@@ -155,6 +158,7 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
         text_sha256=sha256,
         device=device,
         train=train,
+        unused=tuple(np.flatnonzero(counts == 0).tolist()),
     )
 
 
@@ -167,6 +171,7 @@ def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedMo
     check_device(device)
     title, sha256, content = _default_text(name) if text is None else _own_text(text)
     model = HuggingFaceModel(name)
+    known, vocab_size = len(model.tokenizer), model.config.get_text_config().vocab_size
     return AuditedModel(
         model=model,
         source=Source.HUGGING_FACE,
@@ -174,6 +179,7 @@ def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedMo
         text=title,
         text_sha256=sha256,
         device=device,
+        unused=tuple(range(known, vocab_size)),
     )
 
 

@@ -43,7 +43,7 @@ from highrank.studies.audit.answer import (
     joint_answer,
     question,
 )
-from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableToken
+from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.table import (
     FACTS,
     comparison,
@@ -52,7 +52,9 @@ from highrank.studies.audit.table import (
     rows_of,
     short_names,
     unargmaxable_verdict,
+    undertrained_verdict,
 )
+from highrank.studies.audit.tokens import UnargmaxableToken
 
 # Unargmaxable tokens with a row of their own; the others follow as a list.
 MOST_ROWS = 50

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
+from highrank.analysis.undertrained import Closeness
 from highrank.files import path_text
 from highrank.heads import HEADS, head_class
 from highrank.report.formats import (
@@ -28,9 +29,10 @@ from highrank.report.formats import (
     with_error,
 )
 from highrank.studies.audit.answer import EFFECTIVE, FINE, question
-from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableFacts
+from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.model import Source
 from highrank.studies.audit.rank import RANDOM_WEIGHTS
+from highrank.studies.audit.tokens import UnargmaxableFacts
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
 NAME_WIDTHS = {3: 16, 2: 25}
@@ -166,6 +168,11 @@ ROWS = (
         is_brief=True,
     ),
     Row(
+        "under-trained",
+        lambda m: "–" if m.undertrained is None else count(m.undertrained.num_undertrained),
+        is_brief=True,
+    ),
+    Row(
         "dead", _of_mixture(lambda report: report.num_dead, count), of_mixtures=True, is_brief=True
     ),
 )
@@ -294,6 +301,21 @@ def unargmaxable_verdict(model: ModelAudit) -> str:
     if facts.num_untried:
         text += f"; left for lack of time: {count(facts.num_untried)}"
     return f"{text}."
+
+
+def undertrained_verdict(model: ModelAudit) -> str:
+    """How many tokens look under-trained, and by what."""
+    facts = model.undertrained
+    if facts is None:
+        return "This head has no single vector for each token."
+    found, many = facts.num_undertrained, facts.num_undertrained != 1
+    text = f"{count(found)} token{'s look' if many else ' looks'} under-trained"
+    if found:
+        text += f" ({found / model.head.vocab_size:.2%} of all)"
+    if facts.measure is Closeness.NORM:
+        return f"{text}, by the lengths of the vectors."
+    never = "the one that never occurs" if facts.num_unused == 1 else "those that never occur"
+    return f"{text}, by the distance of the vectors from {never} ({count(facts.num_unused)})."
 
 
 def mixture_verdict(mixture: ComponentReport) -> str:
