@@ -136,13 +136,14 @@ def test_a_fit_decides(make, gain, error, own, num_steps, verdict):
 
 
 def test_a_fit_is_put_into_words(make):
-    assert make.softmax(fit=make.fit_facts()).answer.sentence == (
+    sentence = make.softmax(fit=make.fit_facts()).answer.sentence
+    assert sentence.replace("\u00a0", " ") == (
         "Yes: a mixture of softmaxes predicts this text better. Fitted to the same hidden states, "
         "4 softmaxes predict held-out text 3.0 ± 0.5 % better than the best head with the bound, "
         "and 4.9 % better than the model's own."
     )
     unsure = make.softmax(fit=make.fit_facts(gain=-0.01)).answer.sentence
-    assert "1.0 ± 0.5 % worse than" in unsure
+    assert "1.0\u00a0±\u00a00.5\u00a0% worse than" in unsure
     assert unsure.endswith("own: `highrank compare` or `highrank finetune` tells.")
 
 

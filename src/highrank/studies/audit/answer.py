@@ -138,6 +138,18 @@ def joint_answer(names: Sequence[str], answers: Sequence[Answer]) -> str:
     return f"{question(len(answers))} {parts[0].upper()}{parts[1:]}."
 
 
+def joint_headline(names: Sequence[str], answers: Sequence[Answer]) -> str:
+    """At most twelve words: the names, or their number where they are many."""
+    if len(answers) == 1:
+        return answers[0].headline
+    found = by_verdict(names, answers).items()
+    shown = "; ".join(
+        f"{verdict} for {', '.join(listed) if len(names) <= 4 else len(listed)}"
+        for verdict, listed in found
+    )
+    return f"{shown[0].upper()}{shown[1:]}."
+
+
 def question(num_models: int) -> str:
     """The question that is answered."""
     which = "this model" if num_models == 1 else "these models"
@@ -170,20 +182,20 @@ def _by_fit(fit: FitFacts) -> Answer:
     verdict = fit_verdict(fit.gain, fit.error, fit.over_own, fit.num_steps)
     reason = (
         f"fitted to the same hidden states, {fit.num_components} softmaxes predict held-out text "
-        f"{_better(fit.gain, fit.error)} than the best head with the bound, and "
-        f"{_better(fit.over_own)} than the model's own"
+        f"{better(fit.gain, fit.error)} than the best head with the bound, and "
+        f"{better(fit.over_own)} than the model's own"
     )
     if verdict is Limited.UNKNOWN:
         reason += f": {TRAINED}"
     return _answer(verdict, FIT_HEADLINES[verdict], reason)
 
 
-def _better(nats: float, error: float | None = None) -> str:
+def better(nats: float, error: float | None = None) -> str:
     """How much lower a perplexity is, or higher."""
     percent = f"{abs(100 * math.expm1(-nats)):.1f}"
     if error is not None:
-        percent += f" ± {100 * error:.1f}"
-    return f"{percent} % {'worse' if nats < 0 else 'better'}"
+        percent += f"\u00a0±\u00a0{100 * error:.1f}"
+    return f"{percent}\u00a0% {'worse' if nats < 0 else 'better'}"
 
 
 def _is_at(bound: int, rank: float) -> bool:

@@ -34,19 +34,12 @@ from highrank.report.formats import (
     power,
 )
 from highrank.report.page import Column, render
-from highrank.studies.audit.answer import (
-    EFFECTIVE,
-    FREE,
-    LIMITED,
-    SETTLED,
-    by_verdict,
-    joint_answer,
-    question,
-)
+from highrank.studies.audit.answer import EFFECTIVE, FREE, LIMITED, SETTLED, joint_headline
 from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.table import (
     FACTS,
     comparison,
+    four_numbers,
     glossary,
     mixture_verdict,
     rows_of,
@@ -91,23 +84,23 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     """
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
-    title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
+    which = names[0] if len(names) == 1 else f"these {len(names)} models"
+    answers = [model.answer for model in models]
     shown = [row for row in rows_of(models) if not row.is_brief]
     return render(
         "studies/audit/page.html.j2",
-        title=title,
-        answer=joint_answer(names, [model.answer for model in models]),
-        question=question(len(names)),
-        verdicts=by_verdict(names, [model.answer for model in models]),
+        title=f"Does one softmax limit {which}?",
+        verdict=joint_headline(names, answers),
+        answer=answers[0].reason if len(answers) == 1 else comparison(names, models),
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
         f"{duration(result.elapsed)}",
         result=result,
         command=command,
         environment=environment_text(result.environment),
         glossary=glossary(models).items(),
-        comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
         key_table=_side_by_side(names, ((_upper(r.label), *map(r.cell, models)) for r in shown)),
+        four_table=_side_by_side(names, four_numbers(models)),
         spectra=_figure(spectra_chart(names, models)),
         residuals=_figure(residual_chart(names, models)),
         growth=_figure(growth_chart(names, models, "numerical_rank_float32")),
@@ -142,6 +135,8 @@ def _model(name: str, model: ModelAudit) -> Block:
         "note": _upper(model.unargmaxable_note),
         "tokens_table": _table(("Token", "Index", "Between", "Proof"), rows, numbers=(1,)),
         "more_tokens": [legible(token.token, model.source) for token in tokens[MOST_ROWS:]],
+        "undertrained_verdict": undertrained_verdict(model),
+        "undertrained_table": _undertrained(model),
         "mixture": None if model.mixture is None else _mixture(model.mixture, model.source),
     }
 
@@ -156,8 +151,9 @@ def _argmaxable(decided: Sequence[tuple[str, ModelAudit]]) -> Block:
         "left for lack of time": [count(f.num_untried) for f in facts],
         "time": [duration(f.elapsed) for f in facts],
     }
-    names = [name for name, _ in decided]
-    return _side_by_side(names, ((label, *cells) for label, cells in rows.items()), "Tokens")
+    return _side_by_side(
+        dict(decided), ((label, *cells) for label, cells in rows.items()), "Tokens"
+    )
 
 
 def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
@@ -167,6 +163,16 @@ def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
         between = " · ".join(legible(other, source) for other in token.between)
         proof = "exact" if token.is_exact else f"lead ≤ {power(token.lead)}"
     return legible(token.token, source), count(token.index), between, proof
+
+
+def _undertrained(model: ModelAudit) -> Block | None:
+    if (facts := model.undertrained) is None:
+        return None
+    rows = (
+        (legible(t.token, model.source), count(t.index), f"{t.score:.3f}", count(t.num_seen))
+        for t in facts.undertrained[:MOST_ROWS]
+    )
+    return _side_by_side(("Index", _upper(facts.measure), "Seen"), rows, "Token")
 
 
 def _mixture(mixture: ComponentReport, source: str) -> Block:
@@ -235,9 +241,7 @@ def _table(
 
 
 def _figure(chart: Lines | Bars | None) -> Block | None:
-    if chart is None:
-        return None
-    return {"svg": to_svg(draw(chart)), "description": describe(chart)}
+    return chart and {"svg": to_svg(draw(chart)), "description": describe(chart)}
 
 
 def _upper(text: str) -> str:

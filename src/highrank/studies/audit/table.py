@@ -28,7 +28,7 @@ from highrank.report.formats import (
     shortened,
     with_error,
 )
-from highrank.studies.audit.answer import EFFECTIVE, FINE, question
+from highrank.studies.audit.answer import EFFECTIVE, FINE, better, question
 from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.model import Source
 from highrank.studies.audit.rank import RANDOM_WEIGHTS
@@ -170,6 +170,7 @@ ROWS = (
     Row(
         "under-trained",
         lambda m: "–" if m.undertrained is None else count(m.undertrained.num_undertrained),
+        "tokens whose vectors lie near those of tokens that never occur, or are short",
         is_brief=True,
     ),
     Row(
@@ -221,6 +222,18 @@ def rows_of(models: Sequence[ModelAudit]) -> list[Row]:
         for row in ROWS
         if (has_mixtures or not row.of_mixtures) and (has_fits or not row.of_fits)
     ]
+
+
+def four_numbers(models: Sequence[ModelAudit]) -> Iterator[tuple[str, ...]]:
+    """What stands beside the spectrum."""
+    measures = ("numerical_rank_float32", EFFECTIVE)
+    yield "Bound", *(count(m.rank.bound) for m in models)
+    for label, key in zip(("Rank", "Effective rank"), measures, strict=True):
+        yield label, *(count(m.rank.measures[key]) for m in models)
+    yield (
+        "A mixture, fitted",
+        *("–" if m.fit is None else better(m.fit.gain, m.fit.error) for m in models),
+    )
 
 
 def glossary(models: Sequence[ModelAudit]) -> dict[str, str]:
