@@ -59,7 +59,6 @@ NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 FLOAT32_EPS = 2.0**-23
 # Points of a curve: more cannot be seen.
 MAX_POINTS = 300
-# Far below the round-off of any model's own numbers.
 LOWEST = 1e-9
 STYLES = (
     line_style("series-1", marker="o", linewidth=3.2, markersize=8.0),
