@@ -16,9 +16,9 @@ import torch
 import tyro
 from rich.console import Group
 from rich.table import Table
-from rules.judge import COLUMNS, by_fit, gain, scores
+from rules.judge import COLUMNS, by_fit, gain, over_own, scores, won_by_fit
 from rules.measures import measure
-from rules.models import Case, cases, make_model, open_corpus, outcome, train_all
+from rules.models import Case, about, audited_model, cases, losses, open_corpus, train_all
 
 from highrank.cli.console import Threads, show
 from highrank.environment import set_threads
@@ -44,6 +44,7 @@ def audit_rules(
     data: Path = Path("data"),
     budget: str = "60m",
     most: int = 1000,
+    repeats: int = 2,
     steps: int | None = None,
     again: bool = False,
     threads: Threads = None,
@@ -56,6 +57,7 @@ def audit_rules(
         data: Folder with dailydialog and penn-treebank, for models of text.
         budget: No further model is begun after this time: 90s, 60m; 0s prints the table only.
         most: Models at most.
+        repeats: Trainings of each head; the mean of their losses counts.
         steps: Of each training, instead of 500 or 600.
         again: Measure models again that are trained.
         threads: Of the matrix multiplies.
@@ -64,48 +66,48 @@ def audit_rules(
     set_threads(threads)
     end = time.monotonic() + (0.0 if budget == "0s" else parse_duration(budget))
     folder.mkdir(parents=True, exist_ok=True)
-    for case in cases(steps)[:most]:
-        if time.monotonic() < end:
-            finish(case, folder, data, again=again)
+    for number in range(1, repeats + 1):
+        for case in cases(steps)[:most]:
+            if time.monotonic() < end:
+                finish(case, folder, data, number, again=again and number == 1)
     done = [json_module.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     done = [model for model in done if "measures" in model]
     rules = {name: dict(found) for name, found in scores(done, KEYS).items()}
     show({"models": done, "rules": rules}, tables, json=json)
 
 
-def finish(case: Case, folder: Path, data: Path, *, again: bool) -> None:
-    """What is still to be done for a model: training, measures or nothing."""
+def finish(case: Case, folder: Path, data: Path, number: int, *, again: bool) -> None:
+    """Train a model so many times, and measure the first, where that is not done."""
     numbers, weights = folder / f"{case.name}.json", folder / f"{case.name}.pt"
-    found = json_module.loads(numbers.read_text()) if numbers.exists() else {}
-    if "measures" in found and not again:
+    found = json_module.loads(numbers.read_text()) if numbers.exists() else {"nats": []}
+    if len(found["nats"]) >= number and "measures" in found and not again:
         return
     corpus = open_corpus(case, data)
-    if found:
-        model = make_model(case, "softmax", corpus)
-        model.load_state_dict(torch.load(weights))
-    else:
-        models = train_all(case, corpus)
-        model, found = models["audited"], outcome(case, corpus, models)
-        torch.save(model.state_dict(), weights)
+    for repeat in range(len(found["nats"]), number):
+        models = train_all(case, corpus, repeat)
+        if repeat == 0:
+            found = about(case, corpus, models)
+            torch.save(models["audited"].state_dict(), weights)
+        found["nats"].append(losses(models, corpus))
         numbers.write_text(json_module.dumps(found))
-    found["measures"] = measure(model, corpus)
-    numbers.write_text(json_module.dumps(found))
+    if "measures" not in found or again:
+        model = audited_model(case, corpus)
+        model.load_state_dict(torch.load(weights))
+        found["measures"] = measure(model, corpus)
+        numbers.write_text(json_module.dumps(found))
 
 
 def tables(result: dict[str, Any]) -> Group:
-    columns = ("gain", "over MoC", "before", "fitted gain", "±", "over own", "answer")
+    columns = ("gain", "over softmax", "fitted, nats", "±", "over own", "answer")
     models = make_table(("model",), columns, title="Models")
     for model in sorted(result["models"], key=gain):
-        found = model["measures"]
-        own = found["fit nats"] - found["fit mos_nats"]
         models.add_row(
             model["name"],
             f"{gain(model):+.1%}",
-            f"{gain(model, ('moc',)):+.1%}",
-            f"{found['raw 1e-03']:.2f}",
-            f"{found['fit gain']:+.4f}",
-            f"{found['fit error']:.4f}",
-            f"{own:+.3f}",
+            f"{gain(model, ('softmax',)):+.1%}",
+            f"{won_by_fit(model):+.4f}",
+            f"{model['measures']['fit error']:.4f}",
+            f"{over_own(model):+.3f}",
             by_fit(model),
         )
     return Group(models, rules_table(result["rules"]))

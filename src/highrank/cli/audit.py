@@ -102,11 +102,10 @@ def audit(
 
 def _check_new(text: Path | None, out: Path, picture: Path | None) -> None:
     """Raise if what is written would replace the text or an earlier page."""
-    pages = (out, out.with_suffix(".json"))
-    written = [path.resolve() for path in (*pages, picture) if path is not None]
+    written = [p.resolve() for p in (out, out.with_suffix(".json"), picture) if p is not None]
     if text is not None and text.resolve() in written:
         raise ValueError(f"the text must not be written over, got --text {text} and --out {out}")
-    if taken := [path for path in pages if path.exists()]:
+    if taken := [path for path in written[:2] if path.exists()]:
         raise ValueError(f"out must be a new page, got {out}: {taken[0]} is there")
 
 
@@ -114,7 +113,7 @@ def _keep(result: "AuditResult", path: Path) -> None:
     """Write what is finished, which then survives whatever happens to the next model."""
     lines = as_json(result, indent=2) + "\n"
     try:
-        write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
+        write_atomically(path, lambda new: new.write_text(lines, encoding="utf-8"))
     except OSError as error:
         # It is an error at the end, when the result is printed.
         if not is_disk_full(error):

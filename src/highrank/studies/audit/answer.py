@@ -163,9 +163,11 @@ def by_verdict(names: Sequence[str], answers: Sequence[Answer]) -> dict[str, lis
     return {text: listed for text, listed in found.items() if listed}
 
 
-def fit_verdict(gain: float, error: float, over_own: float, num_steps: int) -> Limited:
+def fit_verdict(
+    gain: float, error: float, over_own: float, num_steps: int, limited: float = LIMITED
+) -> Limited:
     """Rule 4, with what the mixture wins over the best bounded head and over the model's own."""
-    if gain - 2 * error >= LIMITED:
+    if gain - 2 * error >= limited:
         return Limited.YES
     is_settled = abs(over_own) <= SETTLED and num_steps >= ENOUGH_STEPS
     return Limited.NO if gain + 2 * error <= FREE and is_settled else Limited.UNKNOWN

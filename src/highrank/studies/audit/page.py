@@ -240,7 +240,7 @@ def _table(
 
 
 def _figure(chart: Lines | Bars | None) -> Block | None:
-    return chart and {"svg": to_svg(draw(chart)), "description": describe(chart)}
+    return None if chart is None else {"svg": to_svg(draw(chart)), "description": describe(chart)}
 
 
 def _upper(text: str) -> str:
