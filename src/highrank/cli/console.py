@@ -89,6 +89,13 @@ def as_json(result: object, indent: int | None = None) -> str:
     return json.dumps(result, default=asdict, indent=indent)
 
 
+def free_page(stem: str) -> Path:
+    """stem.html, or with the first number of which there is neither a page nor its JSON."""
+    ends = ("", *(f"-{number}" for number in range(2, 10_000)))
+    pages = (Path(f"{stem}{end}.html") for end in ends)
+    return next(p for p in pages if not p.exists() and not p.with_suffix(".json").exists())
+
+
 def check_outputs(page: Path, picture: Path | None = None) -> None:
     """Raise, before any work is done, if a page, its numbers or the picture cannot be written."""
     if page.suffix == ".json":

@@ -104,8 +104,11 @@ def perplexity(nats: float) -> float:
 
 
 def count(value: float | None, decimals: int = 0) -> str:
-    """So many decimals; a dash if it is not known."""
-    return "–" if value is None else f"{value:,.{decimals}f}"
+    """So many decimals, halves rounded up; a dash if it is not known."""
+    if value is None:
+        return "–"
+    scale = 10**decimals
+    return f"{math.floor(value * scale + 0.5) / scale:,.{decimals}f}"
 
 
 def mib(num_bytes: int | None) -> str:

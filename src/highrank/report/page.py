@@ -48,13 +48,16 @@ class Table:
                 raise ValueError(f"rows must have {len(self.columns)} cells, got {row}")
 
 
-def render(template: str, *, title: str, answer: str, footer: str, **values: object) -> str:
+def render(
+    template: str, *, title: str, answer: str, footer: str, verdict: str = "", **values: object
+) -> str:
     """A study's page as HTML.
 
     Args:
         template: its path in the package. It extends "report/page.html.j2", fills its block `main`,
             and places figures and tables with the macros of "report/blocks.html.j2".
-        answer: the sentence that the page opens with.
+        answer: a sentence or two, which the page opens with.
+        verdict: the answer in at most twelve words, in bold before it.
         values: what the template shows. Text is escaped.
     """
     import jinja2
@@ -67,7 +70,7 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(glued=_glued, listed=listed)
-    heading = {"title": title, "answer": answer, "footer": footer}
+    heading = {"title": title, "verdict": verdict, "answer": answer, "footer": footer}
     found = environment.get_template(template)
     return found.render(**heading, light=LIGHT, dark=DARK, **values)
 

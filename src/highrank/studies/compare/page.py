@@ -13,7 +13,7 @@ from rich.table import Table as PrintedTable
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text, make_table, perplexity
+from highrank.report.formats import count, duration, environment_text, make_table, perplexity
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.compare.charts import (
     Sweep,
@@ -147,7 +147,7 @@ def _variant_table(result: CompareResult) -> Table:
                 "Tokens": NONE if row is None else f"{row.tokens:,.0f}",
                 "CPU s": NONE if row is None else f"{row.cpu_seconds:,.0f}",
                 "Gap, nats": NONE if row is None else f"{row.gap:.2f}",
-                "Rank, ε = 10⁻³": NONE if rank is None else f"{rank:.0f}",
+                "Rank, ε = 10⁻³": count(rank),
                 "I(component; token)": NONE if information is None else f"{information:.2f}",
             }
         )
