@@ -89,6 +89,8 @@ class Series:
     a line has none if None."""
     intervals: Sequence[tuple[float, float]] = ()
     """A vertical line through each point of a line, or none."""
+    band: Sequence[tuple[float, float]] = ()
+    """Ends of what is shaded behind each point of a line, or none."""
 
 
 class Mark(NamedTuple):
@@ -216,10 +218,13 @@ def _draw_lines(axes: "Axes", chart: Lines) -> list[Any]:
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
             **(line.style | marker),
         )
+        xs, color = chart.x.shown(line.x), line.style["color"]
         if line.intervals:
             low, high = map(chart.y.shown, zip(*line.intervals, strict=True))
-            color = line.style["color"]
-            axes.vlines(chart.x.shown(line.x), low, high, color=color, linewidth=1.2)
+            axes.vlines(xs, low, high, color=color, linewidth=1.2)
+        if line.band:
+            low, high = map(chart.y.shown, zip(*line.band, strict=True))
+            axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
     _scale(axes, "x", chart.x)
     _scale(axes, "y", chart.y)
     if chart.marks:

@@ -50,7 +50,7 @@ def plan_table(plan: Plan) -> RenderableType:
         }
         for index, (variant, speed) in enumerate(zip(plan.variants, plan.speeds, strict=True))
     ]
-    return Group(_printed(_table(rows, 2), "The plan"), plan_note(plan, duration(plan.seconds)))
+    return Group(_printed(_table(rows, 2), "The plan"), plan_note(plan, duration))
 
 
 def compare_table(result: CompareResult) -> RenderableType:
@@ -61,7 +61,7 @@ def compare_table(result: CompareResult) -> RenderableType:
 def _parts(result: CompareResult) -> Iterator[RenderableType]:
     for regime in result.regimes:
         title = f"Equal {regime.name}, {amount_text(regime)}: perplexities"
-        yield _printed(_regime_table(regime, is_brief=True), title)
+        yield _printed(_regime_table(result, regime, is_brief=True), title)
         yield regime_note(regime)
         yield ""
     if result.regimes:
@@ -82,8 +82,8 @@ def _printed(table: Table, title: str) -> PrintedTable:
     words = [column.title for column in table.columns if not column.is_number]
     numbers = [column.title for column in table.columns if column.is_number]
     printed = make_table(words, numbers, title=title)
-    for row in table.rows:
-        printed.add_row(*row)
+    for index, row in enumerate(table.rows):
+        printed.add_row(*row, style="bold" if index in table.highlighted else None)
     return printed
 
 
@@ -93,7 +93,8 @@ def _table(rows: Sequence[dict[str, str]], num_text: int) -> Table:
     return Table(columns=columns, rows=tuple(tuple(row.values()) for row in rows))
 
 
-def _regime_table(regime: RegimeResult, *, is_brief: bool = False) -> Table:
+def _regime_table(result: CompareResult, regime: RegimeResult, *, is_brief: bool = False) -> Table:
+    """A row for each variant; the one that is recommended is highlighted."""
     rows = [
         {
             "Head": row.label,
@@ -106,8 +107,9 @@ def _regime_table(regime: RegimeResult, *, is_brief: bool = False) -> Table:
         }
         for row in regime.rows
     ]
-    best = frozenset(i for i, row in enumerate(regime.rows) if row.name == regime.best)
-    return replace(_table(rows, 3), highlighted=best)
+    taken = None if result.recommendation is None else result.recommendation.row
+    index = frozenset(i for i, row in enumerate(regime.rows) if row.name == taken)
+    return replace(_table(rows, 3), highlighted=index)
 
 
 def _verdict(contrast: Contrast | None, is_brief: bool) -> str:
@@ -189,7 +191,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         regimes=[
             {
                 "title": f"Equal {regime.name}: {amount_text(regime)}",
-                "table": _regime_table(regime),
+                "table": _regime_table(result, regime),
                 "note": regime_note(regime),
             }
             for regime in result.regimes
