@@ -130,11 +130,14 @@ def test_a_file_that_is_no_plan_is_refused(make_plan, folder, change):
     [
         ({"equal": ("context",)}, "equal must have time or tokens, got context"),
         ({"equal": ("time",), "device": "meta"}, "equal time must be measured on the cpu, got"),
-        ({"seeds": 0}, "seeds must be at least 1, got 0"),
-        ({"jobs": 0}, "jobs must be at least 1, got 0"),
+        ({"seeds": 0}, "seeds must be from 1 to 100, got 0"),
+        ({"jobs": 0}, "jobs must be from 1 to 1,000, got 0"),
         ({"jobs": 2, "threads": 2}, "threads must be left out with several jobs, got 2"),
-        ({"components": (4, 0)}, "components must be whole numbers from 1 on, got"),
-        ({"embedding": ()}, "embedding must be whole numbers from 1 on, got"),
+        ({"components": (4, 0)}, r"components must be from 1 to 1,000, got \(4, 0\)"),
+        ({"components": (100_000,)}, "components must be from 1 to 1,000, got"),
+        ({"heads": ("mos:100000",)}, "with K from 1 to 1,000, got 'mos:100000'"),
+        ({"embedding": ()}, "embedding must be from 1 to 100,000, got"),
+        ({"hidden_sizes": (2**70, 8)}, "hidden-sizes must be from 1 to 100,000, got"),
         ({"budget": "soon"}, "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
     ],
 )

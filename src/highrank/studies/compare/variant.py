@@ -24,6 +24,7 @@ from highrank.signatures import checked_options
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
+MOST_COMPONENTS = 1_000
 # Kinds of which the mixture of one component is the control.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 # One softmax, whose log-probabilities have a bounded rank, and nothing else.
@@ -116,8 +117,10 @@ def parse_spec(text: str) -> Spec:
     known = (*HEADS, TIED, REPEAT)
     if kind not in known:
         raise ValueError(f"heads must be among {', '.join(known)}, got {kind!r}")
-    if count and not (count.isdigit() and int(count) > 0):
-        raise ValueError(f"heads must be KIND or KIND:K with a whole number K, got {text!r}")
+    if count and not (count.isdecimal() and 1 <= int(count[:9]) <= MOST_COMPONENTS):
+        raise ValueError(
+            f"heads must be KIND or KIND:K with K from 1 to {MOST_COMPONENTS:,}, got {text!r}"
+        )
     if count and not has_components(kind):
         raise ValueError(f"{kind} must come without a number of components, got {text!r}")
     options = {}

@@ -10,7 +10,15 @@ from highrank.config import StageConfig
 BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
-COUNTS = ("num_components", "seeds", "steps", "batch_size", "eval_tokens")
+# The largest values that make sense; each is at least 1.
+LIMITS = {
+    "num_components": 1_000,
+    "seeds": 100,
+    "steps": 10**9,
+    "batch_size": 10**6,
+    "block_length": 10**7,
+    "eval_tokens": 10**12,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +49,17 @@ class Settings:
     batch_size: int = 8
     """Blocks of text in a step."""
     block_length: int = 256
-    """Tokens of a block."""
+    """Tokens of a block; at most as many as the model has positions."""
     eval_tokens: int = 50_000
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
-            value = getattr(self, name)
+        for name, most in LIMITS.items():
+            value, option = getattr(self, name), name.removeprefix("num_").replace("_", "-")
             if value is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
+                raise ValueError(f"{option} must be at least 1, got {value}")
+            if value is not None and value > most:
+                raise ValueError(f"{option} must be at most {most:,}, got {value}")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
