@@ -14,6 +14,7 @@ from highrank.studies.compare.variant import Role
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
 CONTROL = line_style("truth", marker="o", linewidth=4.0, markersize=8.0)
+POINT: Style = {"markersize": 9.0}
 # Points of a learning curve, as far apart as validations; earlier ones would hide the differences.
 FACTOR, NUM_POINTS = 2**0.5, 8
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
@@ -69,7 +70,7 @@ def _perplexity_axis(values: Sequence[float]) -> Axis:
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [tick * 10.0**power for power in powers for tick in TICKS]
     inside = tuple(tick for tick in ticks if low * 0.98 <= tick <= high * 1.02)
-    shown = inside[:: max(1, len(inside) // 7)]
+    shown = inside[:: math.ceil(len(inside) / 7) or 1]
     return Axis(label="perplexity, valid", is_log=True, ticks=shown if len(shown) > 1 else None)
 
 
@@ -119,7 +120,7 @@ def rank_chart(result: CompareResult, regime: RegimeResult) -> Lines | None:
             label=label(variant, result),
             x=[rank],
             y=[perplexity(rows[variant.name].valid_loss)],
-            style=look[variant.name],
+            style=look[variant.name] | POINT,
             intervals=[_interval(rows[variant.name])],
         )
         for variant in result.variants
@@ -155,7 +156,7 @@ def cost_chart(result: CompareResult) -> Lines | None:
             label=cost.label,
             x=[cost.ratio],
             y=[_percent_won(cost.gain)],
-            style=look[cost.name],
+            style=look[cost.name] | POINT,
             intervals=[
                 (_percent_won(-found.high), _percent_won(-found.low))
                 for found in (contrasts[cost.name],)

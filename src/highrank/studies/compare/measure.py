@@ -65,6 +65,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         num_train=len(corpus.split("train")),
         floor=getattr(corpus, "floor", None),
         folder=str(folder),
+        verdict=sentences.verdict(regimes, name),
         answer=sentences.answer(plan, regimes, is_complete, name),
         recommendation=sentences.recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,

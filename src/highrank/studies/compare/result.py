@@ -157,6 +157,8 @@ class CompareResult:
     floor: float | None
     """Loss of the language itself on test, for an exact language."""
     folder: str
+    verdict: str
+    """The answer in at most twelve words."""
     answer: str
     recommendation: Recommendation | None
     is_complete: bool

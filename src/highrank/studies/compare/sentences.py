@@ -40,6 +40,20 @@ def main_regime(regimes: Sequence[RegimeResult]) -> RegimeResult | None:
     return found.get(Regime.TIME, found.get(Regime.TOKENS))
 
 
+def verdict(regimes: Sequence[RegimeResult], corpus: str) -> str:
+    """The answer in at most twelve words."""
+    regime = main_regime(regimes)
+    if regime is None:
+        return "Nothing has been measured yet."
+    if len(regime.seeds) < 2:
+        return "One seed decides nothing."
+    if (winner := _winner(regime)) is not None:
+        return f"{winner.label} beats one softmax on {corpus}."
+    if _is(regime.contrast, Verdict.WORSE):
+        return f"One softmax wins on {corpus}."
+    return f"No head is seen to beat one softmax on {corpus}."
+
+
 def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpus: str) -> str:
     """The finding in a sentence or two."""
     regime = main_regime(regimes)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table as RichTable
 
-from highrank.analysis.components import MixtureState
+from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
 from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table, with_error
@@ -31,7 +31,8 @@ NEXT_STEP = (
 CAPTIONS = {
     "Equal tokens": "Held-out loss of the averaged weights, mean over seeds; shaded: all seeds.",
     "Equal time": "The same against minutes of training, evaluations left out.",
-    "Do components differ?": "Jensen-Shannon divergence of two components.",
+    "Do components differ?": "Jensen-Shannon divergence of two components. Below the dashed line "
+    "they count as one.",
     "Collapsed components": "That predict as another does.",
 }
 
@@ -53,6 +54,7 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
     return render(
         "studies/finetune/page.html.j2",
         title="A mixture for a pretrained model",
+        verdict=verdict(result),
         answer=answer(result),
         footer=environment_text(result.environment),
         result=result,
@@ -176,15 +178,18 @@ def _figures(result: FinetuneResult) -> Iterator[Figure]:
     minutes = {name: (each or 0.0) / 60 for name, each in result.step_seconds.items()}
     steps = dict.fromkeys(names, 1)
     nats = Axis(label="held-out nats per token")
-    divergence = Axis(label="nats", is_log=True, floor=1e-6)
+    divergence = Axis(label="nats", is_log=True, floor=1e-9)
+    K = settings.num_components
+    components = Axis(label="components", ticks=tuple(range(0, K + 1, -(-K // 5))))
     for title, field, y, unit, of_step in (
         ("Equal tokens", "valid_nats", nats, "million tokens", tokens),
         ("Equal time", "valid_nats", nats, "minutes", minutes),
         ("Do components differ?", "divergence", divergence, "steps", steps),
-        ("Collapsed components", "num_collapsed", Axis(label="components"), "steps", steps),
+        ("Collapsed components", "num_collapsed", components, "steps", steps),
     ):
         if series := tuple(_series(result, field, of_step)):
-            chart = Lines(series=series, x=Axis(label=unit), y=y)
+            levels = (COLLAPSED,) if field == "divergence" else ()
+            chart = Lines(series=series, x=Axis(label=unit), y=y, levels=levels)
             svg, text = to_svg(draw(chart)), describe(chart)
             yield Figure(svg=svg, description=text, title=title, caption=CAPTIONS[title])
 
