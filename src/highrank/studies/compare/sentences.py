@@ -292,15 +292,18 @@ def regime_note(regime: RegimeResult) -> str:
 
 def notes(result: CompareResult) -> Iterator[str]:
     """Warnings about single runs, their length and the machine."""
+    disturbed = []
     for variant in result.variants:
         where = f"{variant.label} (d = {variant.embedding_size})"
         if variant.num_diverged:
-            yield f"Diverged: {variant.num_diverged} runs of {where}; it is left out."
+            yield f"Diverged: {variant.num_diverged} of the runs of {where}; it is left out."
         if variant.num_disturbed:
-            yield (
-                f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
-                "changed their speed, more than the others: do not trust their time."
-            )
+            disturbed.append(f"{variant.num_disturbed} of {where}")
+    if disturbed:
+        yield (
+            f"Disturbed runs: {', '.join(disturbed)}. They waited for the processor, or changed "
+            "their speed, more than the others: do not trust their time."
+        )
     yield from _noise_notes(result)
     yield from _length_note(result)
     waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
