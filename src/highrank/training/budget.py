@@ -3,6 +3,7 @@
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,16 +134,22 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
 
 
-def seconds_of_test(model: LanguageModel, test: NDArray[np.integer], batch_size: int) -> float:
+def seconds_of_test(
+    model: LanguageModel,
+    test: NDArray[np.integer],
+    batch_size: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
     """Seconds that the test at the end will take, estimated from a short piece of it.
 
     Args:
         model: as the run will train it.
         test: the test split.
+        clock: returns seconds.
     """
     piece = test[: max(NUM_TIMED_TOKENS, NUM_TIMED_ROWS * batch_size)]
     # What is slow the first time is not slow in the test.
     evaluate(model, piece[: NUM_TIMED_ROWS * batch_size], batch_size)
-    start = time.monotonic()
+    start = clock()
     evaluate(model, piece, batch_size)
-    return (time.monotonic() - start) * len(test) / len(piece)
+    return (clock() - start) * len(test) / len(piece)

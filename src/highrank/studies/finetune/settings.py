@@ -10,7 +10,7 @@ from highrank.signatures import check_ranges
 BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
-COUNTS = ("num_components", "seeds", "steps", "batch_size", "eval_tokens")
+COUNTS = ("num_components", "seeds", "steps", "batch_size", "block_length", "eval_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,16 @@ class Settings:
     batch_size: int = 8
     """Blocks of text in a step."""
     block_length: int = 256
-    """Tokens of a block."""
+    """Tokens of a block; at most as many as the model has positions."""
     eval_tokens: int = 50_000
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
         for name in COUNTS:
-            value = getattr(self, name)
+            value, option = getattr(self, name), name.removeprefix("num_").replace("_", "-")
             if value is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
+                raise ValueError(f"{option} must be at least 1, got {value}")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
             if value is not None and not value > 0:
