@@ -104,12 +104,16 @@ def has_colors(console: Console) -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def print_legend(console: Console, num_components: int) -> None:
-    """Print the colour of each component."""
-    console.out("component", style="dim", highlight=False, end="")
-    for component in range(num_components):
-        console.out(f" {component + 1}", style=_style(component), highlight=False, end="")
-    console.out("", highlight=False)
+def print_legend(console: Console, names: Sequence[str]) -> None:
+    """Print the colour of each component, or, without colours, the numbers of those with names."""
+    if has_colors(console):
+        console.out("component", style="dim", highlight=False, end="")
+        for component, name in enumerate(names):
+            console.out(f" {name}", style=_style(component), highlight=False, end="")
+        console.out("", highlight=False)
+    elif names[0] != "1":
+        text = ", ".join(f"/{number} {name}" for number, name in enumerate(names, 1))
+        Console(stderr=True).out(text, highlight=False)
 
 
 def _style(component: int | None) -> str | None:
