@@ -58,9 +58,11 @@ def _samples(session: "Session", corpus: "Corpus", is_quiet: bool) -> "list[Step
     from highrank.generation import Sampling, stream
 
     sampling = Sampling(temperature=TEMPERATURE, no_unk=True)
-    counts = {"num_tokens": NUM_TOKENS, "num_samples": NUM_SAMPLES}
+    vocabulary = corpus.vocabulary
     with session.best_model() as model:
-        steps = stream(model, corpus.vocabulary, (), sampling, **counts)
+        steps = stream(
+            model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES
+        )
         if is_quiet:
             return list(steps)
         console = plain_console()
