@@ -10,6 +10,7 @@ from torch import Tensor
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
+from highrank.heads.shares import shares
 from highrank.models.backbone import map_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
@@ -42,7 +43,8 @@ class Step(NamedTuple):
 
     tokens: list[str]
     components: list[int] | None
-    """For each token the component most responsible for it, from 0; None if not asked for."""
+    """For each token the component most responsible for it, from 0: a softmax, or, of a head with
+    a pointer, the softmax (0) or the pointer (1). None if not asked for."""
 
 
 def generate(
@@ -117,9 +119,7 @@ def stream(
             for _ in range(num_tokens):
                 hidden, past, state, _ = model.read(ids[None], state)  # (1, B, D)
                 ids = _draw(model.head, hidden, past, sampling, forbidden, generator)
-                components = None
-                if with_components and isinstance(model.head, MixtureHead):
-                    components = log_responsibility(model.head, hidden[0], ids).argmax(-1).tolist()
+                components = _components(model.head, hidden, ids, past) if with_components else None
                 yield Step(vocabulary.decode(ids.tolist()), components)
 
     return steps()
@@ -140,3 +140,14 @@ def _draw(
     log_p = head.log_prob(hidden, **past)[0]  # (B, V)
     log_p[:, forbidden] = -torch.inf
     return draw(tempered(log_p, *options), generator)
+
+
+def _components(head: Head, hidden: Tensor, ids: Tensor, past: dict[str, Any]) -> list[int] | None:
+    """The most responsible component of each token (B,), which hidden states (1, B, D) predict."""
+    if head.beside:
+        found = shares(head, hidden, ids[None], **past)[0]  # (B, 1 + J)
+    elif isinstance(head, MixtureHead):
+        found = log_responsibility(head, hidden[0], ids)  # (B, K)
+    else:
+        return None
+    return [int(k) for k in found.argmax(-1)]

@@ -221,6 +221,10 @@ def test_help_fits_in_eighty_columns_and_has_threads_and_defaults(words, monkeyp
     body = printed.out.split("\n\n", 1)[1]  # the usage line is the parser's own
     assert all(len(line) <= 80 for line in body.splitlines())
     assert ("--threads INT" in printed.out) == (words not in WITHOUT_WORK)
+    if words == ("train",):
+        text = re.sub(r"[│\s]+", " ", printed.out)
+        assert "--model.no-tied Give input and output an embedding each. (default: they sha" in text
+        assert "--head.no-bias whether each token and each class has a bias. (default: on;" in text
     if words in (("evaluate",), ("generate",)):
         assert "(default: )" not in printed.out and "(default: None)" not in printed.out
 

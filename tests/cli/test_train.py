@@ -26,11 +26,12 @@ def train(highrank):
 def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     tiny = (*TINY, "--train.epochs", "2")
     code, printed, errors = train("small-mos", "--corpus", "tale", *tiny)
-    assert code == 0 and "Samples at temperature 0.8:" in printed, errors
+    assert code == 0 and "Samples at temperature 0.8, without <unk>:" in printed, errors
     # Components of a run this short do not specialise.
     assert "have collapsed" in printed and "--model.embedding-size" in printed
     run = trained / "runs" / "small-mos-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    assert f"The page with curve, samples and settings: {(run / 'report.html').as_uri()}" in printed
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 4
     code, again, _ = train("--resume=runs/small-mos-1", "--threads", "1")
     assert code == 0 and "finished" in again
@@ -42,6 +43,10 @@ def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     assert code == 2 and "--resume must come without a preset or a text" in errors
     numbers = json.loads(train("--resume", "runs/small-mos-1", "--json")[1])
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in printed
+    assert f"{numbers['test']['bits_per_byte']:.3f} bits per byte, 0.0% <unk>" in printed
+    page = (run / "report.html").read_text()
+    assert f"{numbers['test']['perplexity']:.2f} perplexity per word on test of tale" in page
+    assert page.count('class="sample"') == 3 and "train.epochs" in page and "<svg" in page
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in printed
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in printed
 

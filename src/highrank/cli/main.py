@@ -35,9 +35,19 @@ DESCRIPTION = (
     "`highrank --version` prints the version."
 )
 # Signs of our own texts for terminals that have none but ASCII.
-ASCII = {"–": "-", "−": "-", "…": "...", "’": "'", "·": "*", "×": "x", "±": "+-", "→": "->"}
+ASCII = {
+    "–": "-",
+    "−": "-",
+    "…": "...",
+    "’": "'",
+    "·": "*",
+    "×": "x",
+    "±": "+-",
+    "→": "->",
+    "\u00a0": " ",
+}
 # 10⁻³ becomes 10^-3.
-ASCII |= {"⁻": "^-", **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))}
+ASCII |= {"\u00a0": " ", "⁻": "^-", **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))}
 
 
 def main() -> None:

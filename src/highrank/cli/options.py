@@ -96,8 +96,16 @@ def _with_fields(value: Any, part: Part, kind: str) -> Any:
         default = value.options.get(name, argument.default)
         if default is inspect.Parameter.empty:
             default = tyro.MISSING
-        text = tyro.conf.arg(help=texts.get(name, ""))
+        # Its flag is --head.no-bias, of which "default: True" would say the contrary.
+        hint = "(default: on; this turns it off)" if default is True else None
+        text = tyro.conf.arg(help=texts.get(name, ""), help_behavior_hint=hint)
         fields.append((name, Annotated[argument.annotation, text], default))
+    if part.config is ModelConfig:
+        shared = tyro.conf.arg(
+            help="Give input and output an embedding each.",
+            help_behavior_hint="(default: they share one)",
+        )
+        fields.append(("tied", Annotated[bool, shared], value.tied))
     wider = dataclasses.make_dataclass(
         part.config.__name__, fields, bases=(part.config,), frozen=True
     )

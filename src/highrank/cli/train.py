@@ -51,7 +51,7 @@ def run_train(arguments: list[str]) -> None:
     An option overrides what the preset has, or what is chosen for the text.
     """
     from highrank.cli.options import check_options, read_source
-    from highrank.cli.samples import show_training
+    from highrank.cli.training import show_training
     from highrank.report.training import run_text
     from highrank.run.folder import new_run
     from highrank.training.session import Session

@@ -61,7 +61,7 @@ def generate(
         options: How to generate.
     """
     from highrank.cli.generate.huggingface import generate_foreign
-    from highrank.cli.samples import has_colors, print_legend, print_samples, samples_json
+    from highrank.cli.samples import print_legend, print_samples, samples_json
     from highrank.data.text import check_known
     from highrank.generation import Sampling, stream
     from highrank.predictor import prompt_tokens
@@ -83,9 +83,9 @@ def generate(
         generate_foreign(run, text, sampling, options)
         return
     loaded = load_run(run, options.device)
-    if options.show_components and not _has_components(loaded.model.head):
+    if options.show_components and not component_names(loaded.model.head):
         raise ValueError(
-            "show-components must go with a mixture of softmaxes, got a run with "
+            "show-components must go with a mixture of softmaxes or a pointer, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
     prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
@@ -110,12 +110,17 @@ def generate(
             Console(stderr=True).out(printable(text), highlight=False)
         console = Console()
         print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
-        if options.show_components and has_colors(console):
-            print_legend(console, loaded.model.head.num_components)
+        if options.show_components:
+            print_legend(console, component_names(loaded.model.head))
 
 
-def _has_components(head: "Head") -> bool:
-    """Whether it mixes softmaxes, rather than contexts before the softmax."""
+def component_names(head: "Head") -> list[str]:
+    """Its softmaxes, or its softmax and a pointer; empty if it mixes none."""
     from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+    from highrank.heads.shares import share_names
 
-    return isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts)
+    if head.beside:
+        return list(share_names(head))
+    if isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts):
+        return [str(k + 1) for k in range(head.num_components)]
+    return []
