@@ -112,7 +112,7 @@ def _train(session: "Session", options: Options, budget: float | None) -> "Train
             progress,
         )
     except Diverged as error:
-        print(f"highrank: {error} {error.advice}", file=sys.stderr)
+        console.print(f"highrank: {error} {error.advice}")
         sys.exit(3)
     except Interrupted as error:
         where = "Interrupted in the test at the end. " if error.is_in_test else ""
