@@ -40,6 +40,23 @@ def test_the_card_has_data_metrics_and_how_to_load(loaded):
     assert "AutoModelForCausalLM.from_pretrained" in text
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("results/new.json", {"split": "test"}),
+        ("results/new.json", {"settings": [1], "split": "test"}),
+        ("results/new.json", {"settings": {}, "method": "static", "value": "x"}),
+        ("metrics.jsonl", {"event": "epoch"}),
+        ("metrics.jsonl", {"event": "end", "test_loss": 1e300}),
+    ],
+)
+def test_a_damaged_number_is_named_with_its_file(file, content, loaded, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / file).write_text(json.dumps(content | {"model_sha256": loaded.sha256}))
+    with pytest.raises(ValueError, match=f"{file} must be .*, got "):
+        metrics_of(loaded._replace(folder=tmp_path))
+
+
 def test_results_of_other_weights_are_not_in_the_card(loaded):
     results = loaded.folder / "results"
     results.mkdir()
