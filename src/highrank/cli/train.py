@@ -44,7 +44,7 @@ class Options:
 
 
 def run_train(arguments: list[str]) -> None:
-    """The command itself. A preset or the path of a text comes first; the preset `small` if none.
+    """The command itself, of a preset or the path of a text; the preset `small` if none is given.
 
     An option overrides what the preset has, or what is chosen for the text.
     """
@@ -54,7 +54,7 @@ def run_train(arguments: list[str]) -> None:
     from highrank.run.folder import new_run
     from highrank.training.session import Session
 
-    source = read_source(arguments)
+    source = read_source(arguments, Options)
     options = _parse(source)
     checked, corpus, budget = check_options(options, source)
     name = source.preset
