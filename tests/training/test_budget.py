@@ -100,9 +100,7 @@ def test_progress_never_goes_back():
     assert again.progress() < before
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)]
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
 def test_durations_are_as_people_write_them(text, seconds):
     assert parse_duration(text) == seconds
 
