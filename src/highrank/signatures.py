@@ -16,7 +16,7 @@ from typing import Any, get_args
 from highrank.files import checked
 
 # Far beyond what anybody trains: what is larger is a mistake, and is not tried.
-LARGEST, LARGEST_FLOAT = 2**31 - 1, 1e18
+LARGEST, LARGEST_FLOAT = 2**31 - 1, 1e38
 # Options with a limit of their own, wherever they are.
 MOST = {
     "seed": 2**64 - 1,

@@ -75,6 +75,13 @@ def test_a_number_beyond_all_ranges_is_refused_first(arguments, name, monkeypatc
     assert code == 2 and printed.err.startswith(f"highrank: {name} must be at most ")
 
 
+@pytest.mark.parametrize("arguments", ["audit run --text", "train", "evaluate"])
+def test_a_link_to_itself_is_one_line(arguments, monkeypatch, capsys, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    code, printed = run(monkeypatch, capsys, *arguments.split(), str(tmp_path / "loop"))
+    assert code == 2 and printed.err.startswith("highrank: ") and printed.err.count("\n") == 1
+
+
 def test_an_error_cannot_move_the_cursor_of_a_terminal(monkeypatch, capsys):
     code, printed = run(monkeypatch, capsys, "generate", "runs/\x1b[2J")
     assert code == 2 and "runs/\\x1b[2J" in printed.err and "\x1b" not in printed.err

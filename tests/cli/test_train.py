@@ -135,6 +135,8 @@ def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(train, tmp_path):
         (["tale.txt", "--resume", "any"], "a run must be a folder"),
         (["tale.txt", "--corpus", "tale"], "--corpus must come without a text, got tale.txt"),
         (["ptb-mos"], "highrank data prepare penn-treebank"),
+        (["tale.txt", "--budget", "5"], "--budget must have a unit, such as 5m or 300s, got 5"),
+        (["tale.txt", "--device", "cuda"], "device must be one that torch has here, got cuda ("),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 192 and 64"),
         # This one once ended the process itself.

@@ -18,6 +18,7 @@ from highrank.cli.console import (
     wide_console,
     write_outputs,
 )
+from highrank.cli.positional import take_positional
 from highrank.report.formats import printable
 from highrank.run.folder import new_run
 from highrank.studies.compare import presets
@@ -49,10 +50,10 @@ class Options(presets.Comparison):
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Compare on a preset, a text or a corpus; else on `senses` and `sotu`."""
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    """Compare on a preset, a text or a corpus; without one, on `senses` and `sotu`."""
+    found, given = take_positional(arguments, Options)
+    name = found or ""
     defaults = [presets.find_comparison(name)] if name else presets.DEFAULTS
-    given = arguments[1:] if name else arguments
     options = [_parse(given, default, name) for default in defaults]
     folder = options[0].resume
     if folder is None:

@@ -66,23 +66,31 @@ def main() -> None:
         # The reader of a pipe has left (`highrank … | head`): nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, OSError) as error:
-        from highrank.files import is_disk_full
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        message = _message(error)
+        if message is None:
+            raise
         from highrank.report.formats import printable
 
-        message = str(error)
-        # With its number it is the system's own error, which nobody has explained yet.
-        if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
-            message = f"The disk is full: {error.filename or 'the output'} was not written."
         print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
-    except (RuntimeError, MemoryError) as error:
-        signs = ("allocate", "out of memory", "overflow")
-        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
-            raise
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        print(f"highrank: Out of memory: {reason}", file=sys.stderr)
-        sys.exit(2)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user; None for a mistake of ours."""
+    from highrank.files import is_disk_full
+
+    text = str(error)
+    if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
+        # With its number it is the system's own error, which nobody has explained yet.
+        return f"The disk is full: {error.filename or 'the output'} was not written."
+    # The second is how `Path.resolve` fails before Python 3.13.
+    if isinstance(error, ValueError | OSError) or text.startswith("Symlink loop"):
+        return text
+    signs = ("allocate", "out of memory", "overflow")
+    if isinstance(error, MemoryError) or any(sign in text for sign in signs):
+        return f"Out of memory: {(text.splitlines() or ['no reason given'])[0]}"
+    return None
 
 
 def _print_in_any_encoding() -> None:

@@ -31,9 +31,9 @@ def _table() -> Table:
     table = make_table(
         TITLES,
         title="highrank train PRESET",
-        caption="layers: embedding, then hidden sizes. K: softmaxes of a mixture. All are "
-        "AWD-LSTMs; dropout, learning rates and lengths of training are in --json and in "
-        "`highrank train PRESET --help`.",
+        caption="layers: embedding, then hidden sizes; 128×3: three of 128. K: softmaxes of a "
+        "mixture. Networks are AWD-LSTMs unless their name says another; dropout, learning rates "
+        "and lengths of training are in --json and in `highrank train PRESET --help`.",
     )
     others = [kind for kind in HEADS if kind not in TUNED]
     same = {f"ptb-small-{kind}" for kind in others}
@@ -54,7 +54,11 @@ def _table() -> Table:
 
 
 def _layers(config: RunConfig) -> str:
-    return "-".join(map(str, (config.model.embedding_size, *config.model.options["hidden_sizes"])))
+    size, options = config.model.embedding_size, config.model.options
+    if (sizes := options.get("hidden_sizes")) is not None:
+        return "-".join(map(str, (size, *sizes)))
+    depth = options.get("num_layers") or options.get("num_blocks")
+    return f"{size}-{options['hidden_size']}×{depth}"
 
 
 def _head(config: RunConfig) -> str:

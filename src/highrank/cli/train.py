@@ -46,7 +46,7 @@ class Options:
 
 
 def run_train(arguments: list[str]) -> None:
-    """The command itself. A preset or the path of a text comes first; the preset `small` if none.
+    """The command itself, of a preset or the path of a text; the preset `small` if none is given.
 
     An option overrides what the preset has, or what is chosen for the text.
     """
@@ -56,7 +56,7 @@ def run_train(arguments: list[str]) -> None:
     from highrank.run.folder import new_run
     from highrank.training.session import Session
 
-    source = read_source(arguments)
+    source = read_source(arguments, Options)
     options = _parse(source)
     checked, corpus, budget = check_options(options, source)
     name = source.preset if source.text is None else corpus.name
@@ -108,7 +108,7 @@ def _train(session: "Session", options: Options, budget: float | None) -> "Train
         text, size = test if is_tested else None, options.test_batch_size
         return train_and_test(session, text, size, training_progress, progress)
     except Diverged as error:
-        print(f"highrank: {error} {error.advice}", file=sys.stderr)
+        console.print(f"highrank: {error} {error.advice}")
         sys.exit(3)
     except Interrupted as error:
         where = "Interrupted in the test at the end. " if error.is_in_test else ""

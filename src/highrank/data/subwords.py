@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from highrank.data.vocabulary import EOS
+from highrank.environment import install_hint
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -161,7 +162,5 @@ def _library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError:
-        raise ValueError(
-            "subwords need the package tokenizers: pip install 'highrank[hf]'"
-        ) from None
+        raise ValueError(f"subwords need the package tokenizers: {install_hint('hf')}") from None
     return tokenizers

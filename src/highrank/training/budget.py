@@ -123,13 +123,16 @@ class Clock:
             self.budget, self.furthest = budget, 0.0
 
 
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
+LONGEST = 1e9
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration as people write it: 90s, 20m, 1.5h; a bare number is in seconds."""
+    """Seconds of a duration as people write it: 90s, 20m, 1.5h."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None or float(match[1]) == 0:
+    if match is not None and not match[2]:
+        raise ValueError(f"--budget must have a unit, such as 5m or 300s, got {text}")
+    if match is None or not 0 < float(match[1]) < LONGEST:
         raise ValueError(f"a duration must be like 90s, 20m or 1.5h, got {text!r}")
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
 

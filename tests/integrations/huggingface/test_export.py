@@ -51,6 +51,23 @@ def test_no_private_name_leaves_the_house(loaded, exported):
         assert not [name for name in private if name in path.read_text()], path
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("results/new.json", {"split": "test"}),
+        ("results/new.json", {"settings": [1], "split": "test"}),
+        ("results/new.json", {"settings": {}, "method": "static", "value": "x"}),
+        ("metrics.jsonl", {"event": "epoch"}),
+        ("metrics.jsonl", {"event": "end", "test_loss": 1e300}),
+    ],
+)
+def test_a_damaged_number_is_named_with_its_file(file, content, loaded, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / file).write_text(json.dumps(content | {"model_sha256": loaded.sha256}))
+    with pytest.raises(ValueError, match=f"{file} must be .*, got "):
+        metrics_of(loaded._replace(folder=tmp_path))
+
+
 def test_a_card_has_the_newest_number_of_a_split_and_a_method(loaded):
     results = loaded.folder / "results"
     results.mkdir()

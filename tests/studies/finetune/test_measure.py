@@ -232,7 +232,7 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
         ({"num_components": 10**5}, "num-components must be at most 1,024, got 100000"),
         ({"seeds": 10**5}, "seeds must be at most 1,000, got 100000"),
         ({"steps": 2**63}, "steps must be at most 2,147,483,647, got 9223372036854775808"),
-        ({"head_lr": 1e308}, "head-lr must be at most 1e\\+18, got 1e"),
+        ({"head_lr": 1e308}, "head-lr must be at most 1e\\+38, got 1e"),
         ({"starts": ("new", "new")}, "starts must be one or more, each once"),
         ({"starts": ("softmax",)}, "starts must be one or more, each once"),
     ],

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -203,19 +204,21 @@ def metrics_of(loaded: LoadedRun) -> list[Metric]:
     return [found[key] for key in sorted(found, reverse=True)]
 
 
-def _logged(loaded: LoadedRun, unit: str) -> Iterator[Metric]:
-    path = loaded.folder / METRICS_FILE
+def _logged(loaded: LoadedRun, unit: str) -> list[Metric]:
+    path, found = loaded.folder / METRICS_FILE, []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    events = [json.loads(line) for line in lines]
-    epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
-    end = events[-1] if events and events[-1].get("event") == "end" else {}
-    if epochs:
-        valid = end.get("valid_loss", min(epochs))
-        settings = f"batch size {loaded.config.valid_batch_size}"
-        yield Metric("valid", "static", settings, math.exp(valid), unit)
-    if "test_loss" in end:
-        settings = f"batch size {end.get('test_batch_size', 1)}"
-        yield Metric("test", "static", settings, math.exp(end["test_loss"]), unit)
+    with _explaining(path, "the log of a run"):
+        events = [json.loads(line) for line in lines]
+        epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
+        end = events[-1] if events and events[-1].get("event") == "end" else {}
+        if epochs:
+            valid = math.exp(end.get("valid_loss", min(epochs)))
+            settings = f"batch size {loaded.config.valid_batch_size}"
+            found.append(Metric("valid", "static", settings, valid, unit))
+        if "test_loss" in end:
+            settings = f"batch size {end.get('test_batch_size', 1)}"
+            found.append(Metric("test", "static", settings, math.exp(end["test_loss"]), unit))
+    return found
 
 
 def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
@@ -223,9 +226,20 @@ def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
         found = read_json(path)
         if not isinstance(found, dict) or found.get("model_sha256") != loaded.sha256:
             continue
+        with _explaining(path, "a result of `highrank evaluate`"):
+            split, method, unit = (str(found[key]) for key in ("split", "method", "unit"))
+            used = {key: value for key, value in found["settings"].items() if value is not None}
+            settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
+            metric = Metric(split, method, settings, float(found["value"]), unit)
         # Others are files of the user's.
-        if found["split"] not in loaded.corpus.header.splits:
-            continue
-        used = {key: value for key, value in found["settings"].items() if value is not None}
-        settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
-        yield Metric(found["split"], found["method"], settings, found["value"], found["unit"])
+        if split in loaded.corpus.header.splits:
+            yield metric
+
+
+@contextmanager
+def _explaining(path: Path, wanted: str) -> Iterator[None]:
+    """Name the file whose numbers are damaged."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path} must be {wanted}, got {error}") from None
