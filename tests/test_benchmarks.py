@@ -152,3 +152,10 @@ def test_students_are_taught_once_and_lose_something(call, script, monkeypatch):
     monkeypatch.delattr(distillation, "taught")
     assert call("distillation", "a-run", "--steps", "2", "--seeds", "2") == result
     assert distillation.table(result).row_count == 5
+
+
+def test_predictions_are_those_of_a_loop(call):
+    result = call("prediction", "--rounds", "1", "--tokens", "70", "--vocab-size", "50")
+    for group in result["groups"]:
+        loop, head = (m["value"] for m in group["measurements"])
+        assert head == pytest.approx(loop, rel=1e-5)
