@@ -36,10 +36,9 @@ def show_training(
         console.print(training_summary(result, session.config))
     if can_generate(session.model):
         steps = _samples(session, corpus, json)
-    texts = zip(*(step.tokens for step in steps), strict=True)
-    page = run_page(
-        result, session.config, corpus, metrics, [readable(text, corpus.level) for text in texts]
-    )
+    drawn = zip(*(step.tokens for step in steps), strict=True)
+    texts = [readable(tokens, corpus.level) for tokens in drawn]
+    page = run_page(result, session.config, corpus, metrics, texts, TEMPERATURE)
     path = session.folder / PAGE_FILE
     write_atomically(path, lambda new: new.write_text(page, encoding="utf-8"))
     if json:

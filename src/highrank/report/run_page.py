@@ -21,12 +21,14 @@ def run_page(
     corpus: Corpus,
     metrics: Sequence[Mapping[str, Any]],
     samples: Sequence[str],
+    temperature: float,
 ) -> str:
     """The page as HTML.
 
     Args:
         metrics: the lines of metrics.jsonl.
-        samples: generated texts.
+        samples: generated texts, without <unk>.
+        temperature: of the samples.
     """
     unit, chart = unit_of(corpus.header.recipe.tokenizer), learning_chart(metrics)
     spent = f"{result.outcome.num_tokens:,} tokens in {duration(result.outcome.seconds)}"
@@ -43,6 +45,7 @@ def run_page(
             description="Perplexity of train and valid against tokens read.",
         ),
         samples=[printable(text) for text in samples],
+        temperature=temperature,
         settings=Table(
             title="Settings",
             columns=(Column("option", is_number=False), Column("value", is_number=False)),
