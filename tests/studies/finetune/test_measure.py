@@ -248,6 +248,16 @@ def test_blocks_are_no_longer_than_the_model(settings, model):
         assert measure.with_block_length(wanted, model).block_length == found
 
 
+@pytest.mark.parametrize(
+    ("change", "rate"), [({}, 0.01), ({"head_lr": 1e-5}, 1e-5), ({"lr": 0.1}, 0.1)]
+)
+def test_added_weights_have_a_higher_rate(change, rate, start):
+    found = Settings(model="m", text="t", **change)
+    assert found.added_lr(64) == pytest.approx(rate)
+    groups = start("residual", lr=1e-3).model.parameter_groups()
+    assert sorted({group["lr_scale"] for group in groups}) == pytest.approx([1.0, 40.0])
+
+
 def test_evaluations_become_rarer():
     steps = [step for step in range(1, 1025) if is_evaluated(step)]
     assert steps[:9] == [16, 32, 48, 64, 80, 96, 112, 128, 160]

@@ -12,7 +12,7 @@ from highrank.report.figure import Axis, Lines, Series, describe, draw, line_sty
 from highrank.report.formats import duration, environment_text, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
-from highrank.studies.finetune.settings import BASELINE, CONTROL
+from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE
 from highrank.studies.finetune.training import Point, TrainedVariant
 
 STYLES = [
@@ -59,6 +59,7 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
         footer=environment_text(result.environment),
         result=result,
         command=command,
+        head_rate=HEAD_RATE,
         where=_where(result),
         table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
         figures=list(_figures(result)),

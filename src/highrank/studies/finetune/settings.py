@@ -11,6 +11,9 @@ BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
 COUNTS = ("num_components", "seeds", "steps", "batch_size", "block_length", "eval_tokens")
+# The learning rate of added weights is this over the hidden size, unless it is given: with the rate
+# of the others, components stay equal for thousands of steps (docs/log.md).
+HEAD_RATE = 0.64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,10 @@ class Settings:
         if not self.starts or len(set(self.variants)) <= len(self.starts):
             raise ValueError(f"starts must be one or more, each once, got {list(self.starts)}")
         self.seconds_of_each()
+
+    def added_lr(self, hidden_size: int) -> float:
+        """The learning rate of the weights that the upgrade adds, at least that of the others."""
+        return self.head_lr or max(self.lr, HEAD_RATE / hidden_size)
 
     @property
     def variants(self) -> tuple[str, ...]:
