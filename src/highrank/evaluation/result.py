@@ -162,6 +162,9 @@ def evaluate_dataset(
         batch_size = loaded.config.valid_batch_size if is_valid else 1
     settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
     start, model = time.monotonic(), loaded.model
+    if (context := model.backbone.context_length) is not None:
+        # Wherever a window begins: every token is predicted from as many as the network can see.
+        settings |= {"context": context, "stride": 1}
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
         is_asked = method.is_static or per_token is not None or independent_lines
         if dataset.lines is not None and method.dynamic is None and is_asked:

@@ -56,7 +56,8 @@ def models_table(results: Sequence[Result]) -> Table:
     note = (
         "perplexity: per token of each model's own tokenizer; only bits/byte compare models of "
         "different tokenizers. tokens: how many were predicted. context, stride: a Hugging Face "
-        "model reads windows of so many tokens, and predicts so many in each; a run reads all."
+        "model reads windows of so many tokens, and predicts so many in each; a run reads all, or "
+        "what its network can see."
     )
     numbers = ("perplexity", "bits/byte", "tokens", "<unk>", "context", "stride")
     title = printable(results[0].split.removeprefix("text "))
@@ -130,6 +131,8 @@ def method_text(result: Result) -> str:
     alone = ", each line alone" if result.settings.get("independent_lines") else ""
     if result.method == "static":
         text = f"static, batch size {result.settings['batch_size']}"
+        if (context := result.settings.get("context")) is not None:
+            text += f", context {context:,}, stride {result.settings['stride']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + alone
     parts = []
