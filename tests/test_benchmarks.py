@@ -169,3 +169,10 @@ def test_rules_of_the_audit_are_judged_by_what_mixtures_won(call, script, tmp_pa
         (tmp_path / f"{name}.json").write_text(json.dumps(model))
     rules = call("audit_rules", "--folder", str(tmp_path), "--budget", "0s")["rules"]
     assert rules["audit, all models"] == {"right": 2, "wrong no": 1, "wrong yes": 1}
+
+
+def test_predictions_are_those_of_a_loop(call):
+    result = call("prediction", "--rounds", "1", "--tokens", "70", "--vocab-size", "50")
+    for group in result["groups"]:
+        loop, head = (m["value"] for m in group["measurements"])
+        assert head == pytest.approx(loop, rel=1e-5)

@@ -45,7 +45,7 @@ def audit(
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
-    - whether the bound of one softmax limits the model; rank, spectrum, divergence of predictions
+    - whether the bound of one softmax limits the model; rank, spectrum, divergence
     - unargmaxable tokens, which can never be the most likely; health of a mixture
 
     Prints the answer and a table, and writes a page and a JSON file beside it.

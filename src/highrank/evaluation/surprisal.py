@@ -6,9 +6,10 @@ T time, D hidden size, K components, V vocabulary.
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
+from highrank.heads.shares import shares
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
@@ -44,6 +46,9 @@ class Surprisal(NamedTuple):
     one softmax (MoC)."""
     weights: tuple[float, ...]
     """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    parts: Mapping[str, float] = MappingProxyType({})
+    """Fractions of the model's probability that come from parts beside its softmaxes, by name, such
+    as a pointer."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -77,6 +82,7 @@ def surprisals(
             target = column[:, 0]  # (T,)
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
             weights, components = _mixture(model.head, hidden[:, 0], target)
+            parts = _parts(model.head, hidden, column, past)
             fractions: list[float | None] = [None] * len(target)
             if history is not None and cache is not None:
                 segment = Scored(target, _target_log_prob(log_prob, target), out.hidden[:, 0])
@@ -84,16 +90,26 @@ def surprisals(
                 fractions = fraction.tolist()
             log_p = _target_log_prob(log_prob, target)
             rank = 1 + (log_prob > log_p[:, None]).sum(-1)  # (T,)
-            columns = (log_p.tolist(), rank.tolist(), components, weights.tolist(), fractions)
+            ranks, columns = rank.tolist(), (components, weights.tolist(), parts, fractions)
             window_tokens = islice(names, len(target))
-            for token, value, at, component, weight, part in zip(
-                window_tokens, *columns, strict=True
+            for token, value, at, component, weight, *rest in zip(
+                window_tokens, log_p.tolist(), ranks, *columns, strict=True
             ):
                 probability, bits = math.exp(value), abs(value) / math.log(2)
                 is_known = token in vocabulary
                 yield Surprisal(
-                    token, is_known, probability, bits, at, component, tuple(weight), part
+                    token, is_known, probability, bits, at, component, tuple(weight), *rest
                 )
+
+
+def _parts(
+    head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
+) -> list[dict[str, float]]:
+    """Of each target (T, 1), the fractions of its probability beside the softmaxes."""
+    if not head.beside:
+        return [{}] * len(target)
+    found = shares(head, hidden, target, **past)[:, 0, 1:].tolist()
+    return [dict(zip(head.beside, row, strict=True)) for row in found]
 
 
 def _target_log_prob(log_prob: Tensor, target: Tensor) -> Tensor:
@@ -202,6 +218,7 @@ def _row(found: Surprisal) -> dict[str, Any]:
         "surprisal_bits": _rounded(found.bits),
         "rank": found.rank,
         "component": found.component,
+        **{name: _rounded(value) for name, value in found.parts.items()},
         **cache,
         "weights": [_rounded(weight) for weight in found.weights],
     }

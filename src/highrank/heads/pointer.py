@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.extra import Extended, ExtendedMixture
+from highrank.heads.bases.extra import Extended, ExtendedMixture, log_gates
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import PriorOptions
 from highrank.heads.bases.past import check_past
@@ -50,6 +50,10 @@ class Pointing(Head):
     """
 
     gate: nn.Linear
+    beside = ("pointer",)
+
+    def log_beside(self, features: Any, target: Tensor) -> Tensor:
+        return log_gates(features.gate)[..., 1:] + self.extra_log_prob_of(features.extra, target)
 
     @property
     def is_stateful(self) -> bool:

@@ -49,9 +49,9 @@ def test_the_verdict_is_short_and_the_rest_is_folded(page, make):
         assert "<svg" in shown and shown.count("<table") == 1
 
 
-def test_six_models_stand_in_a_dense_table(make):
-    assert 'class="labels dense"' in audit_page(make.result(*[make.softmax()] * 6))
-    assert 'class="labels dense"' not in audit_page(make.result(*[make.softmax()] * 5))
+def test_five_models_stand_in_a_dense_table(make):
+    assert 'class="labels dense"' in audit_page(make.result(*[make.softmax()] * 5))
+    assert 'class="labels dense"' not in audit_page(make.result(*[make.softmax()] * 4))
 
 
 def test_unargmaxable_tokens_are_listed_with_their_proofs(make):

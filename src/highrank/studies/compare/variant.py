@@ -20,7 +20,7 @@ from highrank.config import RunConfig, with_options
 from highrank.heads import HEADS, head_arguments, head_class
 from highrank.heads.bases.extra import ExtendedMixture
 from highrank.run.configuration import config_from_json
-from highrank.signatures import checked_options
+from highrank.signatures import check_ranges, checked_options
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
@@ -118,6 +118,8 @@ def parse_spec(text: str) -> Spec:
         raise ValueError(f"heads must be among {', '.join(known)}, got {kind!r}")
     if count and not (count.isdigit() and int(count) > 0):
         raise ValueError(f"heads must be KIND or KIND:K with a whole number K, got {text!r}")
+    if count:
+        check_ranges(int(count), "components")
     if count and not has_components(kind):
         raise ValueError(f"{kind} must come without a number of components, got {text!r}")
     options = {}
