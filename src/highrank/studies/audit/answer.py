@@ -34,7 +34,7 @@ EFFECTIVE, FINE = "effective_rank_1e-3", "effective_rank_1e-4"
 # shuffled contexts by no more than so many nats makes no use of its contexts.
 GUESS_FRACTION, CONTEXT_NATS = 0.8, 0.05
 # What a fit wins, in nats per token; chosen on half of the models of benchmarks/audit_rules.py.
-LIMITED, FREE, SETTLED = 0.002, 0.004, 0.01
+LIMITED, FREE, SETTLED = 0.011, 0.004, 0.01
 # Of a fit that ends earlier for lack of time, nothing won means little.
 ENOUGH_STEPS = 300
 # A rank is at its bound from this fraction on.
@@ -187,6 +187,8 @@ def _by_fit(fit: FitFacts) -> Answer:
         f"{better(fit.gain, fit.error)} than the best head with the bound, and "
         f"{better(fit.over_own)} than the model's own"
     )
+    if verdict is Limited.UNKNOWN and fit.num_steps < ENOUGH_STEPS:
+        reason += f", after {fit.num_steps} steps only"
     if verdict is Limited.UNKNOWN:
         reason += f": {TRAINED}"
     return _answer(verdict, FIT_HEADLINES[verdict], reason)

@@ -40,8 +40,10 @@ NUM_LEARNED, NUM_HELD_OUT = 40_000, 20_000
 MIN_LEARNED, MIN_HELD_OUT = 2_000, 1_000
 # Multiplies, V·d times contexts, that scoring all of them may take.
 SCORING = 2e10
-# Seconds for all heads together, unless their steps are done before.
+# Seconds of CPU time for all heads together, unless their steps are done before, and the softmaxes
+# of each head, by which they share them.
 SECONDS, QUICK_SECONDS = 60.0, 20.0
+NUM_SOFTMAXES = {"softmax": 1, "moc": 1, "mos": NUM_COMPONENTS}
 # V·d of larger heads, and parameters of larger models, are not for a minute on a CPU.
 LARGEST_HEAD, LARGEST_MODEL = 12_000_000, 50_000_000
 # Of which a standard error is made: neighbouring tokens are alike.
@@ -166,15 +168,15 @@ def fit_heads(
     Args:
         head: one softmax.
         num_steps: of each head.
-        seconds: of all heads together, after which a fit ends earlier.
+        seconds: of this thread's CPU time, for all heads together, after which a fit ends earlier.
     """
     start, steps = time.monotonic(), []
     losses = {"own": token_losses(head, samples.held_out)}
     for index, name in enumerate(STARTS):
         if on_progress is not None:
             on_progress(index / len(STARTS), name)
-        new = STARTS[name](head)
-        losses[name], done = fit_head(new, samples, num_steps, seconds / len(STARTS))
+        share = NUM_SOFTMAXES[name] / sum(NUM_SOFTMAXES.values())
+        losses[name], done = fit_head(STARTS[name](head), samples, num_steps, share * seconds)
         steps.append(done)
     nats = {name: values.mean().item() for name, values in losses.items()}
     best = min(("own", "softmax", "moc"), key=lambda name: nats[name])
@@ -217,10 +219,11 @@ def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fi
 
 def _steps(num_steps: int, seconds: float) -> Iterator[tuple[int, float]]:
     """The number of each step, from 1, and the fraction that is done after it; 1 ends it."""
-    start, step, progress = time.monotonic(), 0, 0.0
+    # What else the machine does has no influence.
+    start, step, progress = time.thread_time(), 0, 0.0
     while progress < 1:
         step += 1
-        progress = min(1.0, max(step / num_steps, (time.monotonic() - start) / seconds))
+        progress = min(1.0, max(step / num_steps, (time.thread_time() - start) / seconds))
         yield step, progress
 
 
