@@ -25,6 +25,7 @@ from pathlib import Path
 import mutations
 import tiny
 import torch
+from tiny_studies import make_model
 
 from highrank.cli.main import main as highrank
 from highrank.heads import HEADS
@@ -71,7 +72,7 @@ class Thrower:
         self.folder, self.options = folder, {}
         corpus = tiny.make_corpus(folder)
         tiny.train("adamw", corpus, folder / "run")
-        make_hub(folder / "hub")
+        make_model(folder / "hub")
         (folder / "folder").mkdir()
         (folder / "loop").symlink_to("loop")
         os.mkfifo(folder / "fifo")
@@ -174,23 +175,6 @@ def wait(child):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "hang"
-
-
-def make_hub(folder):
-    """A tiny GPT-2 with a tokenizer of words."""
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = {word: i for i, word in enumerate(["<unk>", *tiny.WORDS])}
-    inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    config = transformers.GPT2Config(
-        vocab_size=len(words), n_embd=8, n_layer=1, n_head=2, n_positions=32
-    )
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(
-        folder
-    )
 
 
 def throw_option(thrower, rng, words):
