@@ -203,6 +203,27 @@ def test_the_legend_names_all_series_in_their_order_above_the_axes_and_inside_th
     assert figure.legends[0].get_window_extent().width <= figure.bbox.width
 
 
+@pytest.mark.parametrize("chart", [lines((1, 0.1), (0.2, 0.02)), ranking()])
+def test_a_picture_has_a_title_that_fits(chart):
+    figure = draw(chart, title="Output layers on a text whose name is longer than the picture")
+    figure.canvas.draw()
+    owner = figure._suptitle or figure.legends[0].get_title()
+    box = owner.get_window_extent()
+    assert "\n" in owner.get_text() and 0 <= box.x0 and box.x1 <= figure.bbox.width
+
+
+def test_a_level_far_above_the_values_has_numbers_up_to_it():
+    figure = draw(lines((1e-5, 1e-4), y=EXCESS, levels=(0.5,)))
+    assert max(figure.axes[0].get_yticks()) >= 0.1
+
+
+def test_a_band_is_shaded_inside_the_axes():
+    series = Series(label="a", x=(0, 1), y=(1, 2), style=TRUTH, band=[(0.5, 1.5), (1, 5)])
+    axes = draw(Lines(series=(series,), x=Axis(label="x"), y=Axis(label="y"))).axes[0]
+    (found,) = axes.collections
+    assert found.get_alpha() < 0.5 and axes.get_ylim()[0] < 0.5 and axes.get_ylim()[1] > 5
+
+
 def test_a_description_has_all_points_or_the_ends_of_long_series():
     assert describe(CHARTS["lines"]) == (
         "excess, by d. softmax: 0.5 at 0, 0.1 at 1. moc: 0.4 at 0, 0.02 at 1."
