@@ -82,8 +82,9 @@ def test_a_link_to_itself_is_one_line(arguments, monkeypatch, capsys, tmp_path):
     assert code == 2 and printed.err.startswith("highrank: ") and printed.err.count("\n") == 1
 
 
-def test_an_error_cannot_move_the_cursor_of_a_terminal(monkeypatch, capsys):
-    code, printed = run(monkeypatch, capsys, "generate", "runs/\x1b[2J")
+@pytest.mark.parametrize("words", ["generate", "presets --json", "train small --json", "compare"])
+def test_an_error_cannot_move_the_cursor_of_a_terminal(words, monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, *words.split(), "runs/\x1b[2J")
     assert code == 2 and "runs/\\x1b[2J" in printed.err and "\x1b" not in printed.err
 
 

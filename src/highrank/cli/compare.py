@@ -13,6 +13,7 @@ from highrank.cli.console import (
     Threads,
     as_json,
     plain_console,
+    printable_errors,
     progress,
     unless_given,
     wide_console,
@@ -65,6 +66,7 @@ def run_compare(arguments: list[str]) -> None:
         _run(read_plan(folder), folder, options[0])
 
 
+@printable_errors()
 def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Options:
     return tyro.cli(
         Options,

@@ -4,11 +4,14 @@ Progress goes to standard error, so that standard output can be piped: a bar on 
 lines elsewhere.
 """
 
+import io
 import json
 import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,6 +41,7 @@ Result = TypeVar("Result")
 SECONDS_BETWEEN_LINES = 10.0
 # Columns of wide tables where there is no terminal.
 WIDTH = 120
+COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 
 
 def unless_given(default: str, metavar: str | None = None) -> Any:
@@ -66,6 +70,19 @@ class SafeConsole(Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """Escape what the parser repeats of a command's arguments; its own colours stay."""
+    errors = io.StringIO()
+    try:
+        with redirect_stderr(errors):
+            yield
+    finally:
+        parts = COLOUR.split(errors.getvalue())
+        text = "".join(part if COLOUR.fullmatch(part) else printable(part) for part in parts)
+        print(text, end="", file=sys.stderr)
 
 
 def plain_console(*, stderr: bool = False) -> Console:

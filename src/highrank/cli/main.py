@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
@@ -130,8 +130,12 @@ def _run(arguments: list[str]) -> None:
         else:
             import tyro
 
+            from highrank.cli.console import printable_errors
+
             command, config = _in_range(getattr(module, name)), (tyro.conf.FlagCreatePairsOff,)
-            tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
+            with printable_errors():
+                work = tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
+            work()
 
 
 def _run_one_of(
@@ -139,26 +143,30 @@ def _run_one_of(
 ) -> None:
     import tyro
 
-    tyro.extras.subcommand_cli_from_dict(
-        {name: _in_range(command) for name, command in commands.items()},
-        prog="highrank" if group is None else f"highrank {group}",
-        description=DESCRIPTION if group is None else COMMANDS[group],
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    from highrank.cli.console import printable_errors
+
+    with printable_errors():
+        work = tyro.extras.subcommand_cli_from_dict(
+            {name: _in_range(command) for name, command in commands.items()},
+            prog="highrank" if group is None else f"highrank {group}",
+            description=DESCRIPTION if group is None else COMMANDS[group],
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    work()
 
 
 def _in_range(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command; numbers beyond all ranges are refused before it begins."""
+    """What makes the command's work of its options; numbers beyond all ranges are refused."""
 
     @wraps(command)
-    def checked(*values: Any, **options: Any) -> Any:
+    def checked(*values: Any, **options: Any) -> Callable[[], Any]:
         from highrank.signatures import check_ranges
 
         for name, value in options.items():
             # Options in a dataclass stand beside the others.
             check_ranges(value, "" if is_dataclass(value) else name)
-        return command(*values, **options)
+        return partial(command, *values, **options)
 
     return checked
 

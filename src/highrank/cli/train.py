@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from highrank.cli.console import Threads, plain_console, progress, training_progress, unless_given
+from highrank.cli.console import (
+    Threads,
+    plain_console,
+    printable_errors,
+    progress,
+    training_progress,
+    unless_given,
+)
 from highrank.config import RunConfig
 
 if TYPE_CHECKING:
@@ -68,6 +75,7 @@ def run_train(arguments: list[str]) -> None:
         show_training(session, corpus, _train(session, options, budget), options.json)
 
 
+@printable_errors()
 def _parse(source: "Source") -> Options:
     """The options, with the configuration's values where there are none."""
     from highrank.cli.options import plain_config, with_own_options
