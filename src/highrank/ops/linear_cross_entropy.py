@@ -37,6 +37,9 @@ def linear_cross_entropy(
 ) -> Tensor:
     """The cross-entropy of softmax(linear_weight @ input + linear_bias), without N × V logits.
 
+    Torch's function of this name also has `options`, by which it works in chunks. This one always
+    does; `backend` and `chunk_bytes` say how.
+
     Args:
         input: (..., E).
         linear_weight: (V, E).
@@ -49,6 +52,8 @@ def linear_cross_entropy(
         options: as of `mixture_cross_entropy`: label_smoothing, logit_map, logit_scale,
             token_weight, z_loss, shift, group, shard, backend, chunk_bytes.
     """
+    if "options" in options:
+        raise ValueError("options must be left out, got some: backend and chunk_bytes are theirs")
     if "class_weight" in options:
         raise ValueError("class_weight must be left out, got one: its name here is weight")
     ignore_index = -100 if ignore_index is None else ignore_index
