@@ -23,6 +23,7 @@ COMMANDS = {
     "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
     "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
+    "check": "Check that a model's scores are a distribution's, and honest.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
 # Commands that have commands: `highrank bench loss`. The module's table of them.
