@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from highrank.heads import Pointer
+from highrank.heads import Composed, Pointer, Softmax
 
 VOCAB_SIZE, SIZE, LENGTH = 60, 32, 24
 
@@ -17,7 +17,8 @@ class Model(nn.Module):
         self.position = nn.Embedding(LENGTH, SIZE)
         layer = nn.TransformerEncoderLayer(SIZE, 4, 4 * SIZE, dropout=0.0, batch_first=True)
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = Pointer(SIZE, VOCAB_SIZE, 1, SIZE, num_states=3 * LENGTH, batch_first=True)
+        softmax = Softmax(SIZE, VOCAB_SIZE, SIZE, batch_first=True)
+        self.head = Composed(softmax, [Pointer(SIZE, VOCAB_SIZE, num_states=3 * LENGTH)])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Hidden states (B, T, D) of tokens (B, T)."""

@@ -36,14 +36,17 @@ def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
 def arguments_of(kind: type[Any]) -> dict[str, inspect.Parameter]:
     """All arguments of a class's constructor, by name, its own first.
 
-    A subclass may take `**options: Unpack[…]` for those of its base, or of the class that it names
-    as `options_of`.
+    A subclass may take `**options: Unpack[…]` for those of its base, or of the classes that it
+    names as `options_of`; `**options: Any` are all of the latter.
     """
     found = _own_arguments(kind)
     rest = next((p for p in found.values() if p.kind is p.VAR_KEYWORD), None)
-    if rest is None or not (options := get_args(rest.annotation)):
+    if rest is None:
         return found
     del found[rest.name]
+    if not (options := get_args(rest.annotation)):
+        parts = getattr(kind, "options_of", ())
+        return {n: p for part in parts for n, p in arguments_of(part).items()} | found
     known: dict[str, inspect.Parameter] = {}
     for source in reversed(_sources(kind)):
         known |= _own_arguments(source)
@@ -63,8 +66,8 @@ def help_of(kind: type[Any]) -> dict[str, str]:
 
 def _sources(kind: type[Any]) -> tuple[type[Any], ...]:
     """The classes whose constructors are given the arguments, the nearest first."""
-    given = getattr(kind, "options_of", None)
-    return kind.__mro__ if given is None else (*kind.__mro__, *_sources(given))
+    parts = getattr(kind, "options_of", ())
+    return (*kind.__mro__, *(source for part in parts for source in _sources(part)))
 
 
 def _own_arguments(kind: type[Any]) -> dict[str, inspect.Parameter]:

@@ -91,7 +91,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _run(arguments: list[str]) -> None:
-    name, *rest = arguments
+    name, *rest = _imported(arguments)
     if arguments == ["--version"]:
         print(f"highrank {__version__}")
     elif name not in COMMANDS:
@@ -112,6 +112,18 @@ def _run(arguments: list[str]) -> None:
 
             config = (tyro.conf.FlagCreatePairsOff,)
             tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=config)
+
+
+def _imported(arguments: list[str]) -> list[str]:
+    """The arguments without --import MODULE, for runs with a head of the user's own."""
+    if "--import" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--import")
+    try:
+        import_module(arguments[place + 1])
+    except ImportError as error:
+        raise ValueError(f"--import must be followed by a module, got {error}") from None
+    return _imported(arguments[:place] + arguments[place + 2 :])
 
 
 def _run_one_of(

@@ -27,7 +27,8 @@ class Part(NamedTuple):
     """A part of a configuration that has options of its own kind."""
 
     config: type[Any]
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, str] | None
+    """All there are; None for heads, which components make endlessly many."""
     class_of: Callable[[str], type[Any]]
     given: frozenset[str]
     """Arguments of the constructor that are no options."""
@@ -36,12 +37,12 @@ class Part(NamedTuple):
 def parts() -> dict[str, Part]:
     from highrank import build
     from highrank.data.batches import BATCHES
-    from highrank.heads import HEADS, head_class
+    from highrank.heads import head_class
     from highrank.models import BACKBONES, backbone_class
 
     return {
         "model": Part(ModelConfig, BACKBONES, backbone_class, build.MODEL_GIVEN),
-        "head": Part(HeadConfig, HEADS, head_class, build.HEAD_GIVEN),
+        "head": Part(HeadConfig, None, head_class, build.HEAD_GIVEN),
         "batch": Part(BatchConfig, BATCHES, build.batches_class, build.BATCH_GIVEN),
     }
 
@@ -72,7 +73,7 @@ def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
     for name, part in parts().items():
         kind = value_of(f"{name}.kind", arguments)
         known: str = getattr(config, name).kind
-        if kind is not None and kind in part.kinds:
+        if kind is not None and (part.kinds is None or kind in part.kinds):
             known = kind
         if name == "head":
             config = _fit_head(config, known, arguments)
@@ -85,7 +86,7 @@ def _with_fields(value: Any, part: Part, kind: str) -> Any:
     from highrank.signatures import help_of
 
     texts = help_of(part.class_of(kind))
-    kinds = Literal[tuple(part.kinds)]  # type: ignore[valid-type]
+    kinds: Any = str if part.kinds is None else Literal[tuple(part.kinds)]
     hidden: Any = tyro.conf.Suppress
     fields: list[Any] = [
         ("kind", kinds, kind),
@@ -175,8 +176,11 @@ class Source:
 
 def read_source(arguments: list[str]) -> Source:
     """The first argument, if it is no option; with --resume RUN, the run's configuration."""
+    from highrank.heads import import_kind
     from highrank.run.configuration import read_config
 
+    if kind := value_of("head.kind", arguments):
+        import_kind(kind)
     name, options = None, arguments
     if arguments and not arguments[0].startswith("-"):
         name, *options = arguments

@@ -47,7 +47,7 @@ class MultiSenseSoftmax(StreamedHead):
     """
 
     title = "Multi-sense"
-    options_of = Softmax
+    options_of = (Softmax,)
     frequent: Tensor
 
     def __init__(

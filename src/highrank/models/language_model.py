@@ -119,8 +119,8 @@ def _tie_again(model: LanguageModel, keys: Any) -> None:
 def _tie(head: Head, embedding: nn.Embedding | AdaptiveEmbedding) -> None:
     if not isinstance(embedding, AdaptiveEmbedding):
         head.tie(embedding.get_parameter("weight"))
-    elif isinstance(head, AdaptiveHead):
-        head.tie(list(embedding.bands))
+    elif isinstance(head.core, AdaptiveHead):
+        head.core.tie(list(embedding.bands))
     else:
         raise ValueError(
             f"the head must be adaptive to share an AdaptiveEmbedding, got {type(head).__name__}"

@@ -15,7 +15,7 @@ from highrank.heads import head_class
 
 # It had the lowest perplexity of the heads that were compared at equal CPU time with three seeds
 # (`highrank compare`), on Penn Treebank and on the State of the Union addresses.
-RECOMMENDED = "adaptive-pointer"
+RECOMMENDED = "adaptive-softmax+pointer"
 # Quick, unlike the papers' SGD.
 ADAMW = StageConfig(
     optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=1000, anneal=True

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from highrank.heads.bases.output import (
+    FlatLoss,
     ForwardOptions,
     HeadOutput,
     LossSettings,
@@ -68,8 +69,8 @@ class Head(TokenRows):
     """Its name in tables and on pages; if empty, its key in `HEADS`."""
     default_components: ClassVar[int] = 1
     """K of a run that does not say it."""
-    options_of: ClassVar[type["Head"] | None] = None
-    """The class that is given the constructor's `**options`, if it is none of the bases."""
+    options_of: ClassVar[tuple[type[nn.Module], ...]] = ()
+    """Classes that are given the constructor's `**options`, if these are none of the bases."""
     num_components: int = 1
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
@@ -82,6 +83,11 @@ class Head(TokenRows):
         super().__init__()
         check_sizes(hidden_size=hidden_size, vocab_size=vocab_size)
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
+
+    @property
+    def core(self) -> "Head":
+        """The head itself, or that which further components stand beside."""
+        return self
 
     @property
     def is_stateful(self) -> bool:
@@ -153,6 +159,7 @@ class Head(TokenRows):
             if rest:
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
+        check_options(rest)
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
         if self.training and with_penalty:
@@ -263,7 +270,6 @@ class Head(TokenRows):
         """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
         reduction, ignore_index, also, options = settings
         check_reduction(reduction)
-        check_options(options)
         self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
         if shift := options.get("shift", 0):
             target = shift_targets(target, shift)
@@ -278,9 +284,8 @@ class Head(TokenRows):
         targets, kept = drop_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
-        token_loss, loss = self._flat_loss(
-            tree_unflatten(leaves, tree), targets, reduction, options.get("chunk_bytes")
-        )
+        how = FlatLoss(reduction, options.get("chunk_bytes"))
+        token_loss, loss = self._flat_loss(tree_unflatten(leaves, tree), targets, how)
         if kept is not None:
             token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
         token_loss = token_loss.reshape(shape)
@@ -288,15 +293,15 @@ class Head(TokenRows):
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
         return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
-    def _flat_loss(
-        self, features: Any, targets: Targets, reduction: Reduction, chunk_bytes: int | None
-    ) -> tuple[Tensor, Tensor]:
+    def _flat_loss(self, features: Any, targets: Targets, how: FlatLoss) -> tuple[Tensor, Tensor]:
         """The loss of each token (N,), and the reduced loss, from features (N, …)."""
-        leaves, tree = tree_flatten(features)
+        leaves, tree = tree_flatten((features, how.beside or ()))
 
         def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
-            log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
-            loss = weighted_sum(-log_p.gather(-1, ids), amount)  # (n,)
+            chunk, terms = tree_unflatten(leaves, tree)
+            log_p = self.log_prob_from(chunk)  # (n, V)
+            found = log_p.gather(-1, ids)  # (n, M)
+            loss = weighted_sum(-(terms.log_mixed(found) if terms else found), amount)  # (n,)
             if targets.smoothing is not None:
                 loss = loss + weighted_sum(-log_p, targets.smoothing)
             return loss
@@ -308,14 +313,14 @@ class Head(TokenRows):
         else:
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
             # Also of no tokens: every parameter then has a gradient.
-            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
+            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, how.chunk_bytes):
                 parts = (ids[rows], index_or_none(amount, rows), *(leaf[rows] for leaf in leaves))
                 loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
                 found.append(loss)
         token_loss = weight_losses(torch.cat(found), targets.token_weight)
         # An impossible target has no gradient.
         token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
-        return token_loss, reduce_losses(token_loss, targets.mass, reduction)
+        return token_loss, reduce_losses(token_loss, targets.mass, how.reduction)
 
     def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         """Options that this head has no meaning for are errors, not ignored."""

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads import Head, MixtureHead, head_arguments, head_class
-from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads import Composed, Head, MixtureHead, head_arguments, head_class
 from highrank.heads.bases.mixture import Mixture
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.library import quiet_transformers
@@ -217,7 +216,7 @@ def _logits(head: Head, hidden: Tensor) -> Tensor:
     """Log-probabilities (..., V), or those plus a number for each state, as of the layer above."""
     features = head.features(hidden)
     log_p = head.log_prob_from(features)
-    mixture, owner = getattr(features, "mixture", features), weight_owner(head)[1]
+    mixture, owner = getattr(features, "base", features), weight_owner(head)[1]
     if not isinstance(mixture, Mixture):
         return log_p
     best = log_p.argmax(-1)  # (...)
@@ -233,7 +232,7 @@ def _logits(head: Head, hidden: Tensor) -> Tensor:
 
 def weight_owner(head: Head) -> tuple[str, Any]:
     """The module with the output embedding and the bias, and its name in the head."""
-    return ("softmaxes", head.softmaxes) if isinstance(head, ExtendedMixture) else ("", head)
+    return ("base", head.base) if isinstance(head, Composed) else ("", head)
 
 
 def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:

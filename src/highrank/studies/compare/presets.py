@@ -69,10 +69,10 @@ class Comparison:
     """Name or path, as `open_source` takes it."""
     is_paper_size: bool = False
     """Whether to take the paper's network and optimiser, for a GPU."""
-    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
-    """KIND[:K][,option=value …]: kinds of `highrank train --head.kind`; tied-softmax, without a
-    context of its own; repeat, the control with other seeds. The control, a softmax over
-    tanh(Linear(hidden)), is always there."""
+    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-softmax+pointer")
+    """KIND[:K][+COMPONENT …][,option=value …]: kinds of `highrank train --head.kind`, such as
+    mos:5+pointer; tied-softmax, without a context of its own; repeat, the control with other
+    seeds. The control, a softmax over tanh(Linear(hidden)), is always there."""
     components: tuple[int, ...] = (4,)
     """K of each head that has components and names no K of its own."""
     embedding: tuple[int, ...] = (64,)

@@ -33,6 +33,7 @@ from highrank.environment import check_device, set_threads
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
+from highrank.heads import import_kind
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
@@ -382,6 +383,8 @@ def _stop_with_parent() -> None:
 
 
 def _train_in_worker(plan: Plan, folder: Path, task: Slice) -> Slice:
+    # The parent has it, by the user's word.
+    import_kind(plan.variants[task.index].config.head.kind)
     try:
         return _train_slice(plan, folder, task)
     except Stopped:

@@ -214,8 +214,9 @@ def describe(variant: Variant) -> str:
         return (
             f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
         )
-    text = inspect.getdoc(head_class(variant.config.head.kind)) or ""
-    return text.splitlines()[0] if text else ""
+    name, plus, further = variant.config.head.kind.partition("+")
+    text = (inspect.getdoc(head_class(name)) or "").partition("\n")[0]
+    return f"{text} Beside it: {further.replace('+', ', ')}." if plus else text
 
 
 def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:

@@ -1,0 +1,346 @@
+"""A head with further components beside it, such as a pointer.
+
+    p(token) = g_0 · p_base(token) + Σ_j g_j · q_j(token),   g = softmax(0, G [s, f] + c)
+
+The base is any head, s the hidden state, f what components let the gate see (`Component`). The loss
+needs q_j of the target only, so that a component costs nothing per token of the vocabulary; where
+the base has a fused loss, the further terms are a part of it. There are two ways of training:
+
+    joint   one loss, -log p: base and components share each token by what they explain of it
+    own     the base learns by -log p_base, as if it were alone, each component by -log q of the
+            tokens that it can predict, and the gate, on top of both, by -log p
+
+A component that is good from the start explains most tokens: jointly trained, the base gets hardly
+any gradient and stays behind. The value of the loss is -log p in both. N tokens, D hidden size,
+J terms of all components, V vocabulary; `...` is any leading dimensions.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.utils._pytree import tree_map
+
+from highrank.heads.bases.component import Component
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.mixture import log_weights
+from highrank.heads.bases.output import Beside, FlatLoss
+from highrank.heads.bases.past import PAST, check_past
+from highrank.ops.loss.targets import Targets, reduce_losses, weight_losses
+from highrank.ops.precision import log_add, log_sum
+from highrank.signatures import arguments_of
+
+Objective = Literal["auto", "joint", "own"]
+
+
+class Features(NamedTuple):
+    base: Any
+    """Those of the base."""
+    gate: Tensor
+    """(..., J), the logits of g_1 … g_J; that of g_0 is 0."""
+    inputs: tuple[Any, ...]
+    """Those of each component."""
+
+
+class Composed(Head):
+    """A base and further components, weighted by a gate.
+
+    Args:
+        base: any head, also one that is composed.
+        components: at least one, of the base's sizes.
+        objective: "joint" or "own"; a base that has learned by "own" cannot learn jointly.
+    """
+
+    def __init__(
+        self, base: Head, components: Sequence[Component], objective: Objective = "joint"
+    ) -> None:
+        super().__init__(base.hidden_size, base.vocab_size)
+        _check_parts(base, components, objective)
+        self.base, self.objective = base, objective
+        self.components = nn.ModuleList(components).to(next(base.parameters()))
+        self.num_components, self.layers = base.num_components, base.layers
+        self.batch_first = base.batch_first
+        num_features = sum(component.num_features for component in components)
+        self.gate = self._linear(self.hidden_size + num_features, sum(self._num_terms))
+        self._start_gate()
+
+    def _start_gate(self) -> None:
+        """A gate that does not depend on the hidden state, with the asked weights."""
+        weights = [component.start_weight for component in self.parts]
+        terms = zip(weights, self._num_terms, strict=True)
+        logits = [math.log(w / n / (1 - sum(weights))) for w, n in terms for _ in range(n)]
+        nn.init.zeros_(self.gate.weight)
+        with torch.no_grad():
+            self.gate.bias.copy_(torch.tensor(logits))
+
+    def reset_parameters(self) -> None:
+        for part in (self.base, *self.parts):
+            part.reset_parameters()
+        self._start_gate()
+
+    @property
+    def parts(self) -> list[Any]:
+        """The components."""
+        return list(self.components)
+
+    @property
+    def _num_terms(self) -> list[int]:
+        return [component.num_terms for component in self.parts]
+
+    @property
+    def core(self) -> Head:
+        return self.base.core
+
+    @property
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
+        """The output embedding of the base."""
+        return self.base.weight
+
+    @property
+    def embedding_size(self) -> int:
+        """E of the base."""
+        return int(self.base.embedding_size)  # type: ignore[arg-type]
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """The bias of each token in the base."""
+        return getattr(self.base, "bias", None)
+
+    def tie(self, weight: Any) -> None:
+        self.base.tie(weight)
+
+    def scale_embedding(self, factor: float) -> None:
+        self.base.scale_embedding(factor)
+
+    def start_at_unigram(self, token_counts: Sequence[int]) -> None:
+        self.base.start_at_unigram(token_counts)
+
+    def resize(self, vocab_size: int) -> None:
+        for part in (self.base, *self.parts):
+            part.resize(vocab_size)
+        self.vocab_size = vocab_size
+
+    @property
+    def is_stateful(self) -> bool:
+        return any(part.is_stateful for part in (self.base, *self.parts))
+
+    def initial_state(self, batch_size: int) -> tuple[Any, ...]:
+        """A state of each part; () for those that have none."""
+        parts = (self.base, *self.parts)
+        return tuple(p.initial_state(batch_size) if p.is_stateful else () for p in parts)
+
+    def advance(self, hidden: Tensor, tokens: Tensor, state: Any) -> tuple[Any, ...]:
+        check_past(self, hidden, tokens, state)
+        before, *states = state
+        found = self.base.advance(hidden, tokens, before) if self.base.is_stateful else ()
+        hidden, tokens = self._time_first((hidden, tokens))
+        pairs = zip(self.parts, states, strict=True)
+        return found, *(c.advance(hidden, tokens, s) if c.is_stateful else () for c, s in pairs)
+
+    def features(self, hidden: Tensor, **past: Any) -> Features:
+        self._check_hidden(hidden)
+        tokens, state, position = (past.get(name) for name in PAST)
+        if self.is_stateful:
+            if tokens is None:
+                raise ValueError(f"tokens must be given to {type(self).__name__}, got None")
+            check_past(self, hidden, tokens, state)
+        states = [None] * (1 + len(self.components)) if state is None else state
+        window = self._time_first((hidden, tokens, position))
+        inputs = []
+        for component, own in zip(self.parts, states[1:], strict=True):
+            if component.is_stateful:
+                found = component.inputs(window[0], window[1], own, window[2])
+                inputs.append(self._time_first(found))
+            else:
+                inputs.append(component.inputs(hidden, None, None))
+        base = self.base.features(hidden, **self._base_past(past))
+        return Features(base, self._gate_logits(hidden, inputs), tuple(inputs))
+
+    def _base_past(self, past: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the base besides the hidden states."""
+        if not self.base.is_stateful:
+            return {}
+        state = past.get("state")
+        return past | {"state": None if state is None else state[0]}
+
+    def _time_first(self, tree: Any) -> Any:
+        """Tensors (T, B, …) from those of a head with `batch_first`, or the other way round."""
+        if not self.batch_first or not self.is_stateful:
+            return tree
+        return tree_map(lambda x: x if x is None else x.transpose(0, 1), tree)
+
+    def _gate_logits(self, hidden: Tensor, inputs: Sequence[Any]) -> Tensor:
+        pairs = list(zip(self.parts, inputs, strict=True))
+        seen = [hidden]
+        for component, own in pairs:
+            if component.num_features:
+                seen.append(component.gate_features(own).to(hidden.dtype))
+        known = torch.cat(seen, -1)  # (..., D + F)
+        logits = self.gate(known if self.objective == "joint" else known.detach())  # (..., J)
+        parts = []
+        for (component, own), part in zip(pairs, logits.split(self._num_terms, -1), strict=True):
+            possible = component.is_possible(own)
+            if possible is not None:
+                # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
+                part = part.masked_fill(~possible, torch.finfo(part.dtype).min)
+            parts.append(part)
+        return torch.cat(parts, -1)
+
+    def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
+        return self.base.penalty(hidden, **self._base_past(past))
+
+    def log_gate(self, features: Features) -> Tensor:
+        """log g, (..., 1 + J), normalised: the weight of the base comes first."""
+        return log_weights(F.pad(features.gate, (1, 0)))
+
+    def log_prob_from(self, features: Features) -> Tensor:
+        log_gate = self.log_gate(features)
+        log_p = self.base.log_prob_from(features.base) + log_gate[..., :1]  # (..., V)
+        gates = log_gate[..., 1:].split(self._num_terms, -1)
+        for component, own, part in zip(self.parts, features.inputs, gates, strict=True):
+            log_p = log_add(log_p, component.log_prob(own, part))
+        return log_p
+
+    def _flat_loss(
+        self, features: Features, targets: Targets, how: FlatLoss
+    ) -> tuple[Tensor, Tensor]:
+        """The base's loss with further terms; all log-probabilities where it needs more."""
+        if not targets.has_ids_only:
+            if self.objective == "own" and torch.is_grad_enabled():
+                raise ValueError("target must be ids, unsmoothed, for objective own, got others")
+            return super()._flat_loss(features, targets, how)
+        log_gate, target = self.log_gate(features), targets.target.squeeze(1)  # (N, 1 + J), (N,)
+        pairs = zip(self.parts, features.inputs, strict=True)
+        log_q = torch.cat([component.log_prob_of(own, target) for component, own in pairs], -1)
+        if self.objective == "own":
+            return self._own_loss(features.base, targets, how, Beside(log_gate, log_q))
+        if how.beside is not None:
+            outer, *others = how.beside.log_gate.split((1, how.beside.log_q.shape[1]), 1)
+            log_gate = torch.cat((log_gate + outer, *others), -1)
+            log_q = torch.cat((log_q, how.beside.log_q), -1)
+        how = how._replace(beside=Beside(log_gate, log_q))
+        return self.base._flat_loss(features.base, targets, how)
+
+    def _own_loss(
+        self, features: Any, targets: Targets, how: FlatLoss, terms: Beside
+    ) -> tuple[Tensor, Tensor]:
+        """-log p with gradients of the gate, to which those of the parts' own losses are added."""
+
+        def reduced(token_loss: Tensor) -> Tensor:
+            token_loss = weight_losses(token_loss, targets.scale)
+            return reduce_losses(token_loss, targets.mass, how.reduction)
+
+        plain = targets._replace(amount=None, token_weight=None, mass=None)
+        is_plain = targets.scale is None
+        of_base = how if is_plain else how._replace(reduction="none")
+        token_loss, loss = self.base._flat_loss(features, plain, of_base)
+        losses = [loss if is_plain else reduced(token_loss)]
+        gates = terms.log_gate.detach()[:, 1:].split(self._num_terms, -1)
+        for log_gate, log_q in zip(gates, terms.log_q.split(self._num_terms, -1), strict=True):
+            own = log_sum(log_gate.log_softmax(-1) + log_q, -1)  # (N,)
+            losses.append(reduced(-own.masked_fill(own == -torch.inf, 0.0)))
+        fixed = terms._replace(log_q=terms.log_q.detach())
+        mixed = -fixed.log_mixed(-token_loss.detach()[:, None]).squeeze(-1)  # (N,)
+        found: Tensor = _WithGradientsOf.apply(reduced(mixed), *losses)
+        if how.reduction == "none":
+            return found, found
+        return weight_losses(mixed, targets.scale), found
+
+    def extra_repr(self) -> str:
+        return f"objective={self.objective!r}"
+
+
+class _WithGradientsOf(Function):
+    """The value of the first, with the gradients of all."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *others: Tensor) -> Tensor:
+        ctx.count = 1 + len(others)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        return tuple(upstream for _ in range(ctx.count))
+
+
+def _check_parts(base: Head, components: Sequence[Component], objective: str) -> None:
+    if objective not in ("joint", "own"):
+        raise ValueError(f"objective must be joint or own, got {objective!r}")
+    if not components:
+        raise ValueError("components must be at least one, got none")
+    if objective == "joint" and isinstance(base, Composed) and base.objective == "own":
+        raise ValueError("objective must be own around a base of objective own, got joint")
+    for one in components:
+        sizes, wanted = (one.hidden_size, one.vocab_size), (base.hidden_size, base.vocab_size)
+        if sizes != wanted:
+            raise ValueError(f"components must have the base's sizes {wanted}, got {sizes}")
+    weights = [one.start_weight for one in components]
+    if min(weights) <= 0 or sum(weights) >= 1:
+        found = ", ".join(map(str, weights))
+        raise ValueError(f"the start weight must be between 0 and 1, in all below 1, got {found}")
+
+
+@cache
+def composed_class(
+    kind: str, base: type[Head], components: tuple[type[Component], ...]
+) -> type[Composed]:
+    """The class of a kind such as adaptive-softmax+pointer: its options are those of all parts.
+
+    With the objective "auto", components that are good from the start learn alone, around a head of
+    the others.
+    """
+
+    class Kind(Composed):
+        """A head and further components.
+
+        Args:
+            objective: joint trains by one loss; own trains base and components by losses of their
+                own, and the gate on top; auto takes own for components that need no training.
+        """
+
+        title = " + ".join((base.title, *(one.name for one in components)))
+        default_components = 1
+        options_of = (base, *components)
+        layers = base.layers
+
+        def __init__(
+            self,
+            hidden_size: int,
+            vocab_size: int,
+            *,
+            objective: Objective = "auto",
+            **options: Any,
+        ) -> None:
+            known = [set(arguments_of(one)) for one in components]
+            further = set().union(*known) - set(arguments_of(base))
+            head = base(
+                hidden_size, vocab_size, **{n: v for n, v in options.items() if n not in further}
+            )
+            found = [
+                one(head.hidden_size, vocab_size, **{n: options[n] for n in names & set(options)})
+                for one, names in zip(components, known, strict=True)
+            ]
+            alone = [one for one in found if one.learns_alone]
+            joined = [one for one in found if not one.learns_alone]
+            if objective != "auto":
+                super().__init__(head, found, objective)
+            elif not alone or not joined:
+                super().__init__(head, found, "own" if alone else "joint")
+            else:
+                super().__init__(Composed(head, joined), alone, "own")
+
+        def __reduce__(self) -> Any:
+            return _new_kind, (kind, base, components), self.__dict__
+
+    Kind.__name__ = Kind.__qualname__ = kind
+    return Kind
+
+
+def _new_kind(*parts: Any) -> Composed:
+    kind = composed_class(*parts)
+    return kind.__new__(kind)
