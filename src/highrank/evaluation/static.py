@@ -110,9 +110,11 @@ def forward_of(model: nn.Module, forward: Forward | None = None) -> Forward:
             f"forward must be given unless the model is a LanguageModel, got {type(model).__name__}"
         )
 
-    def read_window(tokens: Tensor, target: Tensor, state: Any) -> Output:
+    def read_window(
+        tokens: Tensor, target: Tensor, state: Any, position: Tensor | None = None
+    ) -> Output:
         state = model.initial_state(tokens.shape[1]) if state is None else state
-        out = model(tokens, target, state)
+        out = model(tokens, target, state, position=position)
         return Output(out.loss, out.output, out.state, out.hidden)
 
     return read_window

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from highrank.heads.bases.mixture import MixtureHead as MixtureHead
     from highrank.heads.bases.output import HeadOutput as HeadOutput
     from highrank.heads.components.constant import Constant as Constant
+    from highrank.heads.components.ngram import NGramComponent as NGramComponent
     from highrank.heads.components.pointer import Pointer as Pointer
     from highrank.heads.composed import Composed as Composed
     from highrank.heads.doc import DirectOutputConnection as DirectOutputConnection
@@ -56,6 +57,7 @@ HEADS: dict[str, str] = {
 COMPONENTS: dict[str, str] = {
     "constant": "highrank.heads.components.constant:Constant",
     "pointer": "highrank.heads.components.pointer:Pointer",
+    "ngram": "highrank.heads.components.ngram:NGramComponent",
 }
 # Other names of heads with components.
 ALIASES = {

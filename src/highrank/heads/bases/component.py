@@ -54,6 +54,8 @@ class Component(nn.Module):
     start_weight: float = 0.1
     """Weight of all its terms at the start, between 0 and 1."""
     is_stateful: bool = False
+    reads_position: ClassVar[bool] = False
+    """Whether it does something else where the training split is read."""
     learns_alone: ClassVar[bool] = False
     """Whether the base learns, by default, as if this component were absent: for one that is good
     from the start, and would leave the base hardly any gradient."""
@@ -113,3 +115,8 @@ class Component(nn.Module):
 
     def load_data(self, folder: Path) -> None:
         """Read what `save_data` wrote; raise ValueError where it is missing or damaged."""
+
+
+def components_of(model: nn.Module) -> list[Component]:
+    """All components in a model or a head."""
+    return [module for module in model.modules() if isinstance(module, Component)]

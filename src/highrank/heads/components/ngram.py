@@ -31,7 +31,7 @@ class Place(NamedTuple):
     """Inputs of a prediction."""
 
     context: Tensor
-    """(..., n), the numbers of the contexts of 0 … n - 1 tokens in the table."""
+    """(..., n - 1), the tokens before it; -1 before the first one."""
     backoff: Tensor
     """(..., n - 1), γ of the orders 2 … n."""
     position: Tensor
@@ -50,6 +50,7 @@ class NGramComponent(Component):
 
     name = "ngram"
     is_stateful = True
+    reads_position = True
     learns_alone = True
 
     def __init__(
@@ -62,6 +63,8 @@ class NGramComponent(Component):
         ngram_weight: float = 0.5,
     ) -> None:
         super().__init__(hidden_size, vocab_size)
+        if ngram_order < 2:
+            raise ValueError(f"ngram_order must be at least 2, got {ngram_order}")
         self.order, self.min_count, self.start_weight = ngram_order, ngram_min_count, ngram_weight
         self.num_features = 2 * (ngram_order - 1)
         # Of an empty text, which is the uniform distribution, until it is fitted or loaded.
@@ -96,9 +99,11 @@ class NGramComponent(Component):
         self, hidden: Tensor, tokens: Tensor | None, state: Any, position: Tensor | None = None
     ) -> Place:
         assert tokens is not None
-        read = self._joined(tokens, state).numpy(force=True)  # (n - 1 + T, B)
-        context = self.data.table.contexts(read)[:, self.order - 1 :]  # (n, T, B)
-        backoff, place = self.data.table.backoff(context), np.full(tokens.shape, -1)
+        # Rows t + 1 … t + n - 1 are the n - 1 tokens up to token t.
+        read = self._joined(tokens, state)[1:]
+        context = read.unfold(0, self.order - 1, 1)  # (T, B, n - 1)
+        numbers = self.data.table.contexts(read.numpy(force=True))[:, self.order - 2 :]
+        backoff, place = self.data.table.backoff(numbers), np.full(tokens.shape, -1)
         if position is not None:
             place = self._next(tokens.numpy(force=True), position.numpy(force=True))
         if (known := place >= 0).any():
@@ -106,7 +111,7 @@ class NGramComponent(Component):
             backoff[known] = self.data.left_out.backoff[place[known]]
         dtype, device = at_least_float32(hidden.dtype), hidden.device
         return Place(
-            torch.from_numpy(np.moveaxis(context, 0, -1).copy()).to(device),
+            context.to(device),
             torch.from_numpy(backoff).to(device, dtype),
             torch.from_numpy(place)[..., None].to(device),
         )
@@ -138,18 +143,23 @@ class NGramComponent(Component):
         own = self._own(inputs)
         found = own.log_prob
         if not ((wanted == own.token) | (wanted < 0)).all():
-            contexts = _numbers(inputs)
+            contexts = self._numbers(inputs)
             counted = self.data.table.log_prob_of(contexts, wanted) + self._change(contexts, own)
             found = np.where(wanted == own.token, found, counted)
         return torch.from_numpy(found)[..., None].to(inputs.backoff)
 
     def log_prob(self, inputs: Place, log_gate: Tensor) -> Tensor:
-        contexts, own = _numbers(inputs), self._own(inputs)
+        contexts, own = self._numbers(inputs), self._own(inputs)
         found = self.data.table.log_prob(contexts)  # (..., V)
         if (known := own.token >= 0).any():
             found += self._change(contexts, own)[..., None]
             found[known, own.token[known]] = own.log_prob[known]
         return torch.from_numpy(found).to(inputs.backoff) + log_gate
+
+    def _numbers(self, inputs: Place) -> Any:
+        """(n, ...), of the contexts in the table."""
+        tokens = np.moveaxis(inputs.context.numpy(force=True), -1, 0)  # (n - 1, ...)
+        return self.data.table.contexts(tokens)[:, -1]
 
     def _own(self, inputs: Place) -> "_Own":
         place = inputs.position.numpy(force=True)[..., 0]
@@ -185,11 +195,6 @@ class _Own(NamedTuple):
     """`NO_TOKEN` for another text."""
     log_prob: Any
     """log p of the token where it was not counted."""
-
-
-def _numbers(inputs: Place) -> Any:
-    """(n, ...), of the contexts."""
-    return np.moveaxis(inputs.context.numpy(force=True), -1, 0)
 
 
 def _log_rest(log_prob: Any) -> Any:
