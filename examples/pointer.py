@@ -47,12 +47,12 @@ def main() -> None:
         if number % 25 == 0:
             print(f"step {number} loss {losses[-1].item():.3f}")
     with torch.no_grad():
-        tokens = text[:1, : LENGTH - 4]
-        for _ in range(4):
+        tokens = text[:1, : LENGTH - 3]
+        for _ in range(3):
             past = {"tokens": tokens, "state": model.head.initial_state(1)}
             following = model.head.predict(model(tokens), **past)[:, -1:]  # (1, 1)
             tokens = torch.cat([tokens, following], 1)
-    print(f"continues with {tokens[0, -4:].tolist()}, the text with {text[0, :4].tolist()}")
+    print(f"continues with {tokens[0, -3:].tolist()}, the text with {text[0, 1:4].tolist()}")
 
 
 if __name__ == "__main__":

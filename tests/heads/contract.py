@@ -1,4 +1,4 @@
-"""The heads that the contract is checked on: all of `HEADS`, with options that change their paths.
+"""The heads that the contract is checked on: all of `HEADS`, composed ones, and other options.
 
 T time, B sequences, D hidden size, E embedding size, V vocabulary.
 """
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from highrank.heads import HEADS, Head, head_arguments, head_class
 
@@ -24,7 +25,6 @@ USUAL = {
     "partition": {"num_partitions": 3},
     "adaptive-softmax": {"frequent": 4},
     "adaptive-mos": {"frequent": 4},
-    "adaptive-pointer": {"frequent": 4, "num_states": 4, "key_size": 3},
 }
 NARROW = {"frequent": 3, "cutoffs": (7,), "div_value": 2.0}
 # After the comma, how a head differs from the usual one.
@@ -35,8 +35,12 @@ VARIANTS = {
     "moc, no bias": {"bias": False},
     "sparse-mos, m=1": {"num_active": 1},
     "multi-sense, S=1": {"num_senses": 1},
-    "constant, no topics": {"num_topics": 0, "num_components": 1},
-    "pointer, K=1": {"num_components": 1},
+    "mos+pointer": {},
+    "mos+constant, no topics": {"num_topics": 0, "num_components": 1},
+    "adaptive-softmax+pointer": {},
+    "adaptive-mos+pointer+constant, mixed tail": {**NARROW, "mix_first_tail": True},
+    "partition+pointer": {},
+    "mfs+constant, block": {"num_previous": 2},
     "low-rank-mos, hidden": {"embedding_size": None, "prior_bias": True},
     "doc, last layer": {"layers": (-1,), "layer_sizes": None},
     "mixtape, K=2": {"num_components": 2, "token_counts": None},
@@ -50,7 +54,6 @@ VARIANTS = {
     "adaptive-softmax, narrow": NARROW,
     "adaptive-softmax, no tail": {"frequent": V},
     "adaptive-mos, mixed tail": {**NARROW, "mix_first_tail": True},
-    "adaptive-pointer, narrow": NARROW,
 }
 PLAIN = "plain"
 NAMES = (*HEADS, *VARIANTS, PLAIN)
@@ -88,7 +91,9 @@ def new_head(name, vocab_size=V, device=None, dtype=None, **more):
     size = arguments.get("embedding_size")
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = E
-    values |= USUAL.get(kind, {}) | VARIANTS.get(name, {}) | more
+    for part in kind.split("+"):
+        values |= USUAL.get(part, {})
+    values |= VARIANTS.get(name, {}) | more
     if vocab_size != V:
         values = {key: value for key, value in values.items() if key not in RANKS}
     head = (Plain if name == PLAIN else head_class(kind))(D, vocab_size, **values)
@@ -131,9 +136,7 @@ def gradients(result, head, *inputs):
 
 def repeated(value, count):
     """The second sequence alone, so often: (…, count, …) from tensors (…, B, …)."""
-    if isinstance(value, tuple):
-        return type(value)(*(repeated(part, count) for part in value))
-    return value[:, 1:2].expand(value.shape[0], count, *value.shape[2:])
+    return tree_map(lambda x: x[:, 1:2].expand(x.shape[0], count, *x.shape[2:]), value)
 
 
 def cut(prob, temperature=1.0, top_k=None, top_p=1.0):
@@ -157,13 +160,13 @@ def log_prob_of(log_p, target):
 
 def with_copies(head, prob, hidden, tokens):
     """log p (T, B, V) of a pointer beside `prob`, one token and one pair after the other."""
-    rows = []
+    rows, (pointer,) = [], head.components
     for t in range(len(hidden)):
         for b in range(hidden.shape[1]):
-            pairs, row = range(max(0, t - head.num_states), t), prob[t, b]
+            pairs, row = range(max(0, t - pointer.num_states), t), prob[t, b]
             if pairs:
-                query = head.query(hidden[t, b])
-                score = torch.stack([query @ head.key(hidden[i, b]) for i in pairs])
+                query = pointer.query(hidden[t, b])
+                score = torch.stack([query @ pointer.key(hidden[i, b]) for i in pairs])
                 copied = torch.zeros_like(row)
                 for i, weight in zip(pairs, score.softmax(-1), strict=True):
                     copied = copied + weight * nn.functional.one_hot(tokens[i + 1, b], len(row))

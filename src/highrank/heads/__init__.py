@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from highrank.signatures import arguments_of, load_class
 
@@ -81,9 +81,9 @@ def head_class(kind: str) -> type["Head"]:
     Nothing but the package itself is imported: a file may have named the kind.
     """
     name, *further = ALIASES.get(kind, kind).split("+")
-    base = _outside_class(name) if ":" in name else load_class(HEADS, name, "head.kind")
+    base: Any = _outside_class(name) if ":" in name else load_class(HEADS, name, "head.kind")
     if not further:
-        return base
+        return cast("type[Head]", base)
     if len(set(further)) < len(further):
         raise ValueError(f"head.kind must have each component once, got {kind!r}")
     from highrank.heads.composed import composed_class

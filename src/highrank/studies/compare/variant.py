@@ -1,7 +1,8 @@
 """Variants: a head with its K and d, and the network that goes with it.
 
 `--heads` takes KIND[:K][+COMPONENT …][,option=value …]. Variants of one d have the same E and,
-into the output layer, the same D; with equal parameters the layers before make up for the size of the head.
+into the output layer, the same D; with equal parameters the layers before make up for the size of
+the head.
 D hidden size, E embedding size, K components, V vocabulary.
 """
 
