@@ -6,11 +6,13 @@ T time, B sequences, D hidden size, E embedding size, V vocabulary.
 import inspect
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from highrank.heads import HEADS, Head, head_arguments, head_class
+from highrank.heads.bases.component import components_of
 
 T, B, D, E, V = 5, 3, 6, 4, 11
 # Options that make a head small, or its parts even.
@@ -19,6 +21,7 @@ USUAL = {
     "multi-sense": {"num_senses": 3, "num_frequent": 4},
     "constant": {"num_topics": 2},
     "pointer": {"num_states": 4, "key_size": 3},
+    "ngram": {"ngram_order": 3},
     "low-rank-mos": {"rank": 2},
     "doc": {"layer_sizes": (2, 4), "balance": 0.0},
     "mixtape": {"frequent_fraction": 0.3, "gate_size": 3},
@@ -26,6 +29,8 @@ USUAL = {
     "adaptive-softmax": {"frequent": 4},
     "adaptive-mos": {"frequent": 4},
 }
+# A training split for components that want one.
+TEXT = np.random.default_rng(0).integers(0, V, 80)
 NARROW = {"frequent": 3, "cutoffs": (7,), "div_value": 2.0}
 # After the comma, how a head differs from the usual one.
 VARIANTS = {
@@ -39,6 +44,7 @@ VARIANTS = {
     "mos+constant, no topics": {"num_topics": 0, "num_components": 1},
     "adaptive-softmax+pointer": {},
     "adaptive-mos+pointer+constant, mixed tail": {**NARROW, "mix_first_tail": True},
+    "mos+pointer+ngram, joint": {"objective": "joint"},
     "partition+pointer": {},
     "mfs+constant, block": {"num_previous": 2},
     "low-rank-mos, hidden": {"embedding_size": None, "prior_bias": True},
@@ -97,6 +103,8 @@ def new_head(name, vocab_size=V, device=None, dtype=None, **more):
     if vocab_size != V:
         values = {key: value for key, value in values.items() if key not in RANKS}
     head = (Plain if name == PLAIN else head_class(kind))(D, vocab_size, **values)
+    for component in components_of(head):
+        component.fit(TEXT % vocab_size, ())
     return head.to(device, dtype)
 
 

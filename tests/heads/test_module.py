@@ -102,6 +102,8 @@ def test_it_can_be_checkpointed_and_gone_through_twice(head):
 
 def test_an_ensemble_is_its_members(name):
     """Losses and gradients of torch.func.vmap over stacked parameters."""
+    if "ngram" in name:
+        pytest.skip("its table is looked up outside of torch")
     heads = [make_head(name), make_head(name)]
     hidden, target, past = make_window(heads[0])
     target[1, 1] = -100

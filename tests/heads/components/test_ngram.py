@@ -114,10 +114,12 @@ def test_tables_are_saved_and_of_the_right_order(component, tmp_path):
         other.load_data(tmp_path / "nowhere")
 
 
-def test_new_tokens_have_a_count_of_zero(component):
-    component.resize(V + 2)
-    want = ngram.build(TEXT, V + 2, ORDER).table.score(TEXT)
-    np.testing.assert_array_equal(component.data.table.score(TEXT), want)
+def test_new_tokens_have_a_count_of_zero_and_old_ones_go(component):
+    for size in (V + 2, V - 2):
+        component.resize(size)
+        text = TEXT[size > TEXT]
+        want = ngram.build(text, size, ORDER).table.score(text)
+        np.testing.assert_array_equal(component.data.table.score(text), want)
     component.data = component.data._replace(left_out=None)
     with pytest.raises(ValueError, match="cannot be resized"):
         component.resize(V)

@@ -101,7 +101,10 @@ class NGramComponent(Component):
         assert tokens is not None
         # Rows t + 1 … t + n - 1 are the n - 1 tokens up to token t.
         read = self._joined(tokens, state)[1:]
-        context = read.unfold(0, self.order - 1, 1)  # (T, B, n - 1)
+        rows = [read[k : k + len(tokens)] for k in range(self.order - 1)]
+        context = torch.stack(rows, -1)  # (T, B, n - 1)
+        if tokens.is_meta:
+            return Place(context, hidden.new_empty(context.shape), tokens[..., None])
         numbers = self.data.table.contexts(read.numpy(force=True))[:, self.order - 2 :]
         backoff, place = self.data.table.backoff(numbers), np.full(tokens.shape, -1)
         if position is not None:
@@ -139,6 +142,8 @@ class NGramComponent(Component):
         return torch.cat((inputs.backoff, is_seen), -1)
 
     def log_prob_of(self, inputs: Place, target: Tensor) -> Tensor:
+        if target.is_meta:
+            return inputs.backoff.new_empty(*target.shape, 1)
         wanted = target.numpy(force=True)
         own = self._own(inputs)
         found = own.log_prob
@@ -149,6 +154,8 @@ class NGramComponent(Component):
         return torch.from_numpy(found)[..., None].to(inputs.backoff)
 
     def log_prob(self, inputs: Place, log_gate: Tensor) -> Tensor:
+        if log_gate.is_meta:
+            return log_gate.expand(*log_gate.shape[:-1], self.vocab_size)
         contexts, own = self._numbers(inputs), self._own(inputs)
         found = self.data.table.log_prob(contexts)  # (..., V)
         if (known := own.token >= 0).any():
@@ -181,11 +188,12 @@ class NGramComponent(Component):
         return change
 
     def resize(self, vocab_size: int) -> None:
-        """Count the training split again; new tokens have a count of 0."""
+        """Count the training split again, without tokens that are gone; new ones have none."""
         if self.data.left_out is None:
             raise ValueError("an n-gram without its training split cannot be resized")
         super().resize(vocab_size)
-        self.fit(self.data.left_out.token, ())
+        text = self.data.left_out.token
+        self.fit(text[text < vocab_size], ())
 
 
 class _Own(NamedTuple):
