@@ -9,6 +9,7 @@ import torch
 from highrank.build import build_batches
 from highrank.config import BatchConfig, HeadConfig, StageConfig
 from highrank.evaluation.dynamic import gradient_statistics
+from highrank.evaluation.static import evaluate
 from highrank.heads.components.ngram import NGramComponent
 from highrank.run.loading import load
 from highrank.training.session import open_session
@@ -56,6 +57,9 @@ def test_training_knows_its_positions_and_evaluation_has_none(
     positions.clear()
     run.validate()
     assert positions and all(p is None for _, p in positions)
+    positions.clear()
+    evaluate(run.model, corpus.split("train")[:200], 3, is_training_split=True)
+    assert len(positions) > 0 and all(torch.equal(train[p], t) for t, p in positions)
     run.close()
 
 

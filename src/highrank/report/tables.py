@@ -85,6 +85,8 @@ def method_text(result: Result) -> str:
         text = f"static, batch size {result.settings['batch_size']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + alone
+    if "order" in result.settings:
+        return f"{result.method}: modified Kneser–Ney, counted on the training split, alone"
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])

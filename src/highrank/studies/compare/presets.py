@@ -89,7 +89,7 @@ class Comparison:
     """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
-    """Also an adaptive softmax, and the control with a cache at evaluation."""
+    """Also an adaptive softmax, the control with a cache at evaluation, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
     """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
     lr: float | None = None

@@ -263,7 +263,7 @@ def regime_note(regime: RegimeResult) -> str:
 
 
 def notes(result: CompareResult) -> Iterator[str]:
-    """Warnings about single runs, their length and the machine."""
+    """The n-gram alone, and warnings about single runs, their length and the machine."""
     for variant in result.variants:
         where = f"{variant.label} (d = {variant.embedding_size})"
         if variant.num_diverged:
@@ -273,6 +273,11 @@ def notes(result: CompareResult) -> Iterator[str]:
                 f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
                 "changed their speed, more than the others: do not trust their time."
             )
+    if (alone := result.ngram) is not None:
+        yield (
+            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.seconds:.1f} s): perplexity "
+            f"{math.exp(alone.valid_loss):.4g} on valid, {math.exp(alone.test_loss):.4g} on test."
+        )
     yield from _length_note(result)
     waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
     if waiting and statistics.median(waiting) > MUCH_WAITING:
