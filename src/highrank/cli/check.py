@@ -31,7 +31,8 @@ def check(
     - dynamic evaluation and a cache, of a run, score a token before they learn it
 
     Prints a sentence for each. Ends with code 1 if one does not hold.
-    For any function that scores tokens, in Python: highrank.check(score, tokens, V)
+
+    Any function that scores tokens, in Python: highrank.check(score, tokens, V)
 
     Args:
         model: A run that `highrank train` made, a Hugging Face model's folder or its name.
