@@ -120,9 +120,7 @@ def test_only_tokens_that_were_in_memory_raise_the_rank_of_one_softmax(generic):
 
 
 def test_training_makes_no_table_of_the_vocabulary_for_the_pointer(watch):
-    head = Composed(
-        MixtureOfSoftmaxes(D, 5000, 1, E), [Pointer(D, 5000, num_states=L, key_size=S)]
-    )
+    head = Composed(MixtureOfSoftmaxes(D, 5000, 1, E), [Pointer(D, 5000, num_states=L, key_size=S)])
     tokens = torch.randint(5000, (30, 1))
     with watch() as plain:
         head.base(torch.randn(30, 1, D), tokens).loss.backward()
