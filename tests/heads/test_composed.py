@@ -177,10 +177,14 @@ def test_components_that_learn_alone_stand_around_those_that_learn_with_the_base
 def test_wrong_parts_are_named():
     base = Softmax(D, V)
     for components, objective, message in (
-        ([], "joint", "components must be at least one, got none"),
-        ([Constant(D, V + 1)], "joint", r"the base's sizes \(6, 11\), got \(6, 12\)"),
+        ([], "joint", "components must be some of the base's sizes, got none"),
+        ([Constant(D, V + 1)], "joint", r"the base's sizes, got \[\(6, 12\)\]"),
         ([Constant(D, V)], "both", "objective must be joint or own, got 'both'"),
-        ([Constant(D, V, constant_weight=1.5)], "own", "start weight must be between 0 and 1"),
+        (
+            [Constant(D, V, constant_weight=1.5)],
+            "own",
+            "weights must be above 0 and",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             Composed(base, components, objective)

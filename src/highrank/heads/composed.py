@@ -53,7 +53,7 @@ class Composed(Head):
     Args:
         base: any head, also one that is composed.
         components: at least one, of the base's sizes.
-        objective: "joint" or "own"; a base that has learned by "own" cannot learn jointly.
+        objective: "joint" or "own"; a base that learns by "own" takes no other.
     """
 
     def __init__(
@@ -65,22 +65,9 @@ class Composed(Head):
         self.components = nn.ModuleList(components).to(next(base.parameters()))
         self.num_components, self.layers = base.num_components, base.layers
         self.batch_first = base.batch_first
+        self._terms = [component.num_terms for component in components]
         num_features = sum(component.num_features for component in components)
-        self.gate = self._linear(self.hidden_size + num_features, sum(self._num_terms))
-        self._start_gate()
-
-    def _start_gate(self) -> None:
-        """A gate that does not depend on the hidden state, with the asked weights."""
-        weights = [component.start_weight for component in self.parts]
-        terms = zip(weights, self._num_terms, strict=True)
-        logits = [math.log(w / n / (1 - sum(weights))) for w, n in terms for _ in range(n)]
-        nn.init.zeros_(self.gate.weight)
-        with torch.no_grad():
-            self.gate.bias.copy_(torch.tensor(logits))
-
-    def reset_parameters(self) -> None:
-        for part in (self.base, *self.parts):
-            part.reset_parameters()
+        self.gate = self._linear(self.hidden_size + num_features, sum(self._terms))
         self._start_gate()
 
     @property
@@ -89,27 +76,28 @@ class Composed(Head):
         return list(self.components)
 
     @property
-    def _num_terms(self) -> list[int]:
-        return [component.num_terms for component in self.parts]
-
-    @property
     def core(self) -> Head:
         return self.base.core
 
-    @property
-    def weight(self) -> nn.Parameter:  # type: ignore[override]
-        """The output embedding of the base."""
-        return self.base.weight
+    def __getattr__(self, name: str) -> Any:
+        # The output embedding, its size and the bias of each token are those of the base.
+        if name in ("weight", "embedding_size", "bias"):
+            return getattr(self.base, name)
+        return super().__getattr__(name)
 
-    @property
-    def embedding_size(self) -> int:
-        """E of the base."""
-        return int(self.base.embedding_size)  # type: ignore[arg-type]
+    def reset_parameters(self) -> None:
+        for part in (self.base, *self.parts):
+            part.reset_parameters()
+        self._start_gate()
 
-    @property
-    def bias(self) -> nn.Parameter | None:
-        """The bias of each token in the base."""
-        return getattr(self.base, "bias", None)
+    @torch.no_grad()
+    def _start_gate(self) -> None:
+        """A gate that does not depend on the hidden state, with the asked weights."""
+        weights = [component.start_weight for component in self.parts]
+        terms = zip(weights, self._terms, strict=True)
+        logits = [math.log(w / n / (1 - sum(weights))) for w, n in terms for _ in range(n)]
+        self.gate.weight.zero_()
+        self.gate.bias.copy_(torch.tensor(logits))
 
     def tie(self, weight: Any) -> None:
         self.base.tie(weight)
@@ -150,16 +138,13 @@ class Composed(Head):
                 raise ValueError(f"tokens must be given to {type(self).__name__}, got None")
             check_past(self, hidden, tokens, state)
         states = [None] * (1 + len(self.components)) if state is None else state
-        window = self._time_first((hidden, tokens, position))
-        inputs = []
-        for component, own in zip(self.parts, states[1:], strict=True):
-            if component.is_stateful:
-                found = component.inputs(window[0], window[1], own, window[2])
-                inputs.append(self._time_first(found))
-            else:
-                inputs.append(component.inputs(hidden, None, None))
+        h, x, place = self._time_first((hidden, tokens, position))
+        inputs = tuple(
+            self._time_first(component.inputs(h, x, own, place))
+            for component, own in zip(self.parts, states[1:], strict=True)
+        )
         base = self.base.features(hidden, **self._base_past(past))
-        return Features(base, self._gate_logits(hidden, inputs), tuple(inputs))
+        return Features(base, self._gate_logits(hidden, inputs), inputs)
 
     def _base_past(self, past: dict[str, Any]) -> dict[str, Any]:
         """The arguments of the base besides the hidden states."""
@@ -175,20 +160,16 @@ class Composed(Head):
         return tree_map(lambda x: x if x is None else x.transpose(0, 1), tree)
 
     def _gate_logits(self, hidden: Tensor, inputs: Sequence[Any]) -> Tensor:
+        """(..., J), closed where a component has nothing to predict."""
         pairs = list(zip(self.parts, inputs, strict=True))
-        seen = [hidden]
-        for component, own in pairs:
-            if component.num_features:
-                seen.append(component.gate_features(own).to(hidden.dtype))
-        known = torch.cat(seen, -1)  # (..., D + F)
-        logits = self.gate(known if self.objective == "joint" else known.detach())  # (..., J)
-        parts = []
-        for (component, own), part in zip(pairs, logits.split(self._num_terms, -1), strict=True):
+        seen = [c.gate_features(own).to(hidden.dtype) for c, own in pairs if c.num_features]
+        known = torch.cat((hidden, *seen), -1)  # (..., D + F)
+        logits = self.gate(known if self.objective == "joint" else known.detach())
+        # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
+        least, parts = torch.finfo(logits.dtype).min, []
+        for (component, own), part in zip(pairs, logits.split(self._terms, -1), strict=True):
             possible = component.is_possible(own)
-            if possible is not None:
-                # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
-                part = part.masked_fill(~possible, torch.finfo(part.dtype).min)
-            parts.append(part)
+            parts.append(part if possible is None else part.masked_fill(~possible, least))
         return torch.cat(parts, -1)
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
@@ -201,7 +182,7 @@ class Composed(Head):
     def log_prob_from(self, features: Features) -> Tensor:
         log_gate = self.log_gate(features)
         log_p = self.base.log_prob_from(features.base) + log_gate[..., :1]  # (..., V)
-        gates = log_gate[..., 1:].split(self._num_terms, -1)
+        gates = log_gate[..., 1:].split(self._terms, -1)
         for component, own, part in zip(self.parts, features.inputs, gates, strict=True):
             log_p = log_add(log_p, component.log_prob(own, part))
         return log_p
@@ -240,8 +221,8 @@ class Composed(Head):
         of_base = how if is_plain else how._replace(reduction="none")
         token_loss, loss = self.base._flat_loss(features, plain, of_base)
         losses = [loss if is_plain else reduced(token_loss)]
-        gates = terms.log_gate.detach()[:, 1:].split(self._num_terms, -1)
-        for log_gate, log_q in zip(gates, terms.log_q.split(self._num_terms, -1), strict=True):
+        gates = terms.log_gate.detach()[:, 1:].split(self._terms, -1)
+        for log_gate, log_q in zip(gates, terms.log_q.split(self._terms, -1), strict=True):
             own = log_sum(log_gate.log_softmax(-1) + log_q, -1)  # (N,)
             losses.append(reduced(-own.masked_fill(own == -torch.inf, 0.0)))
         fixed = terms._replace(log_q=terms.log_q.detach())
@@ -271,18 +252,15 @@ class _WithGradientsOf(Function):
 def _check_parts(base: Head, components: Sequence[Component], objective: str) -> None:
     if objective not in ("joint", "own"):
         raise ValueError(f"objective must be joint or own, got {objective!r}")
-    if not components:
-        raise ValueError("components must be at least one, got none")
-    if objective == "joint" and isinstance(base, Composed) and base.objective == "own":
+    if objective == "joint" and getattr(base, "objective", None) == "own":
         raise ValueError("objective must be own around a base of objective own, got joint")
-    for one in components:
-        sizes, wanted = (one.hidden_size, one.vocab_size), (base.hidden_size, base.vocab_size)
-        if sizes != wanted:
-            raise ValueError(f"components must have the base's sizes {wanted}, got {sizes}")
-    weights = [one.start_weight for one in components]
+    sizes = [(component.hidden_size, component.vocab_size) for component in components]
+    wrong = [size for size in sizes if size != (base.hidden_size, base.vocab_size)]
+    if wrong or not sizes:
+        raise ValueError(f"components must be some of the base's sizes, got {wrong or 'none'}")
+    weights = [component.start_weight for component in components]
     if min(weights) <= 0 or sum(weights) >= 1:
-        found = ", ".join(map(str, weights))
-        raise ValueError(f"the start weight must be between 0 and 1, in all below 1, got {found}")
+        raise ValueError(f"start weights must be above 0 and sum to less than 1, got {weights}")
 
 
 @cache
@@ -325,14 +303,11 @@ def composed_class(
                 one(head.hidden_size, vocab_size, **{n: options[n] for n in names & set(options)})
                 for one, names in zip(components, known, strict=True)
             ]
-            alone = [one for one in found if one.learns_alone]
-            joined = [one for one in found if not one.learns_alone]
-            if objective != "auto":
-                super().__init__(head, found, objective)
-            elif not alone or not joined:
-                super().__init__(head, found, "own" if alone else "joint")
-            else:
-                super().__init__(Composed(head, joined), alone, "own")
+            of_all: dict[str, list[Component]] = {"joint": [], "own": found}
+            alone = of_all.get(objective, [one for one in found if one.learns_alone])
+            joined = [one for one in found if one not in alone]
+            head = Composed(head, joined) if alone and joined else head
+            super().__init__(head, alone or joined, "own" if alone else "joint")
 
         def __reduce__(self) -> Any:
             return _new_kind, (kind, base, components), self.__dict__

@@ -21,7 +21,10 @@ MFS = {"head": "mfs", "start": "random"}
         ({"head": "hardmax"}, "head must be one of softmax, .* got 'hardmax'"),
         ({"start": "warm"}, "start must be 'residual' or 'identity' or 'new' or 'random' .*'warm'"),
         ({"head": "mixtape"}, r"start must be 'random' \(to train from scratch\) for mixtape"),
-        ({"head": "pointer", "start": "random"}, "last hidden state only, got pointer, with earl"),
+        (
+            {"head": "pointer", "start": "random"},
+            "last hidden state only, got mos.pointer, with earl",
+        ),
         (
             {"head": "doc", "start": "random"},
             "last hidden state only, got doc, with several layers",

@@ -2,13 +2,13 @@
 
 import pytest
 
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 from highrank.studies.bench import harness, heads
 from highrank.studies.bench.harness import Peak
 from highrank.studies.bench.heads import CONTROL, count_flops, prepare_pass, run_head_bench
 
 
-@pytest.mark.parametrize("kind", [CONTROL, *HEADS])
+@pytest.mark.parametrize("kind", [CONTROL, *HEADS, *ALIASES.values()])
 def test_every_head_can_be_measured(kind):
     assert 0 < prepare_pass(kind, 8, 60)() < 20
 

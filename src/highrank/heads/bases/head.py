@@ -147,8 +147,8 @@ class Head(TokenRows):
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
                 mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
-                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head; with_penalty:
-                False leaves the head's penalty out of the loss in training.
+                `mixture_cross_entropy`; tokens (T, B), state and position for a stateful head;
+                with_penalty: False leaves the head's penalty out of the loss in training.
         """
         rest: Any = dict(options)
         with_penalty = rest.pop("with_penalty", True)

@@ -35,9 +35,7 @@ class StreamedLoss(Head):
         """The column of each token (V,); None if it is its id."""
         return None
 
-    def _flat_loss(
-        self, features: Sequence[Tensor], targets: Targets, how: FlatLoss
-    ) -> tuple[Tensor, Tensor]:
+    def _flat_loss(self, features: Any, targets: Targets, how: FlatLoss) -> tuple[Tensor, Tensor]:
         log_weight, *rest = features
         reduction, chunk_bytes, beside = how
         if not targets.has_ids_only or reduction == "none" or needs_operators(log_weight):

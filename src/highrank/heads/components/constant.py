@@ -50,8 +50,7 @@ class Constant(Component):
             raise ValueError(f"num_topics must be at least 0, got {num_topics}")
         self.num_terms, self.start_weight = 1 + num_topics, constant_weight
         counts = [0] * vocab_size if token_counts is None else token_counts
-        frequency = log_frequencies(counts, vocab_size).to(torch.get_default_dtype())
-        self.register_buffer("log_frequency", frequency)  # (V,)
+        self.register_buffer("log_frequency", log_frequencies(counts, vocab_size))  # (V,)
         self.topic = nn.Parameter(torch.empty(num_topics, vocab_size))
         self.reset_parameters()
 

@@ -7,9 +7,10 @@ gate is a linear layer, not a sentinel in the attention.
     q(token) = Σ_{i: x_{i+1} = token} a_ti,   a_t = softmax_i(query(s_t) · key(s_i))
 
 s_t is the hidden state after token x_t, and i = t - L … t - 1. Keys of earlier windows are
-remembered, without gradient. Before the first pair of a stream there is nothing to point at, and its gate is closed. Beside a
-base whose log p has a rank of at most r, the rank is at most r plus the number of different tokens
-ever in memory. T time, B streams, D hidden size, L pairs that are remembered, S size of a key.
+remembered, without gradient. Before the first pair of a stream there is nothing to point at, and
+its gate is closed. Beside a base whose log p has at most rank r, the rank is at most r plus the
+number of different tokens ever in memory. T time, B streams, D hidden size, L pairs that are
+remembered, S size of a key.
 """
 
 from typing import Any, NamedTuple

@@ -185,7 +185,7 @@ def _with_smoothing(
 
 def _with_token_weight(targets: Targets, weight: Tensor, shift: int, dtype: torch.dtype) -> Targets:
     weight = weight[..., shift:] if shift else weight
-    if weight.numel() != len(targets.target):
+    if weight.numel() != targets.target.shape[0]:
         found = tuple(weight.shape)
         raise ValueError(f"token_weight must have the shape of the targets, got {found}")
     flat = weight.reshape(-1).to(dtype)  # (N,)

@@ -138,7 +138,7 @@ def small_config(comparison: Comparison, num_train: int) -> RunConfig:
                 "embedding_range": 0.5,
             },
         ),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0, start_bias="unigram"),
         # With fewer tokens, steps are smaller, and more.
         batch=BatchConfig(
             batch_size=20 if num_train >= 100_000 else 8,
