@@ -52,7 +52,7 @@ def through_every_command(highrank, options):
     return audit
 
 
-@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values()])
+@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values(), "adaptive-softmax+pointer+ngram"])
 def test_every_command_takes_every_head(kind, highrank):
     options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} --model.hidden-sizes 12 10"
     if "num_components" in head_arguments(kind):

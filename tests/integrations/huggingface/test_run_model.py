@@ -24,8 +24,8 @@ OPTIONS = {
     "multi-sense": {"num_frequent": 5},
 }
 # Stateful, with tied bands, with counts of tokens, with lower layers; the rest in `-m slow`.
-FEW = ("mos", "mos+pointer", "adaptive-mos", "mos+constant", "doc")
-ALL = (*HEADS, *ALIASES.values())
+FEW = ("mos", "mos+pointer", "adaptive-mos", "mos+constant", "mos+ngram", "doc")
+ALL = (*HEADS, *ALIASES.values(), "mos+ngram")
 KINDS = [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in ALL]
 
 
