@@ -105,19 +105,23 @@ class NGramComponent(Component):
         context = torch.stack(rows, -1)  # (T, B, n - 1)
         if tokens.is_meta:
             return Place(context, hidden.new_empty(context.shape), tokens[..., None])
-        numbers = self.data.table.contexts(read.numpy(force=True))[:, self.order - 2 :]
-        backoff, place = self.data.table.backoff(numbers), np.full(tokens.shape, -1)
+        place = np.full(tokens.shape, -1)
         if position is not None:
             place = self._next(tokens.numpy(force=True), position.numpy(force=True))
-        if (known := place >= 0).any():
-            assert self.data.left_out is not None
-            backoff[known] = self.data.left_out.backoff[place[known]]
+        backoff = torch.from_numpy(self._backoff(read.numpy(force=True), place))
         dtype, device = at_least_float32(hidden.dtype), hidden.device
-        return Place(
-            context.to(device),
-            torch.from_numpy(backoff).to(device, dtype),
-            torch.from_numpy(place)[..., None].to(device),
-        )
+        position = torch.from_numpy(place)[..., None]
+        return Place(context.to(device), backoff.to(device, dtype), position.to(device))
+
+    def _backoff(self, read: Any, place: Any) -> Any:
+        """γ (T, B, n - 1) after tokens (n - 2 + T, B), left out at these positions (T, B)."""
+        known, found = place >= 0, np.empty((*place.shape, self.order - 1))
+        if not known.all():
+            found = self.data.table.backoff(self.data.table.contexts(read)[:, self.order - 2 :])
+        if known.any():
+            assert self.data.left_out is not None
+            found[known] = self.data.left_out.backoff[place[known]]
+        return found
 
     def _joined(self, tokens: Tensor, state: Any) -> Tensor:
         before = self.initial_state(tokens.shape[1]) if state is None else state
