@@ -29,8 +29,9 @@ from torch.utils._pytree import tree_map
 from highrank.heads.bases.component import Component
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import log_weights
-from highrank.heads.bases.output import Beside, FlatLoss
+from highrank.heads.bases.output import Beside, LossSettings, MeasuredOutput
 from highrank.heads.bases.past import PAST, check_past
+from highrank.ops.loss import Target, check_target_shape
 from highrank.ops.loss.targets import Targets, reduce_losses, weight_losses
 from highrank.ops.precision import log_add, log_sum
 from highrank.signatures import arguments_of
@@ -187,50 +188,55 @@ class Composed(Head):
             log_p = log_add(log_p, component.log_prob(own, part))
         return log_p
 
-    def _flat_loss(
-        self, features: Features, targets: Targets, how: FlatLoss
-    ) -> tuple[Tensor, Tensor]:
+    def _loss(self, features: Features, target: Target, settings: LossSettings) -> MeasuredOutput:
         """The base's loss with further terms; all log-probabilities where it needs more."""
-        if not targets.has_ids_only:
-            if self.objective == "own" and torch.is_grad_enabled():
+        is_own, options = self.objective == "own", settings.options
+        is_soft = isinstance(target, tuple) or options.get("label_smoothing")
+        if isinstance(target, tuple) or is_soft or is_own or options.get("shift"):
+            if is_soft and is_own and torch.is_grad_enabled():
                 raise ValueError("target must be ids, unsmoothed, for objective own, got others")
-            return super()._flat_loss(features, targets, how)
-        log_gate, target = self.log_gate(features), targets.target.squeeze(1)  # (N, 1 + J), (N,)
+            return super()._loss(features, target, settings)
+        check_target_shape(target, tuple(features.gate.shape[:-1]))
+        log_gate, log_q = self._terms_of(features, target)
+        if settings.beside is not None:
+            outer, others = settings.beside
+            log_gate = torch.cat((log_gate + outer[..., :1], outer[..., 1:]), -1)
+            log_q = torch.cat((log_q, others), -1)
+        settings = settings._replace(beside=Beside(log_gate, log_q))
+        return self.base._loss(features.base, target, settings)
+
+    def _terms_of(self, features: Features, target: Tensor) -> Beside:
         pairs = zip(self.parts, features.inputs, strict=True)
         log_q = torch.cat([component.log_prob_of(own, target) for component, own in pairs], -1)
-        if self.objective == "own":
-            return self._own_loss(features.base, targets, how, Beside(log_gate, log_q))
-        if how.beside is not None:
-            outer, *others = how.beside.log_gate.split((1, how.beside.log_q.shape[1]), 1)
-            log_gate = torch.cat((log_gate + outer, *others), -1)
-            log_q = torch.cat((log_q, how.beside.log_q), -1)
-        how = how._replace(beside=Beside(log_gate, log_q))
-        return self.base._flat_loss(features.base, targets, how)
+        return Beside(self.log_gate(features), log_q)
 
-    def _own_loss(
-        self, features: Any, targets: Targets, how: FlatLoss, terms: Beside
+    def _flat_loss(
+        self, features: Features, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
         """-log p with gradients of the gate, to which those of the parts' own losses are added."""
+        reduction, is_plain = settings.reduction, targets.scale is None
+        if self.objective == "joint" or not targets.has_ids_only:
+            return super()._flat_loss(features, targets, settings)
 
         def reduced(token_loss: Tensor) -> Tensor:
-            token_loss = weight_losses(token_loss, targets.scale)
-            return reduce_losses(token_loss, targets.mass, how.reduction)
+            return reduce_losses(weight_losses(token_loss, targets.scale), targets.mass, reduction)
 
-        plain = targets._replace(amount=None, token_weight=None, mass=None)
-        is_plain = targets.scale is None
-        of_base = how if is_plain else how._replace(reduction="none")
-        token_loss, loss = self.base._flat_loss(features, plain, of_base)
-        losses = [loss if is_plain else reduced(token_loss)]
-        gates = terms.log_gate.detach()[:, 1:].split(self._terms, -1)
-        for log_gate, log_q in zip(gates, terms.log_q.split(self._terms, -1), strict=True):
-            own = log_sum(log_gate.log_softmax(-1) + log_q, -1)  # (N,)
-            losses.append(reduced(-own.masked_fill(own == -torch.inf, 0.0)))
-        fixed = terms._replace(log_q=terms.log_q.detach())
-        mixed = -fixed.log_mixed(-token_loss.detach()[:, None]).squeeze(-1)  # (N,)
-        found: Tensor = _WithGradientsOf.apply(reduced(mixed), *losses)
-        if how.reduction == "none":
-            return found, found
-        return weight_losses(mixed, targets.scale), found
+        target = targets.target.squeeze(1)  # (N,)
+        chunk_bytes = settings.options.get("chunk_bytes")
+        how = LossSettings(
+            reduction if is_plain else "none", -100, (), {"chunk_bytes": chunk_bytes}
+        )
+        log_p, loss, _ = self.base._loss(features.base, target, how)
+        losses = [loss if is_plain else reduced(loss)]
+        log_gate, log_q = self._terms_of(features, target)
+        gates = log_gate.detach()[:, 1:].split(self._terms, -1)
+        for gate, part in zip(gates, log_q.split(self._terms, -1), strict=True):
+            log_part = log_sum(gate.log_softmax(-1) + part, -1)  # (N,)
+            losses.append(reduced(-log_part.masked_fill(log_part == -torch.inf, 0.0)))
+        mixed = Beside(log_gate, log_q.detach()).log_mixed(log_p.detach()[:, None])  # (N, 1)
+        token_loss = -mixed.squeeze(-1)
+        found: Tensor = _WithGradientsOf.apply(reduced(token_loss), *losses)
+        return found if reduction == "none" else weight_losses(token_loss, targets.scale), found
 
     def extra_repr(self) -> str:
         return f"objective={self.objective!r}"

@@ -71,7 +71,7 @@ class MultiSenseSoftmax(LogitHead):
         activation: Activation = "tanh",
         **options: Unpack[ContextOptions],
     ) -> None:
-        super().__init__(hidden_size, vocab_size, embedding_size, **options)
+        super().__init__(hidden_size, vocab_size, embedding_size, bias=True, **options)
         check_sizes(num_senses=num_senses, num_frequent=num_frequent)
         check_activation(activation)
         self.num_senses, self.sense_noise = num_senses, sense_noise

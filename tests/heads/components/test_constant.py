@@ -65,7 +65,8 @@ def test_the_first_is_the_unigram_distribution_and_is_not_trained():
 
 def test_without_counts_all_tokens_are_alike_until_they_are_loaded():
     known, constant = Constant(D, V, token_counts=COUNTS), Constant(D, V)
-    torch.testing.assert_close(constant.log_constants()[0].exp(), torch.full((V,), 1 / V))
+    alike = torch.full((V,), 1 / V, dtype=torch.float64)
+    torch.testing.assert_close(constant.log_constants()[0].exp(), alike)
     constant.load_state_dict(known.state_dict())
     assert torch.equal(constant.log_constants(), known.log_constants())
 

@@ -30,5 +30,5 @@ def test_a_run_has_a_row_for_each_head_and_size(monkeypatch):
 
 
 def test_an_unknown_head_is_refused():
-    with pytest.raises(ValueError, match="heads must be among softmax, .*, got mosaic"):
+    with pytest.raises(ValueError, match="head.kind must be one of softmax, .*, got 'mosaic'"):
         run_head_bench(("mosaic",))

@@ -29,7 +29,7 @@ from highrank.heads.bases.embedding import (
 )
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, draw_component, single
-from highrank.heads.bases.output import Beside, FlatLoss
+from highrank.heads.bases.output import Beside, LossSettings
 from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes, parameter_shape
 from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.mixture_cross_entropy import mixture_loss
@@ -238,23 +238,23 @@ class AdaptiveHead(EmbeddingHead):
         return text + f", dropout={self.dropout}, bias={self.bias is not None}"
 
     def _flat_loss(
-        self, features: Features, targets: Targets, how: FlatLoss
+        self, features: Features, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
         """Tails for their targets only; with weights, smoothing or soft targets for all tokens."""
         is_plain = targets.has_ids_only and targets.scale is None
         # How many targets are in a tail is not known while compiling.
         if not is_plain or is_traced(features.hidden):
-            return super()._flat_loss(features, targets, how)
-        reduction, chunk_bytes, beside = how
+            return super()._flat_loss(features, targets, settings)
+        reduction, beside = settings.reduction, settings.beside
         ids = targets.target.squeeze(1)  # (N,)
         # Beside other terms, a token that the softmaxes forbid may still be predicted.
         is_used = ~self._is_impossible(ids) if beside is None else torch.ones_like(ids).bool()
         used = is_used.nonzero().squeeze(1)  # (n,)
         if len(used) < len(ids):
             features = tree_map(lambda leaf: leaf[used], features)
-        kind = "none" if reduction == "none" else "sum"
-        settings = {"reduction": kind, "chunk_bytes": chunk_bytes}
-        part, total = self._losses(features, self._rank()[ids[used]], settings, beside)
+        options: dict[str, Any] = {"chunk_bytes": settings.options.get("chunk_bytes")}
+        options["reduction"] = "none" if reduction == "none" else "sum"
+        part, total = self._losses(features, self._rank()[ids[used]], options, beside)
         token_loss = part.new_full((len(ids),), torch.inf).index_copy(0, used, part)
         if reduction == "none":
             return token_loss, token_loss

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from highrank.heads.bases.output import (
-    FlatLoss,
     ForwardOptions,
     HeadOutput,
     LossSettings,
@@ -268,7 +267,7 @@ class Head(TokenRows):
 
     def _loss(self, features: Any, target: Target, settings: LossSettings) -> MeasuredOutput:
         """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
-        reduction, ignore_index, also, options = settings
+        reduction, ignore_index, also, options, beside = settings
         check_reduction(reduction)
         self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
         if shift := options.get("shift", 0):
@@ -276,16 +275,17 @@ class Head(TokenRows):
             time = (target[0].dim() - 1 if isinstance(target, tuple) else target.dim()) - 1
             features = tree_map(lambda x: x.narrow(time, 0, x.shape[time] - shift), features)
         shape = target[0].shape[:-1] if isinstance(target, tuple) else target.shape
-        leaves, tree = tree_flatten(features)
+        leaves, tree = tree_flatten((features, beside or ()))
         check_target_shape(target, tuple(leaves[0].shape[: len(shape)]))
-        leaves = tree_flatten(flattened(features, len(shape)))[0]
+        leaves = flattened(leaves, len(shape))
         dtype = at_least_float32(leaves[0].dtype)
         targets = make_targets(target, options, self.vocab_size, dtype)
         targets, kept = drop_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
-        how = FlatLoss(reduction, options.get("chunk_bytes"))
-        token_loss, loss = self._flat_loss(tree_unflatten(leaves, tree), targets, how)
+        features, beside = tree_unflatten(leaves, tree)
+        settings = settings._replace(beside=beside or None)
+        token_loss, loss = self._flat_loss(features, targets, settings)
         if kept is not None:
             token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
         token_loss = token_loss.reshape(shape)
@@ -293,9 +293,11 @@ class Head(TokenRows):
             return MeasuredOutput(0.0 - token_loss, token_loss, {})
         return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
-    def _flat_loss(self, features: Any, targets: Targets, how: FlatLoss) -> tuple[Tensor, Tensor]:
+    def _flat_loss(
+        self, features: Any, targets: Targets, settings: LossSettings
+    ) -> tuple[Tensor, Tensor]:
         """The loss of each token (N,), and the reduced loss, from features (N, …)."""
-        leaves, tree = tree_flatten((features, how.beside or ()))
+        leaves, tree = tree_flatten((features, settings.beside or ()))
 
         def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
             chunk, terms = tree_unflatten(leaves, tree)
@@ -312,15 +314,16 @@ class Head(TokenRows):
             found = [chunk_loss(ids, amount, *leaves)]
         else:
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
+            chunk_bytes = settings.options.get("chunk_bytes")
             # Also of no tokens: every parameter then has a gradient.
-            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, how.chunk_bytes):
+            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
                 parts = (ids[rows], index_or_none(amount, rows), *(leaf[rows] for leaf in leaves))
                 loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
                 found.append(loss)
         token_loss = weight_losses(torch.cat(found), targets.token_weight)
         # An impossible target has no gradient.
         token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
-        return token_loss, reduce_losses(token_loss, targets.mass, how.reduction)
+        return token_loss, reduce_losses(token_loss, targets.mass, settings.reduction)
 
     def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         """Options that this head has no meaning for are errors, not ignored."""

@@ -20,12 +20,11 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.output import FlatLoss, LossSettings, MeasuredOutput
+from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets
-from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
 from highrank.ops.precision import at_least_float32, log_add
@@ -170,38 +169,15 @@ class MixtureHead(EmbeddingHead):
         if self.logit_map is not None:
             self._refuse(("logit_map",), options)
             options["logit_map"] = self.logit_map
+        log_weight, context = features
+        if settings.beside is not None:
+            log_gate, log_q = settings.beside
+            log_weight = log_weight + log_gate[..., :1]
+            options["extra"] = log_gate[..., 1:], log_q
         token_loss, loss, found = mixture_loss(
-            features.context, features.log_weight, self.weight, target, bias=self.bias, **options
+            context, log_weight, self.weight, target, bias=self.bias, **options
         )
         return MeasuredOutput(0.0 - token_loss, loss, found)
-
-    def _flat_loss(
-        self, features: Mixture, targets: Targets, how: FlatLoss
-    ) -> tuple[Tensor, Tensor]:
-        """The fused loss, for a mixture with further components."""
-        if not targets.has_ids_only or isinstance(self.logit_map, nn.Module):
-            return super()._flat_loss(features, targets, how)
-        reduction, chunk_bytes, beside = how
-        log_weight, extra = features.log_weight, None
-        if beside is not None:
-            log_weight = log_weight + beside.log_gate[:, :1]
-            extra = beside.log_gate[:, 1:], beside.log_q
-        token_loss, total, _ = mixture_loss(
-            features.context,
-            log_weight,
-            self.weight,
-            targets.target.squeeze(1),
-            bias=self.bias,
-            extra=extra,
-            reduction="none" if reduction == "none" else "sum",
-            token_weight=targets.scale,
-            chunk_bytes=chunk_bytes,
-            logit_map=self.logit_map,
-        )
-        if reduction == "none":
-            return token_loss, token_loss
-        impossible = token_loss == torch.inf
-        return token_loss, reduce_summed_loss(total, impossible, targets.mass, reduction)
 
     def _draw(self, features: Mixture, generator: torch.Generator | None) -> Tensor:
         """The component first, then the token: exact, and one softmax a token."""

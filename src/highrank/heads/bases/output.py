@@ -45,22 +45,13 @@ class Beside(NamedTuple):
     """Further terms of a mixture of which a head's own distribution is the first."""
 
     log_gate: Tensor
-    """(N, 1 + J), normalised: the head's own weight comes first."""
+    """(..., 1 + J), normalised: the head's own weight comes first."""
     log_q: Tensor
-    """(N, J), of the targets."""
+    """(..., J), of the targets; each token has one."""
 
     def log_mixed(self, log_p: Tensor) -> Tensor:
-        """log (g_0 p + Σ_j g_j q_j), (N, 1), from the head's log p of the targets (N, 1)."""
+        """log (g_0 p + Σ_j g_j q_j), (..., 1), from the head's log p of the targets (..., 1)."""
         return log_sum(self.log_gate + torch.cat((log_p, self.log_q), -1), -1).unsqueeze(-1)
-
-
-class FlatLoss(NamedTuple):
-    """A loss of flat features and targets: how it is made."""
-
-    reduction: Reduction
-    chunk_bytes: int | None
-    beside: Beside | None = None
-    """Where each token has one target."""
 
 
 class LossSettings(NamedTuple):
@@ -70,6 +61,7 @@ class LossSettings(NamedTuple):
     ignore_index: int
     also: Sequence[ByProduct]
     options: LossOptions
+    beside: Beside | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The same as keyword arguments of `mixture_loss`."""

@@ -117,9 +117,7 @@ def mixture_cross_entropy(
     """
     if "also" in options:
         raise TypeError("also must be left out here, got one: mixture_loss returns by-products")
-    if extra is not None:
-        check_weights(log_weight, extra[0])
-    return mixture_loss(
+    found = mixture_loss(
         context,
         log_weight,
         weight,
@@ -129,7 +127,10 @@ def mixture_cross_entropy(
         reduction=reduction,
         ignore_index=ignore_index,
         **options,
-    ).loss
+    )
+    if extra is not None:
+        check_weights(log_weight, extra[0])
+    return found.loss
 
 
 def mixture_loss(
