@@ -45,7 +45,8 @@ def along(model, tokens, precision):
     read = model.read(tokens[:, None], model.initial_state(1))
     past = read.past
     if past:
-        past["state"] = past["state"]._replace(key=past["state"].key.to(precision))
+        first, memory = past["state"]
+        past["state"] = first, memory._replace(key=memory.key.to(precision))
     head = copy.deepcopy(model.head).to(precision)
     return head.log_prob(read.hidden.to(precision), **past)[:, 0]
 

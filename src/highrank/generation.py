@@ -8,6 +8,7 @@ import torch
 
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
+from highrank.heads.composed import Composed
 from highrank.models.backbone import map_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
@@ -113,7 +114,10 @@ def stream(
                     hidden, sampling.temperature, sampling.top_k, sampling.top_p, generator, **past
                 )[0]  # (B,)
                 components = None
-                if with_components and isinstance(model.head, MixtureHead):
+                if with_components and isinstance(model.head, Composed):
+                    shares = model.head.mixed(hidden, ids[None], **past)[1][0]  # (B, 1 + J)
+                    components = shares.argmax(-1).tolist()
+                elif with_components and isinstance(model.head, MixtureHead):
                     components = log_responsibility(model.head, hidden[0], ids).argmax(-1).tolist()
                 yield Step(vocabulary.decode(ids.tolist()), components)
 

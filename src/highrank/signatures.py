@@ -7,6 +7,7 @@ the command line, in a configuration and in JSON follow from its constructor alo
 import inspect
 import re
 import reprlib
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, get_args
@@ -24,12 +25,39 @@ def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
 
     Args:
         classes: key → "module:Class".
+        key: one of the classes; or "module:Class" from outside, which is not imported here.
         name: what the key is called in an error.
     """
+    if ":" in key:
+        return _outside_class(key, name)
     if key not in classes:
         raise ValueError(f"{name} must be one of {', '.join(classes)}, got {key!r}")
     module, attribute = classes[key].split(":")
     found: type[Any] = getattr(import_module(module), attribute)
+    return found
+
+
+def import_kind(kind: str) -> None:
+    """Import the module of a "module:Class" from outside the package, which the user has named."""
+    module, colon, _ = kind.partition(":")
+    if colon:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ValueError(f"{kind} must have an importable module, got {error}") from None
+
+
+def _outside_class(path: str, name: str) -> type[Any]:
+    """A class of a module that is imported already: a file may have named it."""
+    module, _, attribute = path.partition(":")
+    if module not in sys.modules:
+        raise ValueError(
+            f"{path} must be imported before, as the files of a run import nothing: name it again, "
+            f"with --import {module}, or import it in Python"
+        )
+    found = getattr(sys.modules[module], attribute, None)
+    if not isinstance(found, type):
+        raise ValueError(f"{name} must be a class, got {path}")
     return found
 
 

@@ -40,6 +40,7 @@ VARIANTS = {
     "moc, no bias": {"bias": False},
     "sparse-mos, m=1": {"num_active": 1},
     "multi-sense, S=1": {"num_senses": 1},
+    "multi-sense, no bias": {"bias": False},
     "mos+pointer": {},
     "mos+constant, no topics": {"num_topics": 0, "num_components": 1},
     "adaptive-softmax+pointer": {},

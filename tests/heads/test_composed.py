@@ -26,10 +26,10 @@ from highrank.heads import (
     Pointer,
     Softmax,
     head_class,
-    import_kind,
 )
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.run.configuration import config_from_json, config_to_json
+from highrank.signatures import import_kind
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -174,6 +174,26 @@ def test_components_that_learn_alone_stand_around_those_that_learn_with_the_base
     assert joint.objective == "joint" and len(joint.parts) == 2
 
 
+def test_weights_and_responsibilities_are_bayes_rule_for_all_that_is_mixed(generic):
+    base = MixtureOfSoftmaxes(D, V, 2, E)
+    pointer, constant = parts(base)
+    head = generic(Composed(Composed(base, [pointer]), [constant], "own"))
+    hidden, target, past = make_window(head)
+    weights, shares = head.mixed(hidden, target, **past)
+    assert head.names == ["MoS", "pointer", "constant 1", "constant 2", "constant 3"]
+    inner, index = past["state"][0], target[..., None]
+    features = head.features(hidden, **past)
+    gate = torch.nn.functional.pad(features.gate, (1, 0)).softmax(-1)
+    joined = head.base.log_prob(hidden, tokens=past["tokens"], state=inner).gather(-1, index).exp()
+    log_p = head.log_prob(hidden, **past).gather(-1, index)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(T, B).double())
+    torch.testing.assert_close(weights[..., :2].sum(-1), gate[..., 0])
+    got = shares[..., :2].sum(-1, keepdim=True)
+    torch.testing.assert_close(got, gate[..., :1] * joined / log_p.exp())
+    own = constant.log_constants()[:, target].movedim(0, -1).exp()
+    torch.testing.assert_close(shares[..., 2:], gate[..., 1:] * own / log_p.exp())
+
+
 def test_wrong_parts_are_named():
     base = Softmax(D, V)
     for components, objective, message in (
@@ -193,7 +213,7 @@ def test_wrong_parts_are_named():
         Composed(own, [Constant(D, V)])
     with pytest.raises(ValueError, match="target must be ids, unsmoothed, for objective own"):
         own(torch.randn(3, D), torch.arange(3), label_smoothing=0.1)
-    with pytest.raises(ValueError, match="each component once, got 'mos\\+pointer\\+pointer'"):
+    with pytest.raises(ValueError, match="each component once, got 'mos.pointer.pointer'"):
         head_class("mos+pointer+pointer")
     with pytest.raises(ValueError, match="components of head.kind must be one of constant, pointe"):
         head_class("mos+softmax")
@@ -225,7 +245,7 @@ OUTSIDE = "made_outside:Doubled"
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
     text = "from highrank.heads import MixtureOfSoftmaxes\nclass Doubled(MixtureOfSoftmaxes): ...\n"
-    (tmp_path / "made_outside.py").write_text(text + "number = 3\n")
+    (tmp_path / "made_outside.py").write_text(text + "number = 3\nclass Other: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("made_outside", None)
@@ -241,8 +261,10 @@ def test_a_head_from_outside_is_imported_by_the_user_and_by_no_file():
     import_kind(OUTSIDE)
     head = build_model(config_from_json(stored), V).head
     assert type(head.core).__name__ == "Doubled" and head.is_stateful
-    with pytest.raises(ValueError, match="must be a subclass of highrank.heads.Head, got made_out"):
+    with pytest.raises(ValueError, match="head.kind must be a class, got made_outside:number"):
         head_class("made_outside:number")
+    with pytest.raises(ValueError, match="head.kind must be a head, and each"):
+        head_class("made_outside:Other")
     with pytest.raises(ValueError, match="an importable module, got No module named 'nowhere'"):
         import_kind("nowhere:Head")
 

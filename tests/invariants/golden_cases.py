@@ -56,7 +56,7 @@ HEAD_CASES = {
             **SIZE,
             **COUNTS,
             **{"num_senses": 3, "num_frequent": 6, "sense_noise": 0.3},
-            **{"activation": "identity", "dropout": 0.3, "batch_first": True},
+            **OTHER,
         },
     },
     "constant": {

@@ -33,7 +33,8 @@ class Options:
     seed: int = 0
     """The same seed gives the same text."""
     show_components: bool = False
-    """Colour each token by the softmax most responsible for it; without colours: token/number."""
+    """Colour each token by the softmax or further component most responsible for it; without
+    colours: token/number."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
@@ -75,7 +76,7 @@ def generate(
     loaded = load_run(run, options.device)
     if options.show_components and not _has_components(loaded.model.head):
         raise ValueError(
-            "show-components must go with a mixture of softmaxes, got a run with "
+            "show-components must go with a mixture, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
     # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
@@ -103,11 +104,14 @@ def generate(
         console = Console()
         print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
         if options.show_components and has_colors(console):
-            print_legend(console, loaded.model.head.num_components)
+            head = loaded.model.head
+            numbers = [str(component + 1) for component in range(head.num_components)]
+            print_legend(console, getattr(head, "names", numbers))
 
 
 def _has_components(head: "Head") -> bool:
-    """Whether it mixes softmaxes, rather than contexts before the softmax."""
-    from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+    """Whether it mixes distributions, rather than contexts before the softmax."""
+    from highrank.heads import Composed, MixtureHead, MixtureOfContexts, Softmax
 
-    return isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts)
+    is_mixture = isinstance(head, MixtureHead | Composed)
+    return is_mixture and not isinstance(head, Softmax | MixtureOfContexts)

@@ -176,8 +176,8 @@ class Source:
 
 def read_source(arguments: list[str]) -> Source:
     """The first argument, if it is no option; with --resume RUN, the run's configuration."""
-    from highrank.heads import import_kind
     from highrank.run.configuration import read_config
+    from highrank.signatures import import_kind
 
     if kind := value_of("head.kind", arguments):
         import_kind(kind)

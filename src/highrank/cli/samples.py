@@ -104,11 +104,11 @@ def has_colors(console: Console) -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def print_legend(console: Console, num_components: int) -> None:
+def print_legend(console: Console, names: Sequence[str]) -> None:
     """Print the colour of each component."""
     console.out("component", style="dim", highlight=False, end="")
-    for component in range(num_components):
-        console.out(f" {component + 1}", style=_style(component), highlight=False, end="")
+    for component, name in enumerate(names):
+        console.out(f" {name}", style=_style(component), highlight=False, end="")
     console.out("", highlight=False)
 
 

@@ -20,6 +20,7 @@ from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
+from highrank.heads.composed import Composed
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
@@ -41,9 +42,9 @@ class Surprisal(NamedTuple):
     """1 is the likeliest token."""
     component: int | None
     """The softmax most responsible for the token, from 1; None if the contexts were mixed before
-    one softmax (MoC)."""
+    one softmax (MoC). Of a head with further components, 1 is the head without them."""
     weights: tuple[float, ...]
-    """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    """Weights of what is mixed, before the token is known; (1.0,) for one softmax."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -76,7 +77,7 @@ def surprisals(
             hidden, past, state, out = model.read(tokens_in, state)
             target = column[:, 0]  # (T,)
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
-            weights, components = _mixture(model.head, hidden[:, 0], target)
+            weights, components = _mixture(model.head, hidden, target, past)
             fractions: list[float | None] = [None] * len(target)
             if history is not None and cache is not None:
                 segment = Scored(target, _target_log_prob(log_prob, target), out.hidden[:, 0])
@@ -116,11 +117,17 @@ def _with_cache(
     return log_prob, torch.expm1(of_model).clamp(max=0).abs()
 
 
-def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, list[int | None]]:
+def _mixture(
+    head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
+) -> tuple[Tensor, list[int | None]]:
     """The weights of the components (T, K), and the most responsible one from 1 on, T of them.
 
     A head that is no mixture has no weights; one that mixes before the softmax, no responsibility.
     """
+    if isinstance(head, Composed):
+        weights, shares = head.mixed(hidden, target[:, None], **past)  # (T, 1, 1 + J)
+        return weights[:, 0], (shares[:, 0].argmax(-1) + 1).tolist()
+    hidden = hidden[:, 0]  # (T, D)
     none: list[int | None] = [None] * len(hidden)
     if not isinstance(head, MixtureHead):
         return hidden.new_zeros(len(hidden), 0), none

@@ -6,7 +6,6 @@ nothing.
 """
 
 import inspect
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -80,41 +79,18 @@ def head_class(kind: str) -> type["Head"]:
 
     Nothing but the package itself is imported: a file may have named the kind.
     """
+    from highrank.heads.bases.head import Head
+
     name, *further = ALIASES.get(kind, kind).split("+")
-    base: Any = _outside_class(name) if ":" in name else load_class(HEADS, name, "head.kind")
+    base: Any = load_class(HEADS, name, "head.kind")
+    if not issubclass(base, Head) or len(set(further)) < len(further):
+        raise ValueError(f"head.kind must be a head, and each component once, got {kind!r}")
     if not further:
         return cast("type[Head]", base)
-    if len(set(further)) < len(further):
-        raise ValueError(f"head.kind must have each component once, got {kind!r}")
     from highrank.heads.composed import composed_class
 
     parts = [load_class(COMPONENTS, one, "components of head.kind") for one in further]
     return composed_class("+".join((name, *further)), base, tuple(parts))
-
-
-def import_kind(kind: str) -> None:
-    """Import the module of a head from outside the package, which the user has named."""
-    module, colon, _ = kind.partition(":")
-    if colon:
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise ValueError(f"head.kind must have an importable module, got {error}") from None
-
-
-def _outside_class(path: str) -> type["Head"]:
-    from highrank.heads.bases.head import Head
-
-    module, _, name = path.partition(":")
-    if module not in sys.modules:
-        raise ValueError(
-            f"{path} must be imported before, as the files of a run import nothing: name it again, "
-            f"with --import {module}, or import it in Python"
-        )
-    found = getattr(sys.modules[module], name, None)
-    if not (isinstance(found, type) and issubclass(found, Head)):
-        raise ValueError(f"head.kind must be a subclass of highrank.heads.Head, got {path}")
-    return found
 
 
 def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from highrank.heads.bases.embedding import (
     ACTIVATIONS,
     Activation,
-    ContextOptions,
+    EmbeddingOptions,
     check_activation,
 )
 from highrank.heads.bases.frequency import frequency_order, log_frequencies
@@ -49,13 +49,12 @@ class MultiSenseSoftmax(LogitHead):
             at the start.
         token_counts: how often the training split has each token; the first R if None.
         activation: "tanh" or "identity".
-        options: dropout, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
 
     title = "Multi-sense"
     # The order of tokens by frequency would have to change, too.
     resize = Head.resize
-    bias: nn.Parameter
     frequent: Tensor
 
     def __init__(
@@ -69,9 +68,9 @@ class MultiSenseSoftmax(LogitHead):
         sense_noise: float = 0.1,
         token_counts: Sequence[int] | None = None,
         activation: Activation = "tanh",
-        **options: Unpack[ContextOptions],
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(hidden_size, vocab_size, embedding_size, bias=True, **options)
+        super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_senses=num_senses, num_frequent=num_frequent)
         check_activation(activation)
         self.num_senses, self.sense_noise = num_senses, sense_noise
@@ -88,13 +87,15 @@ class MultiSenseSoftmax(LogitHead):
     def rank_bound(self) -> int | None:
         """R columns are free; the others have E from the context and 1 from the bias."""
         R = 0 if self.num_senses == 1 else len(self.frequent)
-        return R + min(self.embedding_size + 1, self.vocab_size - R) + 1
+        others = self.embedding_size + (0 if self.bias is None else 1)
+        return R + min(others, self.vocab_size - R) + 1
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Senses near the first one, with biases that leave a token's probability as it was."""
         super().reset_parameters()
-        self.bias[self.frequent] = -math.log(self.num_senses)
+        if self.bias is not None:
+            self.bias[self.frequent] = -math.log(self.num_senses)
         self.sense_bias.fill_(-math.log(self.num_senses))
         self.offset.normal_(std=self.sense_noise)
 
@@ -122,7 +123,8 @@ class MultiSenseSoftmax(LogitHead):
     def logits(self) -> Logits:
         R, V, order = len(self.frequent), self.vocab_size, self._order()
         (weight,) = row_blocks(self.weight, order, (V,))
-        first, others = row_blocks(self.bias, order, (R, V - R))
+        bias = self.weight.new_zeros(V) if self.bias is None else self.bias
+        first, others = row_blocks(bias, order, (R, V - R))
         return Logits(
             _columns,
             [Block(0, slice(R, V), slice(R, V))],

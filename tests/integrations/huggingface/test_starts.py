@@ -103,7 +103,6 @@ def test_a_softmax_is_the_model_with_our_loss(make, tokens, name):
 
 
 REFUSED = {
-    "multi-sense": "must have one output embedding",
     "doc": "with several layers",
     "mos+pointer": "with earlier tokens",
     "adaptive-softmax+pointer": "with earlier tokens",

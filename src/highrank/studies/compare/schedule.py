@@ -33,9 +33,9 @@ from highrank.environment import check_device, set_threads
 from highrank.evaluation.cache import with_cache
 from highrank.evaluation.search import cache_grid, search_cache
 from highrank.evaluation.static import evaluate, score, summed
-from highrank.heads import import_kind
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
+from highrank.signatures import import_kind
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunRecord, RunState, read_runs

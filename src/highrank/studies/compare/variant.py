@@ -18,9 +18,9 @@ import torch
 
 from highrank.build import HEAD_GIVEN, build_model
 from highrank.config import RunConfig, with_options
-from highrank.heads import ALIASES, HEADS, head_arguments, head_class, import_kind
+from highrank.heads import ALIASES, HEADS, head_arguments, head_class
 from highrank.run.configuration import config_from_json
-from highrank.signatures import checked_options
+from highrank.signatures import checked_options, import_kind
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
