@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from highrank.heads import Pointer
+from highrank.heads import Composed, Pointer, Softmax
 
 VOCAB_SIZE, SIZE, LENGTH = 60, 32, 24
 
@@ -17,7 +17,8 @@ class Model(nn.Module):
         self.position = nn.Embedding(LENGTH, SIZE)
         layer = nn.TransformerEncoderLayer(SIZE, 4, 4 * SIZE, dropout=0.0, batch_first=True)
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = Pointer(SIZE, VOCAB_SIZE, 1, SIZE, num_states=3 * LENGTH, batch_first=True)
+        softmax = Softmax(SIZE, VOCAB_SIZE, SIZE, batch_first=True)
+        self.head = Composed(softmax, [Pointer(SIZE, VOCAB_SIZE, num_states=3 * LENGTH)])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Hidden states (B, T, D) of tokens (B, T)."""
@@ -46,12 +47,12 @@ def main() -> None:
         if number % 25 == 0:
             print(f"step {number} loss {losses[-1].item():.3f}")
     with torch.no_grad():
-        tokens = text[:1, : LENGTH - 4]
-        for _ in range(4):
+        tokens = text[:1, : LENGTH - 3]
+        for _ in range(3):
             past = {"tokens": tokens, "state": model.head.initial_state(1)}
             following = model.head.predict(model(tokens), **past)[:, -1:]  # (1, 1)
             tokens = torch.cat([tokens, following], 1)
-    print(f"continues with {tokens[0, -4:].tolist()}, the text with {text[0, :4].tolist()}")
+    print(f"continues with {tokens[0, -3:].tolist()}, the text with {text[0, 1:4].tolist()}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ROOT = Path(highrank.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 # A layer may import itself and the layers before it in this list.
 LAYERS = (  # noqa: SIM905
-    "__init__ environment files progress signatures ops heads data models config build run "
+    "__init__ environment files progress signatures ops ngram heads data models config build run "
     "predictor generation evaluation analysis training integrations presets report studies "
     "cli __main__"
 ).split()

@@ -9,9 +9,8 @@ import torch
 
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, stream
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
+from highrank.heads import Composed, MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.heads.bases.mixture import log_responsibility
-from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))
@@ -168,13 +167,14 @@ def test_a_network_without_a_state_is_refused(model, monkeypatch):
 
 def test_of_a_pointer_the_components_are_softmax_and_pointer():
     torch.manual_seed(0)
-    head = Pointer(8, V, 1, 6, num_states=5, key_size=4, pointer_weight=0.5)
+    pointer = Pointer(8, V, num_states=5, key_size=4, pointer_weight=0.5)
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [pointer])
     model = LanguageModel(AWDLSTM(V, 6, (8,)), head)
     options = {"num_tokens": 15, "num_samples": 1, "with_components": True}
     steps = list(stream(model, VOCABULARY, PROMPT, Sampling(), **options))
     words = [step.tokens[0] for step in steps]
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *PROMPT, *words]))[:, None]
     out = model.eval().read(ids[:-1], model.initial_state(1))
-    want = shares(head, out.hidden, ids[1:], **out.past)[len(PROMPT) :, 0].argmax(-1)
+    want = head.mixed(out.hidden, ids[1:], **out.past)[1][len(PROMPT) :, 0].argmax(-1)
     assert [step.components for step in steps] == want[:, None].tolist()
     assert set(want.tolist()) == {0, 1}

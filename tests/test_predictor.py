@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from highrank.data.corpus import Recipe
 from highrank.data.vocabulary import Vocabulary
-from highrank.heads import MixtureOfSoftmaxes, Pointer
+from highrank.heads import MixtureOfSoftmaxes, head_class
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import (
     LanguageModelPredictor,
@@ -33,7 +33,9 @@ def make(head):
 
 HEADS = {
     "mos": lambda: MixtureOfSoftmaxes(7, V, 3, 6),
-    "pointer": lambda: Pointer(7, V, 2, 6, num_states=8, key_size=5),
+    "pointer": lambda: head_class("mos+pointer")(
+        7, V, num_components=2, embedding_size=6, num_states=8, key_size=5
+    ),
 }
 
 
@@ -43,7 +45,8 @@ def along(model, tokens, precision):
     read = model.read(tokens[:, None], model.initial_state(1))
     past = read.past
     if past:
-        past["state"] = past["state"]._replace(key=past["state"].key.to(precision))
+        first, memory = past["state"]
+        past["state"] = first, memory._replace(key=memory.key.to(precision))
     head = copy.deepcopy(model.head).to(precision)
     return head.log_prob(read.hidden.to(precision), **past)[:, 0]
 

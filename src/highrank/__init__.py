@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from highrank import presets
+    from highrank.evaluation.check import check
     from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
     from highrank.heads.divergence import head_kl
     from highrank.integrations.huggingface import load_huggingface, register
@@ -25,6 +26,7 @@ __all__ = [
     "MixtureOfContexts",
     "MixtureOfSoftmaxes",
     "Softmax",
+    "check",
     "head_kl",
     "linear_cross_entropy",
     "load",
@@ -39,6 +41,7 @@ _MODULES = {
     "MixtureOfContexts": "highrank.heads",
     "MixtureOfSoftmaxes": "highrank.heads",
     "Softmax": "highrank.heads",
+    "check": "highrank.evaluation.check",
     "head_kl": "highrank.heads.divergence",
     "linear_cross_entropy": "highrank.ops.linear_cross_entropy",
     "load": "highrank.run.loading",

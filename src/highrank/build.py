@@ -14,7 +14,7 @@ from highrank.config import RunConfig
 from highrank.data.batches import BATCHES, Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, memory_bytes, prepare_bfloat16
-from highrank.heads import head_class
+from highrank.heads import ALIASES, head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.token_rows import EMBEDDING_RANGE
@@ -48,8 +48,9 @@ def canonical(config: RunConfig) -> RunConfig:
         ("batch", batches_class, BATCH_GIVEN),
     ):
         part = getattr(config, name)
-        options = checked_options(class_of(part.kind), part.options, given, name)
-        parts[name] = replace(part, options=options)
+        kind = ALIASES.get(part.kind, part.kind) if name == "head" else part.kind
+        options = checked_options(class_of(kind), part.options, given, name)
+        parts[name] = replace(part, kind=kind, options=options)
     return replace(config, **parts)
 
 
@@ -71,9 +72,10 @@ def build_model(
             f"{size} and {model.embedding_size}: change one, set --model.no-tied, or take a head "
             "with a context of its own, as --head.kind mos --head.num-components 1 has"
         )
-    if model.tied and isinstance(head, AdaptiveHead) and head.is_banded:
+    core = head.core
+    if model.tied and isinstance(core, AdaptiveHead) and core.is_banded:
         backbone.embedding = AdaptiveEmbedding(
-            model.embedding_size, head.order, head.sizes, head.widths, backbone.embedding_range
+            model.embedding_size, core.order, core.sizes, core.widths, backbone.embedding_range
         )
     if not model.tied:
         # Far below this range, contexts get hardly any gradient: the bias alone is learned.

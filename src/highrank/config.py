@@ -31,7 +31,8 @@ class HeadConfig:
     """The output layer."""
 
     kind: str = "mos"
-    """The kind of output layer: a key of `highrank.heads.HEADS`."""
+    """The kind of output layer: a key of `highrank.heads.HEADS`, or module:Class of a head of your
+    own, and further components behind a plus: adaptive-softmax+pointer."""
     num_components: int = 15
     """Number of contexts or softmaxes (K). 1 is a softmax over tanh(Linear(hidden))."""
     dropout: float = 0.29

@@ -9,6 +9,7 @@ import inspect
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, get_args
@@ -35,8 +36,11 @@ def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
 
     Args:
         classes: key → "module:Class".
+        key: one of the classes; or "module:Class" from outside, which is not imported here.
         name: what the key is called in an error.
     """
+    if ":" in key:
+        return _outside_class(key, name)
     if key not in classes:
         raise ValueError(f"{name} must be one of {', '.join(classes)}, got {key!r}")
     module, attribute = classes[key].split(":")
@@ -44,17 +48,44 @@ def load_class(classes: Mapping[str, str], key: str, name: str) -> type[Any]:
     return found
 
 
+def import_kind(kind: str) -> None:
+    """Import the module of a "module:Class" from outside the package, which the user has named."""
+    module, colon, _ = kind.partition(":")
+    if colon:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ValueError(f"{kind} must have an importable module, got {error}") from None
+
+
+def _outside_class(path: str, name: str) -> type[Any]:
+    """A class of a module that is imported already: a file may have named it."""
+    module, _, attribute = path.partition(":")
+    if module not in sys.modules:
+        raise ValueError(
+            f"{path} must be imported before, as the files of a run import nothing: name it again, "
+            f"with --import {module}, or import it in Python"
+        )
+    found = getattr(sys.modules[module], attribute, None)
+    if not isinstance(found, type):
+        raise ValueError(f"{name} must be a class, got {path}")
+    return found
+
+
 def arguments_of(kind: type[Any]) -> dict[str, inspect.Parameter]:
     """All arguments of a class's constructor, by name, its own first.
 
-    A subclass may take `**options: Unpack[…]` for those of its base, or of the class that it names
-    as `options_of`.
+    A subclass may take `**options: Unpack[…]` for those of its base, or of the classes that it
+    names as `options_of`; `**options: Any` are all of the latter.
     """
     found = _own_arguments(kind)
     rest = next((p for p in found.values() if p.kind is p.VAR_KEYWORD), None)
-    if rest is None or not (options := get_args(rest.annotation)):
+    if rest is None:
         return found
     del found[rest.name]
+    if not (options := get_args(rest.annotation)):
+        parts = getattr(kind, "options_of", ())
+        return {n: p for part in parts for n, p in arguments_of(part).items()} | found
     known: dict[str, inspect.Parameter] = {}
     for source in reversed(_sources(kind)):
         known |= _own_arguments(source)
@@ -74,8 +105,8 @@ def help_of(kind: type[Any]) -> dict[str, str]:
 
 def _sources(kind: type[Any]) -> tuple[type[Any], ...]:
     """The classes whose constructors are given the arguments, the nearest first."""
-    given = getattr(kind, "options_of", None)
-    return kind.__mro__ if given is None else (*kind.__mro__, *_sources(given))
+    parts = getattr(kind, "options_of", ())
+    return (*kind.__mro__, *(source for part in parts for source in _sources(part)))
 
 
 def _own_arguments(kind: type[Any]) -> dict[str, inspect.Parameter]:

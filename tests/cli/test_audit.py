@@ -254,3 +254,9 @@ def test_a_full_disk_loses_nothing_and_is_named(name, options, highrank, monkeyp
     code, printed, errors = highrank("audit", "tiny", "--contexts", "50", *outputs, *options)
     assert f"The disk is full: {tmp_path / name} was not written." in errors
     assert code == 2 and ('{"answer": ' if options else "numerical rank, float32") in printed
+
+
+def test_hugging_face_models_pass_the_check(hugging_face, highrank):
+    for name in ("gpt2", "upgraded"):
+        code, out, _ = highrank("check", name, "--text", "tale.txt")
+        assert code == 0 and len(out.splitlines()) == 8, out

@@ -55,7 +55,10 @@ def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
     ("arguments", "message"),
     [
         ("compare sense", "got 'sense': did you mean senses?"),
-        ("compare tale --heads mso", "heads must be among softmax"),
+        (
+            "compare tale --heads mso",
+            "heads must be tied-softmax, repeat or kinds: head.kind must be one of softmax",
+        ),
         ("compare tale --equal context", "equal must have time or tokens, got context"),
         ("compare tale --resume runs", "--resume must come without a corpus, got tale"),
         ("compare --resume runs", "must be a folder that `highrank compare` made, got runs"),

@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from highrank import ngram
 from highrank.cli.evaluate.options import DynamicOptions
 from highrank.data.catalog import find_corpus
 from highrank.evaluation.cache import CacheSettings, with_cache
@@ -56,6 +57,18 @@ def test_the_options_of_static_evaluation_and_the_results_are_passed_on(highrank
         assert f"{found['value']:.2f}" in printed and f"{found['num_tokens']:,}" in printed
         assert len(found["data_sha256"]) == len(found["model_sha256"]) == 64
     assert max(map(len, printed.splitlines()[:9])) <= 80
+
+
+def test_an_n_gram_alone_is_a_baseline_on_the_same_tokens(results, run, highrank):
+    static, alone = results("--baselines", "--split", "valid")
+    train, valid = run[2]["train"], run[2]["valid"]
+    half = len(valid) // 2
+    table = ngram.build(train, len(run[1]), 5).table
+    want = [table.score(valid[i : i + half]).mean() for i in (0, half)]
+    assert alone["method"] == "5-gram" and alone["nats"] == pytest.approx(-sum(want) / 2)
+    assert alone["num_tokens"] == static["num_tokens"] and not alone["model_sha256"]
+    code, printed, _ = highrank("evaluate", "tiny", "--all", "--baselines", "--split", "test")
+    assert code == 0 and "5-gram: modified Kneser–Ney" in printed
 
 
 def test_dynamic_is_the_function_with_the_given_settings(results, run, trained):
@@ -198,6 +211,7 @@ def test_unknown_tokens_are_shown_once(text, shown, highrank, tmp_path):
         (["--all", "--batch-size", "2"], "--batch-size must go with static evaluation"),
         (["--all", "--text", "tale.txt", "--per-token", "o.csv"], "--per-token must go with --te"),
         (["--dynamic", "--batch-size", "4"], "--batch-size must go with static evaluation"),
+        (["--dynamic", "--baselines"], "--baselines must go with static evaluation or --all"),
         (["--cache", "--compat", "mos"], "--compat must go with static evaluation"),
         (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
         (["--dynamic", "--dynamic.lr", "1", "2"], "lr must be one value without a search, got 2"),

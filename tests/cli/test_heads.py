@@ -42,7 +42,7 @@ def test_a_head_trains_resumes_learns_and_has_a_cache(highrank, tmp_path, kind):
     [
         ("small", "mos", 4),
         ("small", "adaptive-mos", 8),
-        ("small", "pointer", 1),
+        ("small", "mos+pointer", 1),
         ("small-mos", "moc", 4),
         ("ptb-mos", "moc", 15),
     ],

@@ -152,3 +152,17 @@ def test_the_next_token_of_the_block_is_predicted_but_no_prefix():
 def test_impossible_values_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         (Blocks if "length" in options else TextStreams)(TOKENS, **({"batch_size": 4} | options))
+
+
+@pytest.mark.parametrize("columns", [slice(None), slice(1, 3)])
+@pytest.mark.parametrize("prefix", [None, (), (7, 7)])
+def test_batches_know_where_their_tokens_stand(prefix, columns):
+    tokens = np.random.default_rng(0).permutation(100)
+    batches = TextStreams(tokens, 4, bptt=6, columns=columns)
+    if prefix is not None:
+        batches = Blocks(tokens, 4, length=8, prefix=prefix, columns=columns)
+    for batch in batches.__next__(), batches.__next__().parts(1)[0]:
+        is_text = batch.position >= 0
+        assert is_text.sum(0).eq(len(batch.inputs) - len(prefix or ())).all()
+        found = torch.from_numpy(tokens)[batch.position[is_text]]
+        assert torch.equal(found, batch.inputs[is_text])

@@ -1,4 +1,4 @@
-"""The heads that the contract is checked on: all of `HEADS`, with options that change their paths.
+"""The heads that the contract is checked on: all of `HEADS`, composed ones, and other options.
 
 T time, B sequences, D hidden size, E embedding size, V vocabulary.
 """
@@ -6,10 +6,13 @@ T time, B sequences, D hidden size, E embedding size, V vocabulary.
 import inspect
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from highrank.heads import HEADS, Head, head_arguments, head_class
+from highrank.heads.bases.component import components_of
 
 T, B, D, E, V = 5, 3, 6, 4, 11
 # Options that make a head small, or its parts even.
@@ -18,14 +21,16 @@ USUAL = {
     "multi-sense": {"num_senses": 3, "num_frequent": 4},
     "constant": {"num_topics": 2},
     "pointer": {"num_states": 4, "key_size": 3},
+    "ngram": {"ngram_order": 3},
     "low-rank-mos": {"rank": 2},
     "doc": {"layer_sizes": (2, 4), "balance": 0.0},
     "mixtape": {"frequent_fraction": 0.3, "gate_size": 3},
     "partition": {"num_partitions": 3},
     "adaptive-softmax": {"frequent": 4},
     "adaptive-mos": {"frequent": 4},
-    "adaptive-pointer": {"frequent": 4, "num_states": 4, "key_size": 3},
 }
+# A training split for components that want one.
+TEXT = np.random.default_rng(0).integers(0, V, 80)
 NARROW = {"frequent": 3, "cutoffs": (7,), "div_value": 2.0}
 # After the comma, how a head differs from the usual one.
 VARIANTS = {
@@ -35,8 +40,14 @@ VARIANTS = {
     "moc, no bias": {"bias": False},
     "sparse-mos, m=1": {"num_active": 1},
     "multi-sense, S=1": {"num_senses": 1},
-    "constant, no topics": {"num_topics": 0, "num_components": 1},
-    "pointer, K=1": {"num_components": 1},
+    "multi-sense, no bias": {"bias": False},
+    "mos+pointer": {},
+    "mos+constant, no topics": {"num_topics": 0, "num_components": 1},
+    "adaptive-softmax+pointer": {},
+    "adaptive-mos+pointer+constant, mixed tail": {**NARROW, "mix_first_tail": True},
+    "mos+pointer+ngram, joint": {"objective": "joint"},
+    "partition+pointer": {},
+    "mfs+constant, block": {"num_previous": 2},
     "low-rank-mos, hidden": {"embedding_size": None, "prior_bias": True},
     "doc, last layer": {"layers": (-1,), "layer_sizes": None},
     "mixtape, K=2": {"num_components": 2, "token_counts": None},
@@ -50,7 +61,6 @@ VARIANTS = {
     "adaptive-softmax, narrow": NARROW,
     "adaptive-softmax, no tail": {"frequent": V},
     "adaptive-mos, mixed tail": {**NARROW, "mix_first_tail": True},
-    "adaptive-pointer, narrow": NARROW,
 }
 PLAIN = "plain"
 NAMES = (*HEADS, *VARIANTS, PLAIN)
@@ -88,10 +98,14 @@ def new_head(name, vocab_size=V, device=None, dtype=None, **more):
     size = arguments.get("embedding_size")
     if size is not None and size.default is inspect.Parameter.empty:
         values["embedding_size"] = E
-    values |= USUAL.get(kind, {}) | VARIANTS.get(name, {}) | more
+    for part in kind.split("+"):
+        values |= USUAL.get(part, {})
+    values |= VARIANTS.get(name, {}) | more
     if vocab_size != V:
         values = {key: value for key, value in values.items() if key not in RANKS}
     head = (Plain if name == PLAIN else head_class(kind))(D, vocab_size, **values)
+    for component in components_of(head):
+        component.fit(TEXT % vocab_size, ())
     return head.to(device, dtype)
 
 
@@ -131,9 +145,7 @@ def gradients(result, head, *inputs):
 
 def repeated(value, count):
     """The second sequence alone, so often: (…, count, …) from tensors (…, B, …)."""
-    if isinstance(value, tuple):
-        return type(value)(*(repeated(part, count) for part in value))
-    return value[:, 1:2].expand(value.shape[0], count, *value.shape[2:])
+    return tree_map(lambda x: x[:, 1:2].expand(x.shape[0], count, *x.shape[2:]), value)
 
 
 def cut(prob, temperature=1.0, top_k=None, top_p=1.0):
@@ -157,13 +169,13 @@ def log_prob_of(log_p, target):
 
 def with_copies(head, prob, hidden, tokens):
     """log p (T, B, V) of a pointer beside `prob`, one token and one pair after the other."""
-    rows = []
+    rows, (pointer,) = [], head.components
     for t in range(len(hidden)):
         for b in range(hidden.shape[1]):
-            pairs, row = range(max(0, t - head.num_states), t), prob[t, b]
+            pairs, row = range(max(0, t - pointer.num_states), t), prob[t, b]
             if pairs:
-                query = head.query(hidden[t, b])
-                score = torch.stack([query @ head.key(hidden[i, b]) for i in pairs])
+                query = pointer.query(hidden[t, b])
+                score = torch.stack([query @ pointer.key(hidden[i, b]) for i in pairs])
                 copied = torch.zeros_like(row)
                 for i, weight in zip(pairs, score.softmax(-1), strict=True):
                     copied = copied + weight * nn.functional.one_hot(tokens[i + 1, b], len(row))

@@ -236,7 +236,14 @@ def test_fsdp_gathers_for_every_method_of_a_head(processes, has_own_group):
         assert_same(got, want)
 
 
-NESTED = ("pointer", "constant", "adaptive-pointer", "multi-sense", "mfs, block", "sparse-mos")
+NESTED = (
+    "mos+pointer",
+    "mos+constant",
+    "adaptive-softmax+pointer",
+    "multi-sense",
+    "mfs, block",
+    "sparse-mos",
+)
 
 
 def window_methods(name, has_own_group, is_sharded=True):

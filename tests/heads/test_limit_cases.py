@@ -20,9 +20,9 @@ from torch import nn
 
 from highrank.heads import (
     AdaptiveMixtureOfSoftmaxes,
-    AdaptivePointer,
     AdaptiveSoftmax,
-    ConstantComponents,
+    Composed,
+    Constant,
     DirectOutputConnection,
     Head,
     LowRankMixture,
@@ -63,8 +63,8 @@ def straight(head):
 def equal_senses(head):
     nn.init.zeros_(head.offset)
     with torch.no_grad():
-        head.softmax.bias[head.frequent] -= math.log(head.num_senses)
-        head.sense_bias.copy_(head.softmax.bias[head.frequent])
+        head.bias[head.frequent] -= math.log(head.num_senses)
+        head.sense_bias.copy_(head.bias[head.frequent])
 
 
 def identity_facets(head):
@@ -135,10 +135,14 @@ OTHERS = {
     "adaptive-mos": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 3, frequent=V), mos),
     "pointwise": Case(pointwise("gss:-2,1", 3), mos),
     "pointwise, plif": Case(pointwise("plif:5", 3), mos, straight),
-    "pointer": Case(lambda: Pointer(D, V, 3, E, num_states=2), mos, closed),
-    "constant": Case(lambda: ConstantComponents(D, V, 3, E), mos, closed),
+    "mos+pointer": Case(lambda: Composed(mos(), [Pointer(D, V, num_states=2)]), mos, closed),
+    "mos+constant": Case(lambda: Composed(mos(), [Constant(D, V)]), mos, closed),
     "adaptive-mos, K=1": Case(adaptive(AdaptiveMixtureOfSoftmaxes, 1), adaptive(AdaptiveSoftmax)),
-    "adaptive-pointer": Case(adaptive(AdaptivePointer), adaptive(AdaptiveSoftmax), closed),
+    "adaptive-softmax+pointer": Case(
+        lambda: Composed(adaptive(AdaptiveSoftmax)(), [Pointer(D, V)]),
+        adaptive(AdaptiveSoftmax),
+        closed,
+    ),
 }
 CASES = {f"{name} is softmax": case for name, case in SOFTMAX.items()} | OTHERS
 
@@ -148,8 +152,7 @@ def give(head, other):
     known = dict(other.named_parameters())
     with torch.no_grad():
         for name, parameter in head.named_parameters():
-            for prefix in ("softmaxes.", "softmax."):
-                name = name.removeprefix(prefix)
+            name = name.removeprefix("base.")
             # The layers of an adaptive head's bands, and of a plain one.
             source = known.get(name)
             if source is None and name.startswith("latents."):

@@ -106,7 +106,7 @@ def test_by_products_come_as_a_third_result(head, hidden, target):
     torch.testing.assert_close(found["log_weight"], head.softmaxes(hidden).log_weight)
 
 
-@pytest.mark.parametrize("name", ["mos", "constant", "pointer", "adaptive-mos"])
+@pytest.mark.parametrize("name", ["mos", "mos+constant", "mos+pointer", "adaptive-mos"])
 def test_training_goes_through_the_fused_backend(name, monkeypatch):
     taken, fused = [], BACKENDS["fused"]
     monkeypatch.setitem(BACKENDS, "fused", lambda *args: taken.append("fused") or fused(*args))

@@ -28,7 +28,7 @@ from highrank.signatures import help_of
 
 log_prob_module = importlib.import_module("highrank.ops.mixture_log_prob")
 # One head of each way to a loss: compiling takes a second.
-COMPILED = ("softmax", "mos", "pointer", "mixtape", "pointwise, plif", "adaptive-mos", PLAIN)
+COMPILED = ("softmax", "mos", "mos+pointer", "mixtape", "pointwise, plif", "adaptive-mos", PLAIN)
 # torch itself loads a deprecated module for its transforms.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 
@@ -102,6 +102,8 @@ def test_it_can_be_checkpointed_and_gone_through_twice(head):
 
 def test_an_ensemble_is_its_members(name):
     """Losses and gradients of torch.func.vmap over stacked parameters."""
+    if "ngram" in name:
+        pytest.skip("its table is looked up outside of torch")
     heads = [make_head(name), make_head(name)]
     hidden, target, past = make_window(heads[0])
     target[1, 1] = -100
@@ -207,7 +209,7 @@ def test_a_head_made_on_the_meta_device_comes_to_life(name):
 
 
 def test_a_tied_weight_is_the_parameter_itself(head):
-    if getattr(head, "is_banded", False):
+    if getattr(head.core, "is_banded", False):
         pytest.skip("each band has a weight of its own")
     size = head.weight.shape[1] if hasattr(head, "weight") else head.embedding_size
     embedding = nn.Embedding(V, size).double()
@@ -220,7 +222,7 @@ def test_a_tied_weight_is_the_parameter_itself(head):
 
 
 def test_it_is_resized_or_says_that_it_cannot_be(head):
-    if type(head).resize is Head.resize:
+    if type(head.core).resize is Head.resize:
         with pytest.raises(ValueError, match="cannot be resized"):
             head.resize(14)
         return

@@ -66,7 +66,6 @@ def test_arguments_that_are_handed_on_are_known_with_their_types_and_defaults():
     assert [*found][:6] == [*SIZES, "num_active", "balance"]
     assert found["dropout"].annotation is float and found["dropout"].default == 0.0
     assert found["start_noise"].default is None and found["bias"].default is True
-    assert "bias" not in head_arguments("multi-sense")
     assert {"batch_first", "device"} <= set(head_arguments("pointer"))
     assert "mix_first_tail" not in head_arguments("adaptive-pointer")
 
@@ -77,7 +76,6 @@ def test_arguments_that_are_handed_on_are_known_with_their_types_and_defaults():
         ("mos", {"dropuot": 0.1}),
         ("pointer", {"dropuot": 0.1}),
         ("softmax", {"num_components": 3}),
-        ("multi-sense", {"bias": False}),
         ("adaptive-softmax", {"mix_first_tail": True}),
     ],
 )

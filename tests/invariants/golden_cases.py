@@ -12,9 +12,15 @@ import torch
 
 T, B, K, M, D, E, V = 7, 3, 3, 2, 6, 4, 23
 
-# Where a parameter got another name, (kind of head, new name): old name. Its values are drawn and
-# recorded under the old one.
-RENAMED_PARAMETERS = {}
+# Where parameters got other names, kind of head: beginnings of new names and of old ones. Their
+# values are drawn and recorded under the old ones.
+OF_SOFTMAX = ("weight", "bias", "latent.")
+RENAMED_PARAMETERS = {
+    "multi-sense": {name: f"softmax.{name}" for name in OF_SOFTMAX},
+    "constant": {"base.": "softmaxes.", "components.0.": ""},
+    "pointer": {"base.": "softmaxes.", "components.0.": ""},
+    "adaptive-pointer": {"base.": "", "components.0.": ""},
+}
 
 COUNTS = {"token_counts": [7 * token % V + 1 for token in range(V)]}
 SIZE = {"embedding_size": E}
@@ -50,16 +56,16 @@ HEAD_CASES = {
             **SIZE,
             **COUNTS,
             **{"num_senses": 3, "num_frequent": 6, "sense_noise": 0.3},
-            **{"activation": "identity", "dropout": 0.3, "batch_first": True},
+            **OTHER,
         },
     },
     "constant": {
-        "plain": {**MIXTURE, **COUNTS, "num_topics": 2},
+        "plain": {**MIXTURE, **COUNTS, "num_topics": 2, "objective": "joint"},
         "single": {**SINGLE, "num_topics": 0},
         "other": {**MIXTURE, **NOISY, "num_topics": 2, "constant_weight": 0.3},
     },
     "pointer": {
-        "plain": {**MIXTURE, **POINTER},
+        "plain": {**MIXTURE, **POINTER, "objective": "joint"},
         "single": {**SINGLE, "num_states": 9, "key_size": 2, "pointer_weight": 0.3},
         "other": {**MIXTURE, **POINTER, **TIMEWISE, "start_noise": 0.05},
     },
@@ -112,7 +118,7 @@ HEAD_CASES = {
         "other": {**MIXTURE, **BANDS, **NOISY, "mix_first_tail": True},
     },
     "adaptive-pointer": {
-        "plain": {**SIZE, **POINTER, **COUNTS},
+        "plain": {**SIZE, **POINTER, **COUNTS, "objective": "joint"},
         "other": {**SIZE, **POINTER, **BANDS, **TIMEWISE, "pointer_weight": 0.3},
     },
 }

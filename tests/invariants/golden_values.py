@@ -13,6 +13,7 @@ from torch import nn
 
 import highrank
 from highrank.heads import head_class
+from highrank.ops.mixture_cross_entropy import mixture_loss
 
 BACKENDS = ("reference", "chunked", "fused", "auto")
 CASES = [(kind, case) for kind, sets in cases.HEAD_CASES.items() for case in sets]
@@ -53,7 +54,10 @@ def filled_head(kind, case):
 
 def old_name(kind, name):
     """The name under which a head's parameter is recorded."""
-    return cases.RENAMED_PARAMETERS.get((kind, name), name)
+    for new, old in cases.RENAMED_PARAMETERS.get(kind, {}).items():
+        if name.startswith(new):
+            return old + name.removeprefix(new)
+    return name
 
 
 def gradients(result, leaves):
@@ -181,7 +185,8 @@ def loss_cases(dtype):
 
 
 def with_extra(*, extra_weight, extra_prob, **options):
-    return highrank.mixture_cross_entropy(extra=(extra_weight, extra_prob), **options)
+    # Its public form asks for weights that sum to one.
+    return mixture_loss(extra=(extra_weight, extra_prob), **options).loss
 
 
 def mixture_inputs(dtype):

@@ -154,14 +154,14 @@ HEADS = (
     ),
     Mutation(
         "the pointer copies the token before a state, not the one after it",
-        "heads/pointer.py",
+        "heads/components/pointer.py",
         "candidate = token[:, seen + 1]",
         "candidate = token[:, seen]",
-        ("heads/test_pointer.py",),
+        ("heads/components/test_pointer.py",),
     ),
     Mutation(
         "the pointer's mask hides the pairs that exist",
-        "heads/pointer.py",
+        "heads/components/pointer.py",
         "log_attention.exp().masked_fill(candidate < 0, 0.0)",
         "log_attention.exp().masked_fill(candidate >= 0, 0.0)",
         ("heads/test_contract.py",),

@@ -7,16 +7,16 @@ import pytest
 
 from highrank.cli.main import main
 from highrank.data.prepare import prepare_text
-from highrank.heads import HEADS, head_arguments
+from highrank.heads import ALIASES, HEADS, head_arguments
 from highrank.models import BACKBONES
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "slept"]
 SIZES = "--model.embedding-size 8 --model.no-tied --batch.batch-size 4"
 RUN = "--train.epochs 1 --threads 1"
 OPTIONS = {
-    "pointer": "--head.num-states 20",
-    "adaptive-pointer": "--head.num-states 20 --head.frequent 5",
-    "constant": "--head.num-topics 3",
+    "mos+pointer": "--head.num-states 20",
+    "adaptive-softmax+pointer": "--head.num-states 20 --head.frequent 5 --head.objective own",
+    "mos+constant": "--head.num-topics 3",
     "sparse-mos": "--head.num-active 1",
     "multi-sense": "--head.num-frequent 5",
 }
@@ -52,7 +52,7 @@ def through_every_command(highrank, options):
     return audit
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values(), "adaptive-softmax+pointer+ngram"])
 def test_every_command_takes_every_head(kind, highrank):
     options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} --model.hidden-sizes 12 10"
     if "num_components" in head_arguments(kind):

@@ -20,7 +20,7 @@ from highrank.evaluation.dynamic import (
 )
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.generation import generate
-from highrank.heads import Pointer
+from highrank.heads import Composed, MixtureOfSoftmaxes, Pointer
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.weights import load_state
 from highrank.run.loading import load
@@ -35,7 +35,8 @@ TOKENS = np.random.default_rng(0).integers(V, size=400)
 def build(num_components=2, dropout=0.0):
     torch.manual_seed(1)
     rates = {"output_dropout": dropout, "weight_dropout": dropout}
-    head = Pointer(7, V, num_components, 6, num_states=8, key_size=5, dropout=dropout)
+    softmaxes = MixtureOfSoftmaxes(7, V, num_components, 6, dropout=dropout)
+    head = Composed(softmaxes, [Pointer(7, V, num_states=8, key_size=5)])
     model = LanguageModel(AWDLSTM(V, 6, (9, 7), **rates), head)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import works_with
 
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 
 DOCS = Path(__file__).parents[2] / "docs" / "works-with.md"
 LINES = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if " | " in line]
@@ -14,11 +14,11 @@ ROWS = {row[0].strip("`"): row[1:] for row in LINES}
 
 def test_the_table_has_all_heads_and_mechanisms():
     assert ROWS["head"] == list(works_with.MECHANISMS)
-    assert set(HEADS) <= set(ROWS)
+    assert {*HEADS, *ALIASES.values()} <= set(ROWS)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["mos", "pointer"])
+@pytest.mark.parametrize("kind", ["mos", "mos+pointer"])
 def test_cells_are_what_is_found(kind):
     """But for mechanisms of several processes, and of packages that are not installed."""
     for name, cell in zip(ROWS["head"], ROWS[kind], strict=True):

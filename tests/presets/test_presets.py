@@ -10,7 +10,7 @@ import torch
 from highrank import presets
 from highrank.build import build_model, canonical
 from highrank.config import with_options
-from highrank.heads import HEADS, head_class
+from highrank.heads import ALIASES, HEADS, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.small import fitted
 from highrank.run.configuration import config_from_json, config_to_json
@@ -56,8 +56,9 @@ def test_small_runs_are_equal_in_parameters_and_context_size(names):
 
 def test_every_head_has_a_small_preset():
     kinds = [name.removeprefix("ptb-small-") for name in presets.PRESETS]
-    assert set(HEADS) <= set(kinds)
-    for kind in HEADS:
+    assert {*HEADS, *ALIASES.values()} <= set(kinds)
+    assert presets.get("ptb-small-pointer") == presets.get("ptb-small-mos+pointer")
+    for kind in (*HEADS, *ALIASES.values()):
         config = presets.get(f"ptb-small-{kind}")
         with torch.device("meta"):
             head = build_model(config, vocab_size=10_000).head

@@ -26,6 +26,7 @@ COMMANDS = {
     "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
     "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
+    "check": "Check that a model's scores are a distribution's, and honest.",
     "bench": "Measure time and memory on this machine, as ratios of numbers from one run.",
 }
 # Commands that have commands: `highrank bench loss`. The module's table of them.
@@ -111,7 +112,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _run(arguments: list[str]) -> None:
-    name, *rest = arguments
+    name, *rest = _imported(arguments)
     if arguments == ["--version"]:
         print(f"highrank {__version__}")
     elif name not in COMMANDS:
@@ -136,6 +137,18 @@ def _run(arguments: list[str]) -> None:
             with printable_errors():
                 work = tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
             work()
+
+
+def _imported(arguments: list[str]) -> list[str]:
+    """The arguments without --import MODULE, for runs with a head of the user's own."""
+    if "--import" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--import")
+    try:
+        import_module(arguments[place + 1])
+    except ImportError as error:
+        raise ValueError(f"--import must be followed by a module, got {error}") from None
+    return _imported(arguments[:place] + arguments[place + 2 :])
 
 
 def _run_one_of(

@@ -28,7 +28,8 @@ class Part(NamedTuple):
     """A part of a configuration that has options of its own kind."""
 
     config: type[Any]
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, str] | None
+    """All there are; None for heads, which components make endlessly many."""
     class_of: Callable[[str], type[Any]]
     given: frozenset[str]
     """Arguments of the constructor that are no options."""
@@ -37,12 +38,12 @@ class Part(NamedTuple):
 def parts() -> dict[str, Part]:
     from highrank import build
     from highrank.data.batches import BATCHES
-    from highrank.heads import HEADS, head_class
+    from highrank.heads import head_class
     from highrank.models import BACKBONES, backbone_class
 
     return {
         "model": Part(ModelConfig, BACKBONES, backbone_class, build.MODEL_GIVEN),
-        "head": Part(HeadConfig, HEADS, head_class, build.HEAD_GIVEN),
+        "head": Part(HeadConfig, None, head_class, build.HEAD_GIVEN),
         "batch": Part(BatchConfig, BATCHES, build.batches_class, build.BATCH_GIVEN),
     }
 
@@ -80,8 +81,8 @@ def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
 
 def _kind(default: str, name: str, arguments: list[str]) -> str:
     """The kind of a part that the arguments choose."""
-    kind = value_of(f"{name}.kind", arguments)
-    return kind if kind is not None and kind in parts()[name].kinds else default
+    kind, kinds = value_of(f"{name}.kind", arguments), parts()[name].kinds
+    return kind if kind is not None and (kinds is None or kind in kinds) else default
 
 
 def _with_fields(value: Any, part: Part, kind: str) -> Any:
@@ -89,7 +90,7 @@ def _with_fields(value: Any, part: Part, kind: str) -> Any:
     from highrank.signatures import help_of
 
     texts = help_of(part.class_of(kind))
-    kinds = Literal[tuple(part.kinds)]  # type: ignore[valid-type]
+    kinds: Any = str if part.kinds is None else Literal[tuple(part.kinds)]
     hidden: Any = tyro.conf.Suppress
     fields: list[Any] = [
         ("kind", kinds, kind),
@@ -192,7 +193,10 @@ def read_source(arguments: list[str], defaults: "type[Options]") -> Source:
         defaults: the other options of the command.
     """
     from highrank.run.configuration import read_config
+    from highrank.signatures import import_kind
 
+    if kind := value_of("head.kind", arguments):
+        import_kind(kind)
     small = presets.get("small")
     known = {
         name: _with_fields(one := getattr(small, name), part, _kind(one.kind, name, arguments))

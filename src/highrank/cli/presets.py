@@ -7,8 +7,7 @@ from rich.table import Table
 
 from highrank.cli.console import show
 from highrank.config import RunConfig
-from highrank.heads import HEADS
-from highrank.presets import PRESETS, TUNED
+from highrank.presets import KINDS, PRESETS, TUNED
 from highrank.presets.small import RECOMMENDED, ptb_small_mos
 from highrank.report.formats import listed, make_table
 
@@ -35,7 +34,7 @@ def _table() -> Table:
         "mixture. Networks are AWD-LSTMs unless their name says another; dropout, learning rates "
         "and lengths of training are in --json and in `highrank train PRESET --help`.",
     )
-    others = [kind for kind in HEADS if kind not in TUNED]
+    others = [kind for kind in KINDS if kind not in TUNED]
     same = {f"ptb-small-{kind}" for kind in others}
     rows = [(name, make(), make.__doc__) for name, make in PRESETS.items() if name not in same]
     text = (

@@ -53,10 +53,7 @@ class Options:
 
 
 def run_train(arguments: list[str]) -> None:
-    """The command itself, of a preset or the path of a text; the preset `small` if none is given.
-
-    An option overrides what the preset has, or what is chosen for the text.
-    """
+    """The command itself, of a preset or a text; the preset `small` if none is given."""
     from highrank.cli.options import check_options, read_source
     from highrank.cli.training import show_training
     from highrank.report.training import run_text
@@ -64,13 +61,15 @@ def run_train(arguments: list[str]) -> None:
     from highrank.training.session import Session
 
     source = read_source(arguments, Options)
-    options = _parse(source)
-    checked, corpus, budget = check_options(options, source)
-    name = source.preset if source.text is None else corpus.name
+    checked, corpus, budget = check_options(options := _parse(source), source)
+    name, console = (
+        source.preset if source.text is None else corpus.name,
+        plain_console(stderr=True),
+    )
     if source.text is not None:
-        plain_console(stderr=True).print(run_text(checked, corpus, options.budget))
+        console.print(run_text(checked, corpus, options.budget))
     folder = options.resume or options.out or new_run(options.runs, name)
-    plain_console(stderr=True).print(f"Run: {folder}")
+    console.print(f"Run: {folder}")
     with closing(Session(checked, folder)) as session:
         show_training(session, corpus, _train(session, options, budget), options.json)
 

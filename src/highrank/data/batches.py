@@ -37,6 +37,8 @@ class Batch(NamedTuple):
     """Whether the model's state after the batch before carries over into this one."""
     lr_ratio: tuple[int, int] = (1, 1)
     """The learning rate of the update is scaled by the ratio of these two."""
+    position: Tensor | None = None
+    """(T, B), of each token that is read in the training split; -1 for one that is not of it."""
 
     def parts(self, size: int | None) -> list["Batch"]:
         """Micro-batches of so many sequences; None is all at once."""
@@ -51,7 +53,10 @@ class Batch(NamedTuple):
         if self.num_targets < self.target.numel():
             num_targets = int((target != IGNORED).sum())
         inputs = tree_map(lambda tensor: tensor[:, part], self.inputs)
-        return self._replace(inputs=inputs, target=target, num_targets=num_targets)
+        position = None if self.position is None else self.position[:, part]
+        return self._replace(
+            inputs=inputs, target=target, num_targets=num_targets, position=position
+        )
 
 
 class Batches(Protocol):
@@ -105,6 +110,7 @@ class Streams:
             )
         self.device = device
         self._pieces = tokens[: length * batch_size].reshape(batch_size, length)[columns]
+        self._starts = torch.arange(batch_size, device=device)[columns] * length
         self.batch_size = len(self._pieces)
 
     def __len__(self) -> int:
@@ -115,6 +121,11 @@ class Streams:
         """Token ids of these rows, (n, B)."""
         window = self._pieces[:, rows].T.astype(np.int64, order="C")
         return torch.from_numpy(window).to(self.device)
+
+    def positions(self, rows: slice) -> Tensor:
+        """Where in the text the tokens of these rows are, (n, B)."""
+        row = torch.arange(*rows.indices(len(self)), device=self.device)
+        return row[:, None] + self._starts
 
 
 class TextStreams:
@@ -195,6 +206,7 @@ class TextStreams:
             num_targets=target.numel(),
             carries=first > 0,
             lr_ratio=(drawn, self.bptt),
+            position=self.data.positions(slice(first, first + length)),
         )
 
     def draw_bptt(self) -> int:
@@ -302,7 +314,11 @@ class Blocks:
         target = torch.full_like(inputs, IGNORED)
         first = len(inputs) - self.num_predicted
         target[first - 1 : -1] = inputs[first:]
-        return Batch(inputs=inputs, target=target, num_targets=inputs[first:].numel())
+        position = torch.full_like(inputs, -1)
+        starts = torch.tensor(blocks, device=inputs.device) * len(rows)
+        position[len(start) :] = starts + torch.arange(len(rows), device=inputs.device)[:, None]
+        num_targets = inputs[first:].numel()
+        return Batch(inputs=inputs, target=target, num_targets=num_targets, position=position)
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "position": self.position}

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -317,11 +318,15 @@ def gradient_statistics(
     forward, parameters = forward_of(model, forward), dict(model.named_parameters())
     squares = [torch.zeros_like(p, dtype=at_least_float32(p.dtype)) for p in parameters.values()]
     starts, state = range(0, len(data) - 2, segment), None
+    reads_position = getattr(model, "reads_position", False)
     with _differentiable(model, parameters.values()):
         for index, start in enumerate(starts, 1):
             rows = data[start : start + segment + 1]  # (T + 1, B)
             weights = list(parameters.values())
-            out, gradients = _backward(forward, rows[:-1], rows[1:], state, weights)
+            read: Any = forward
+            if reads_position:
+                read = partial(read, position=data.positions(slice(start, start + len(rows) - 1)))
+            out, gradients = _backward(read, rows[:-1], rows[1:], state, weights)
             state = out.state
             with torch.no_grad():
                 wide = [g.to(s.dtype) for g, s in zip(gradients, squares, strict=True)]

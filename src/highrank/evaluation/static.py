@@ -44,16 +44,24 @@ def evaluate(
     batch_size: int = 10,
     window: int | None = None,
     on_progress: OnProgress | None = None,
+    *,
+    is_training_split: bool = False,
 ) -> Evaluation:
     """Mean loss of the tokens; the window's length does not change it, the batch size does.
 
     Args:
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
+        is_training_split: whether the tokens are its beginning, so that components leave out what
+            they have counted there.
     """
     total, count, state = 0.0, 0, model.initial_state(batch_size)
     with without_dropout(model):
         for tokens_in, target in steps(model, tokens, window, batch_size):
-            out = model(tokens_in, target, state, reduction="sum")
+            position = None
+            if is_training_split and model.reads_position:
+                starts = torch.arange(batch_size) * (len(tokens) // batch_size)
+                position = starts + count // batch_size + torch.arange(len(target))[:, None]
+            out = model(tokens_in, target, state, reduction="sum", position=position)
             state = out.state
             total += out.loss.item()
             count += target.numel()
@@ -110,9 +118,11 @@ def forward_of(model: nn.Module, forward: Forward | None = None) -> Forward:
             f"forward must be given unless the model is a LanguageModel, got {type(model).__name__}"
         )
 
-    def read_window(tokens: Tensor, target: Tensor, state: Any) -> Output:
+    def read_window(
+        tokens: Tensor, target: Tensor, state: Any, position: Tensor | None = None
+    ) -> Output:
         state = model.initial_state(tokens.shape[1]) if state is None else state
-        out = model(tokens, target, state)
+        out = model(tokens, target, state, position=position)
         return Output(out.loss, out.output, out.state, out.hidden)
 
     return read_window

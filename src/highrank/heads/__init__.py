@@ -1,25 +1,29 @@
 """Output layers: from a network's hidden states to the probabilities of the next token.
 
-`HEADS` is the only list of them: what builds, documents or audits heads reads it. A class is
-loaded when it is used; reading the list loads nothing.
+`HEADS` is the only list of them, `COMPONENTS` that of what may stand beside one: what builds,
+documents or audits heads reads them. A class is loaded when it is used; reading the lists loads
+nothing.
 """
 
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from highrank.signatures import arguments_of, load_class
 
 if TYPE_CHECKING:
     from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes as AdaptiveMixtureOfSoftmaxes
-    from highrank.heads.adaptive.pointer import AdaptivePointer as AdaptivePointer
     from highrank.heads.adaptive.softmax import AdaptiveSoftmax as AdaptiveSoftmax
+    from highrank.heads.bases.component import Component as Component
     from highrank.heads.bases.head import Head as Head
     from highrank.heads.bases.mixture import Mixture as Mixture
     from highrank.heads.bases.mixture import MixtureHead as MixtureHead
     from highrank.heads.bases.output import HeadOutput as HeadOutput
-    from highrank.heads.constant import ConstantComponents as ConstantComponents
+    from highrank.heads.components.constant import Constant as Constant
+    from highrank.heads.components.ngram import NGramComponent as NGramComponent
+    from highrank.heads.components.pointer import Pointer as Pointer
+    from highrank.heads.composed import Composed as Composed
     from highrank.heads.doc import DirectOutputConnection as DirectOutputConnection
     from highrank.heads.low_rank_mos import LowRankMixture as LowRankMixture
     from highrank.heads.mfs import MultiFacetSoftmax as MultiFacetSoftmax
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from highrank.heads.mos import MixtureOfSoftmaxes as MixtureOfSoftmaxes
     from highrank.heads.multi_sense import MultiSenseSoftmax as MultiSenseSoftmax
     from highrank.heads.partition import PartitionedSoftmax as PartitionedSoftmax
-    from highrank.heads.pointer import Pointer as Pointer
     from highrank.heads.pointwise import Pointwise as Pointwise
     from highrank.heads.softmax import Softmax as Softmax
     from highrank.heads.sparse_mos import SparseMixtureOfSoftmaxes as SparseMixtureOfSoftmaxes
@@ -40,8 +43,6 @@ HEADS: dict[str, str] = {
     "mos": "highrank.heads.mos:MixtureOfSoftmaxes",
     "sparse-mos": "highrank.heads.sparse_mos:SparseMixtureOfSoftmaxes",
     "multi-sense": "highrank.heads.multi_sense:MultiSenseSoftmax",
-    "constant": "highrank.heads.constant:ConstantComponents",
-    "pointer": "highrank.heads.pointer:Pointer",
     "low-rank-mos": "highrank.heads.low_rank_mos:LowRankMixture",
     "doc": "highrank.heads.doc:DirectOutputConnection",
     "mixtape": "highrank.heads.mixtape:Mixtape",
@@ -50,9 +51,22 @@ HEADS: dict[str, str] = {
     "pointwise": "highrank.heads.pointwise:Pointwise",
     "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
     "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
-    "adaptive-pointer": "highrank.heads.adaptive.pointer:AdaptivePointer",
+}
+# What may stand beside a head, after a plus: adaptive-softmax+pointer.
+COMPONENTS: dict[str, str] = {
+    "constant": "highrank.heads.components.constant:Constant",
+    "pointer": "highrank.heads.components.pointer:Pointer",
+    "ngram": "highrank.heads.components.ngram:NGramComponent",
+}
+# Other names of heads with components.
+ALIASES = {
+    "constant": "mos+constant",
+    "pointer": "mos+pointer",
+    "adaptive-pointer": "adaptive-softmax+pointer",
 }
 _BASES = {
+    "Component": "highrank.heads.bases.component",
+    "Composed": "highrank.heads.composed",
     "Head": "highrank.heads.bases.head",
     "HeadOutput": "highrank.heads.bases.output",
     "Mixture": "highrank.heads.bases.mixture",
@@ -61,8 +75,22 @@ _BASES = {
 
 
 def head_class(kind: str) -> type["Head"]:
-    """The class of a key of `HEADS`."""
-    return load_class(HEADS, kind, "head.kind")
+    """The class of a kind: a key of `HEADS`, or module:Class, and +component for each further one.
+
+    Nothing but the package itself is imported: a file may have named the kind.
+    """
+    from highrank.heads.bases.head import Head
+
+    name, *further = ALIASES.get(kind, kind).split("+")
+    base: Any = load_class(HEADS, name, "head.kind")
+    if not issubclass(base, Head) or len(set(further)) < len(further):
+        raise ValueError(f"head.kind must be a head, and each component once, got {kind!r}")
+    if not further:
+        return cast("type[Head]", base)
+    from highrank.heads.composed import composed_class
+
+    parts = [load_class(COMPONENTS, one, "components of head.kind") for one in further]
+    return composed_class("+".join((name, *further)), base, tuple(parts))
 
 
 def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
@@ -72,7 +100,8 @@ def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
 
 def _modules() -> dict[str, str]:
     """The module of each class."""
-    return {path.split(":")[1]: path.split(":")[0] for path in HEADS.values()} | _BASES
+    paths = (*HEADS.values(), *COMPONENTS.values())
+    return {path.split(":")[1]: path.split(":")[0] for path in paths} | _BASES
 
 
 def __getattr__(name: str) -> Any:

@@ -150,7 +150,11 @@ class MultiFacetSoftmax(LogitHead):
         return Columns([*each[:P], *(context for context in each[P:] for _ in range(P))])
 
     def _block(
-        self, hidden: Tensor, tokens: Tensor | None = None, state: Tensor | None = None
+        self,
+        hidden: Tensor,
+        tokens: Tensor | None = None,
+        state: Tensor | None = None,
+        **_: Any,
     ) -> Tensor:
         """Hidden states of each position and of those before it, side by side; zeros at first."""
         check_past(self, hidden, tokens, state)

@@ -7,8 +7,9 @@ without its kernels and without its reallocation of senses:
 
 Further senses are the token's first vector plus an offset, so that they move with a tied one.
 The mirror image of a mixture of softmaxes: several vectors a token and one context, instead of
-several contexts and one vector. The logit of a token is the log-sum-exp of its senses', so no
-bound on the rank of log p follows from E. It costs 1 + (S - 1)·R/V of a softmax. D hidden size,
+several contexts and one vector. The logit of a token is the log-sum-exp of its senses', of which
+none is linear in the context; the other tokens have one sense, which bounds the rank of log p by
+R + E + 2. It costs 1 + (S - 1)·R/V of a softmax. D hidden size,
 E embedding size, R tokens with S senses each, V vocabulary.
 """
 
@@ -20,18 +21,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import Activation, ContextOptions
+from highrank.heads.bases.embedding import (
+    ACTIVATIONS,
+    Activation,
+    EmbeddingOptions,
+    check_activation,
+)
 from highrank.heads.bases.frequency import frequency_order, log_frequencies
-from highrank.heads.bases.logits import StreamedHead
+from highrank.heads.bases.head import Head
+from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.token_rows import check_sizes
-from highrank.heads.softmax import Softmax
-from highrank.ops.precision import log_sum
+from highrank.ops.precision import at_least_float32, log_sum
 from highrank.ops.row_blocks import inverse_permutation, row_blocks
 from highrank.ops.streamed_cross_entropy import Block, Columns, Logits
 from highrank.ops.tracing import is_static
 
 
-class MultiSenseSoftmax(StreamedHead):
+class MultiSenseSoftmax(LogitHead):
     """One softmax over the senses of all tokens.
 
     Args:
@@ -43,11 +49,12 @@ class MultiSenseSoftmax(StreamedHead):
             at the start.
         token_counts: how often the training split has each token; the first R if None.
         activation: "tanh" or "identity".
-        options: dropout, batch_first, device and dtype, as of `Softmax`.
+        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
     """
 
     title = "Multi-sense"
-    options_of = Softmax
+    # The order of tokens by frequency would have to change, too.
+    resize = Head.resize
     frequent: Tensor
 
     def __init__(
@@ -61,41 +68,36 @@ class MultiSenseSoftmax(StreamedHead):
         sense_noise: float = 0.1,
         token_counts: Sequence[int] | None = None,
         activation: Activation = "tanh",
-        **options: Unpack[ContextOptions],
+        **options: Unpack[EmbeddingOptions],
     ) -> None:
-        super().__init__(hidden_size, vocab_size)
+        super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_senses=num_senses, num_frequent=num_frequent)
-        self.softmax = Softmax(
-            hidden_size, vocab_size, embedding_size, activation=activation, bias=True, **options
-        )
-        self.embedding_size, self.num_senses = embedding_size, num_senses
-        self.batch_first = self.softmax.batch_first
-        self.sense_noise = sense_noise
+        check_activation(activation)
+        self.num_senses, self.sense_noise = num_senses, sense_noise
+        self.activation: Activation = activation
+        self.latent = self._linear(hidden_size, embedding_size)
         order = torch.tensor(frequency_order(token_counts, vocab_size)[:num_frequent])
-        weight = self.softmax.weight
-        self.register_buffer("frequent", order.sort().values.to(weight.device))  # (R,)
+        self.register_buffer("frequent", order.sort().values.to(self.weight.device))  # (R,)
         shape = (num_senses - 1, len(order), embedding_size)
-        self.offset = nn.Parameter(weight.new_empty(shape))
-        self.sense_bias = nn.Parameter(weight.new_empty(shape[:2]))
+        self.offset = nn.Parameter(self.weight.new_empty(shape))
+        self.sense_bias = nn.Parameter(self.weight.new_empty(shape[:2]))
         self.reset_parameters()
 
     @property
     def rank_bound(self) -> int | None:
-        """That of one softmax if S = 1; no bound is known otherwise."""
-        return self.softmax.rank_bound if self.num_senses == 1 else None
+        """R columns are free; the others have E from the context and 1 from the bias."""
+        R = 0 if self.num_senses == 1 else len(self.frequent)
+        others = self.embedding_size + (0 if self.bias is None else 1)
+        return R + min(others, self.vocab_size - R) + 1
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Senses near the first one, with biases that leave a token's probability as it was."""
-        self.softmax.reset_parameters()
-        bias = self.softmax.bias
-        assert bias is not None
-        bias[self.frequent] = -math.log(self.num_senses)
+        super().reset_parameters()
+        if self.bias is not None:
+            self.bias[self.frequent] = -math.log(self.num_senses)
         self.sense_bias.fill_(-math.log(self.num_senses))
         self.offset.normal_(std=self.sense_noise)
-
-    def scale_embedding(self, factor: float) -> None:
-        self.softmax.scale_embedding(factor)
 
     @torch.no_grad()
     def start_at_unigram(self, token_counts: Sequence[int]) -> None:
@@ -103,19 +105,12 @@ class MultiSenseSoftmax(StreamedHead):
         added = log_frequencies(token_counts, self.vocab_size).to(self.sense_bias)
         self.sense_bias.add_(added[self.frequent])
 
-    @property
-    def bias(self) -> nn.Parameter | None:
-        """The bias of the first senses."""
-        return self.softmax.bias
-
-    def tie(self, weight: Tensor) -> None:
-        """The first senses are the input embedding; the others keep their distances to it."""
-        self.softmax.tie(weight)
-
     def features(self, hidden: Tensor, **past: object) -> tuple[Tensor, ...]:
         """Log-weights of the one softmax, and contexts (..., E)."""
-        log_weight, context = self.softmax.mixture(hidden)
-        return log_weight, context.squeeze(-2)
+        self._check_hidden(hidden)
+        context = ACTIVATIONS[self.activation](self.latent(hidden)).unsqueeze(-2)  # (..., 1, E)
+        zeros = context.new_zeros(context.shape[:-1], dtype=at_least_float32(context.dtype))
+        return zeros, self._dropped(context).squeeze(-2)
 
     def _order(self) -> Tensor:
         """The tokens (V,), those with several senses first."""
@@ -127,9 +122,9 @@ class MultiSenseSoftmax(StreamedHead):
 
     def logits(self) -> Logits:
         R, V, order = len(self.frequent), self.vocab_size, self._order()
-        (weight,) = row_blocks(self.softmax.weight, order, (V,))
-        assert self.softmax.bias is not None
-        first, others = row_blocks(self.softmax.bias, order, (R, V - R))
+        (weight,) = row_blocks(self.weight, order, (V,))
+        bias = self.weight.new_zeros(V) if self.bias is None else self.bias
+        first, others = row_blocks(bias, order, (R, V - R))
         return Logits(
             _columns,
             [Block(0, slice(R, V), slice(R, V))],

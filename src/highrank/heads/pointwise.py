@@ -19,7 +19,7 @@ from highrank.ops.precision import at_least_float32
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
-class Pointwise(StreamedLoss, PriorMixture):
+class Pointwise(PriorMixture, StreamedLoss):
     """K softmaxes of mapped logits, weighted by the hidden state.
 
     Args:

@@ -42,7 +42,7 @@ class Softmax(MixtureHead):
         return 1.0 if self.activation == "tanh" else None
 
     def _loss(self, features: Mixture, target: Target, settings: LossSettings) -> MeasuredOutput:
-        is_plain = not (settings.also or settings.options or self.logit_map)
+        is_plain = not (settings.also or settings.options or settings.beside or self.logit_map)
         if isinstance(target, Tensor) and is_plain:
             found = self._small_loss(features.context.squeeze(-2), target, settings)
             if found is not None:

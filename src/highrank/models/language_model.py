@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank.heads.bases.adaptive import AdaptiveHead
+from highrank.heads.bases.component import components_of
 from highrank.heads.bases.head import Head
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup, State, map_state
@@ -34,7 +35,7 @@ class Read(NamedTuple):
     hidden: Tensor
     """(T, B, size), of the layers that the head asks for."""
     past: dict[str, Any]
-    """`tokens` and `state` for a stateful head, else empty."""
+    """`tokens`, `state` and, where it is known, `position` for a stateful head, else empty."""
     state: State
     """After the window."""
     backbone: BackboneOutput
@@ -79,11 +80,25 @@ class LanguageModel(nn.Module):
         state = self.backbone.initial_state(batch_size)
         return (state, self.head.initial_state(batch_size)) if self.head.is_stateful else state
 
+    @property
+    def reads_position(self) -> bool:
+        """Whether a component of the head must know where it reads the training split."""
+        return any(component.reads_position for component in components_of(self.head))
+
     def forward(
-        self, tokens: Tensor, target: Tensor, state: State, reduction: Reduction = "mean"
+        self,
+        tokens: Tensor,
+        target: Tensor,
+        state: State,
+        reduction: Reduction = "mean",
+        position: Tensor | None = None,
     ) -> LanguageModelOutput:
-        """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them."""
-        read = self.read(tokens, state)
+        """Read tokens (T, B) and score targets (T, B), the tokens that follow each of them.
+
+        Args:
+            position: (T, B), of the tokens in the training split; None for another text.
+        """
+        read = self.read(tokens, state, position)
         # Added below: the reported loss is without it.
         options = {**read.past, "with_penalty": False}
         output, loss = self.head(read.hidden, target, reduction=reduction, **options)
@@ -98,7 +113,7 @@ class LanguageModel(nn.Module):
         """The optimiser's parameter groups."""
         return self.backbone.parameter_groups(self)
 
-    def read(self, tokens: Tensor, state: State) -> Read:
+    def read(self, tokens: Tensor, state: State, position: Tensor | None = None) -> Read:
         """Run the backbone over tokens (T, B): then `head.sample(read.hidden, **read.past)`."""
         head = self.head
         before, head_state = state if head.is_stateful else (state, None)
@@ -109,6 +124,8 @@ class LanguageModel(nn.Module):
         if not head.is_stateful:
             return Read(hidden, {}, out.state, out)
         past = {"tokens": tokens, "state": head_state}
+        if position is not None:
+            past["position"] = position
         return Read(hidden, past, (out.state, head.advance(hidden, tokens, head_state)), out)
 
 
@@ -119,8 +136,8 @@ def _tie_again(model: LanguageModel, keys: Any) -> None:
 def _tie(head: Head, embedding: nn.Embedding | AdaptiveEmbedding) -> None:
     if not isinstance(embedding, AdaptiveEmbedding):
         head.tie(embedding.get_parameter("weight"))
-    elif isinstance(head, AdaptiveHead):
-        head.tie(list(embedding.bands))
+    elif isinstance(head.core, AdaptiveHead):
+        head.core.tie(list(embedding.bands))
     else:
         raise ValueError(
             f"the head must be adaptive to share an AdaptiveEmbedding, got {type(head).__name__}"

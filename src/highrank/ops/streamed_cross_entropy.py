@@ -88,6 +88,7 @@ def streamed_cross_entropy(
     target: Tensor,
     scale: Tensor | None = None,
     chunk_bytes: int | None = None,
+    extra: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss of each token (N,), detached, and their sum, which carries the gradients.
 
@@ -98,6 +99,7 @@ def streamed_cross_entropy(
         features: tensors (N, …).
         target: (N,), columns below V.
         scale: (N,), what the loss of each token is multiplied with.
+        extra: (N, J), further terms of the mixture, log-weights included.
     """
     pieces = logits.pieces
     tensors = [logits.weight, logits.bias, *features, *logits.shared]
@@ -110,8 +112,12 @@ def streamed_cross_entropy(
         logits.num_own,
         0.0 if pieces is None else pieces.limit,
         len(features),
+        logits.num_softmaxes,
         torch.is_grad_enabled(),
     )
+    if extra is not None:
+        # Weights of terms whose log-probability is 0.
+        log_weight = torch.cat((log_weight, extra), -1)  # (N, K + J)
     slopes = None if pieces is None else pieces.slopes
     rows = int(logits.num_softmaxes * logits.num_tables)
     itemsize = at_least_float32(log_weight.dtype).itemsize
@@ -129,6 +135,7 @@ class _Recipe(NamedTuple):
     num_own: int
     limit: float
     num_features: int
+    num_softmaxes: int
     in_training: bool
 
 
@@ -180,13 +187,14 @@ def _slow_total(
     *rest: Tensor,
 ) -> Tensor:
     """The sum of all losses, with N × K × V numbers in memory."""
-    K, count = log_weight.shape[1], recipe.num_features
+    K, count = recipe.num_softmaxes, recipe.num_features
     logits = Logits(recipe.columns_of, recipe.blocks, weight, bias, rest[count:], K, recipe.num_own)
     z = logits_of(logits, rest[:count])  # (N, K, V)
     z = z.to(at_least_float32(z.dtype))
     log_q = (z if slopes is None else Pieces(slopes, recipe.limit)(z)).log_softmax(-1)
     index = target[:, None, None].expand(-1, K, 1)
-    log_p = log_sum(log_weight + log_q.gather(-1, index).squeeze(-1), -1)  # (N,)
+    log_q = log_q.gather(-1, index).squeeze(-1)  # (N, K)
+    log_p = log_sum(log_weight + F.pad(log_q, (0, log_weight.shape[1] - K)), -1)  # (N,)
     loss = weight_losses(-log_p, scale)
     return loss.masked_fill(loss == torch.inf, 0.0).sum()
 
@@ -219,7 +227,7 @@ class _Work:
         Args:
             most: tokens of a chunk.
         """
-        N, K = self.log_weight.shape
+        N, K = len(self.log_weight), self.recipe.num_softmaxes
         token_loss = torch.empty_like(self.log_weight[:, 0])  # (N,)
         # All chunks have about as many tokens: small products are slow ones.
         size = max(1, -(-N // max(1, -(-N // most))))
@@ -236,17 +244,18 @@ class _Work:
         features = [_leaf(x[rows], gradient) for x, gradient in pairs]
         with torch.set_grad_enabled(self.in_training):
             columns = self.recipe.columns_of(features, self.own_weight, self.shared)
-        log_weight = self.log_weight[rows]  # (n, K)
-        index = target[:, None, None].expand(*log_weight.shape, 1)  # (n, K, 1)
-        z, back = self._mapped(self._logits(columns, table[: len(target)], log_weight.shape[1]))
+        log_weight, K = self.log_weight[rows], self.recipe.num_softmaxes  # (n, K + J)
+        index = target[:, None, None].expand(-1, K, 1)  # (n, K, 1)
+        z, back = self._mapped(self._logits(columns, table[: len(target)], K))
         q, log_q = self._softmaxes(z, index, columns, table)
-        joint = log_weight + log_q  # (n, K)
+        joint = log_weight + F.pad(log_q, (0, log_weight.shape[1] - K))  # (n, K + J)
         log_p = joint.logsumexp(-1, keepdim=True)  # (n, 1)
-        factor = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K)
+        factor = (joint - log_p).exp_().masked_fill_(log_p == -torch.inf, 0.0)  # (n, K + J)
         if scale is not None:
             factor = factor * scale[:, None]
         if self.d_log_weight is not None:
             self.d_log_weight[rows] = -factor
+        factor = factor[:, :K]
         if self.in_training:
             slope = q.scatter_add_(-1, index, torch.full_like(index, -1, dtype=q.dtype))
             if back is not None:

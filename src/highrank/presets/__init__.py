@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from highrank.config import RunConfig
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 from highrank.presets import backbones, papers, small
 
 # Heads whose small run on Penn Treebank has a network or options of its own.
 TUNED = ("softmax", "mos")
+KINDS = (*HEADS, *ALIASES.values())
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
     "small-mos": small.small_mos,
@@ -18,7 +19,7 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small-gated-cnn": backbones.small_gated_cnn,
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
-    **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in HEADS if kind not in TUNED},
+    **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in KINDS if kind not in TUNED},
     "ptb-softmax": papers.ptb_softmax,
     "ptb-moc": papers.ptb_moc,
     "ptb-mos": papers.ptb_mos,
@@ -33,6 +34,8 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
 
 
 def get(name: str) -> RunConfig:
+    family, kind = name[: len("ptb-small-")], name[len("ptb-small-") :]
+    name = family + ALIASES.get(kind, kind)
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]()

@@ -15,7 +15,7 @@ from highrank.heads import head_class
 
 # It had the lowest perplexity of the heads that were compared at equal CPU time with three seeds
 # (`highrank compare`), on Penn Treebank and on the State of the Union addresses.
-RECOMMENDED = "adaptive-pointer"
+RECOMMENDED = "adaptive-softmax+pointer"
 # Quick, unlike the papers' SGD.
 ADAMW = StageConfig(
     optimizer="adamw", lr=3e-3, weight_decay=0.01, clip=1.0, epochs=1000, anneal=True
@@ -99,7 +99,7 @@ def ptb_small_softmax() -> RunConfig:
                 "embedding_range": 0.5,
             },
         ),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0, start_bias="unigram"),
         batch=BatchConfig(batch_size=20, options={"bptt": 35, "bptt_max_delta": 20}),
         train=ADAMW,
     )
@@ -111,7 +111,8 @@ def ptb_small_mos() -> RunConfig:
     Contexts that start nearly equal learned faster than independent ones, with three seeds.
     """
     softmax = ptb_small_softmax()
-    head = HeadConfig(kind="mos", num_components=5, dropout=0.0, options={"start_noise": 0.05})
+    options = {"start_noise": 0.05}
+    head = replace(softmax.head, kind="mos", num_components=5, options=options)
     return replace(softmax, model=with_options(softmax.model, hidden_sizes=(320, 256)), head=head)
 
 
@@ -120,8 +121,9 @@ def ptb_small(kind: str) -> Callable[[], RunConfig]:
 
     def preset() -> RunConfig:
         num_components = head_class(kind).default_components
-        head = HeadConfig(kind=kind, num_components=num_components, dropout=0.0)
-        return replace(ptb_small_mos(), head=head)
+        config = ptb_small_mos()
+        head = replace(config.head, kind=kind, num_components=num_components, options={})
+        return replace(config, head=head)
 
     preset.__doc__ = f"The same LSTM, embedding and budget, with the head {kind}."
     if kind == RECOMMENDED:

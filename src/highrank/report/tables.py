@@ -135,6 +135,8 @@ def method_text(result: Result) -> str:
             text += f", context {context:,}, stride {result.settings['stride']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + alone
+    if "order" in result.settings:
+        return f"{result.method}: modified Kneser–Ney, counted on the training split, alone"
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])

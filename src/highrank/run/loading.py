@@ -12,6 +12,7 @@ from highrank.data.corpus import read_counts
 from highrank.data.vocabulary import Vocabulary
 from highrank.environment import check_device
 from highrank.files import file_sha256
+from highrank.heads.bases.component import components_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.tensors import read_shapes, read_tensors
 from highrank.models.weights import load_state, save_state
@@ -89,6 +90,8 @@ def _load_model(folder: Path, config: RunConfig, vocab_size: int, device: str) -
         ) from None
     model = build_model(config, vocab_size, counts)
     load_state(model, state)
+    for component in components_of(model):
+        component.load_data(folder)
     return model
 
 

@@ -57,6 +57,12 @@ class Clock:
         """
         self.seconds = max(self.seconds, self.session_start + elapsed)
 
+    def add_preparation(self, seconds: float, cpu_seconds: float) -> None:
+        """Count what came before the first window, such as counting n-grams, as training."""
+        self.seconds += seconds
+        self.window_seconds += seconds
+        self.cpu_seconds += cpu_seconds
+
     def add_window(self, tokens: int, seconds: float, cpu_seconds: float = 0.0) -> None:
         self.seconds += seconds
         self.window_seconds += seconds

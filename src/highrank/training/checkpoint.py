@@ -4,6 +4,7 @@ The checkpoint, `trainer.pt`, is all that a run needs to be resumed, in one file
 values, never objects.
 """
 
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from highrank.config import RunConfig
 from highrank.data.corpus import CorpusLike, split_sha256
 from highrank.files import clear_temporaries, is_disk_full, write_atomically
+from highrank.heads.bases.component import components_of
 from highrank.models.tensors import content_sha256, write_tensors
 from highrank.run.configuration import check_same_config, config_from_json, config_to_json
 from highrank.run.folder import (
@@ -169,6 +171,27 @@ class TrainingFolder:
     def save_best(self, state: dict[str, Tensor]) -> None:
         """Write the weights of the best model."""
         self.world.first(lambda: save_model(self.path / MODEL_FILE, state))
+
+    def fit(self, model: nn.Module, corpus: CorpusLike) -> tuple[float, float]:
+        """Let components prepare what they need of the training split, and keep it; once.
+
+        Returns the seconds that it took, and those of the processor.
+        """
+        components = components_of(model)
+        if not components:
+            return 0.0, 0.0
+        start, cpu_start = time.monotonic(), time.process_time()
+
+        def fit_first() -> None:
+            for component in components:
+                component.fit(corpus.split("train"), corpus.token_counts)
+                component.save_data(self.path)
+
+        if not self.checkpoint_path.exists():
+            self.world.first(fit_first)
+        for component in components:
+            component.load_data(self.path)
+        return time.monotonic() - start, time.process_time() - cpu_start
 
     def record(self, corpus: CorpusLike) -> None:
         """Keep with the run what its corpus is, and where."""

@@ -84,6 +84,7 @@ class Session:
         columns = self.world.part(config.batch.batch_size)
         self.batches = build_batches(config, corpus.split("train"), checked.device, columns)
         self.trainer = self._make_trainer(checked)
+        self.clock.add_preparation(*self.files.fit(self.model, corpus))
         self.best, self.best_state = math.inf, save_state(self.model)
         self.num_tokens, self.validated_step, self.validated_tokens = 0, -1, 0
         self.valid_loss: float | None = None

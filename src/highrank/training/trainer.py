@@ -59,7 +59,10 @@ class StepOutput(Protocol):
 
 @runtime_checkable
 class Trainable(Protocol):
-    """An `nn.Module` that a `Trainer` can train."""
+    """An `nn.Module` that a `Trainer` can train.
+
+    One that has `reads_position`, and it is true, is given the batch's `position`, too.
+    """
 
     def __call__(self, inputs: Any, target: Tensor, state: State) -> StepOutput: ...
 
@@ -145,12 +148,14 @@ class Trainer:
         if self.hidden_state is None or not batch.carries:
             self.hidden_state = self.model.initial_state(batch_size)
         num_targets = self.world.sum(batch.num_targets)
+        reads_position = getattr(self.model, "reads_position", False)
         total, states, first = 0.0, [], 0
         for part in batch.parts(self.micro_batch_size):
             size = part.target.shape[1]
             state = map_state(_columns(first, size), self.hidden_state)
+            options = {"position": part.position} if reads_position else {}
             with self._autocast():
-                out = self.model(part.inputs, part.target, state)
+                out = self.model(part.inputs, part.target, state, **options)
             if part.num_targets > 0:
                 fraction = part.num_targets / num_targets
                 ((out.loss + out.penalty) * fraction).backward()

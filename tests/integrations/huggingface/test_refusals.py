@@ -18,17 +18,23 @@ MFS = {"head": "mfs", "start": "random"}
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"head": "hardmax"}, "head must be one of softmax, .* got 'hardmax'"),
+        ({"head": "hardmax"}, "head.kind must be one of softmax, .* got 'hardmax'"),
         ({"start": "warm"}, "start must be 'residual' or 'identity' or 'new' or 'random' .*'warm'"),
         ({"head": "mixtape"}, r"start must be 'random' \(to train from scratch\) for mixtape"),
-        ({"head": "pointer", "start": "random"}, "last hidden state only, got pointer, with earl"),
+        (
+            {"head": "pointer", "start": "random"},
+            "last hidden state only, got mos.pointer, with earl",
+        ),
         (
             {"head": "doc", "start": "random"},
             "last hidden state only, got doc, with several layers",
         ),
         ({**MFS, "num_previous": 2}, "last hidden state only, got mfs, with earlier tokens"),
         ({**MFS, "layers": (-2, -1), "layer_sizes": (8, 8)}, "got mfs, with several layers"),
-        ({"head": "multi-sense", "start": "random"}, r"one output embedding of \(60, 16\)"),
+        (
+            {"head": "adaptive-softmax", "start": "random", "frequent": 20, "div_value": 2.0},
+            r"one output embedding of \(60, 16\)",
+        ),
         ({"ranks": 3}, "an option of low-rank-mos must be one of num_components, .* got 'ranks'"),
         ({"num_components": 0}, "num_components must be at least 1, got 0"),
         ({"num_components": 1, "start": "new"}, "num_components must be at least 2 .* got 1"),

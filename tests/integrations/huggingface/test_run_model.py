@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank.generation import generate
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 from highrank.models.weights import without_dropout
 
 pytest.importorskip("transformers")
@@ -18,14 +18,15 @@ from highrank.integrations.huggingface.run_model import AWDLSTMForCausalLM
 
 TEXTS = ["the cat", "a dog saw the old cat. it slept", "it"]
 OPTIONS = {
-    "pointer": {"num_states": 20},
-    "constant": {"num_topics": 3},
+    "mos+pointer": {"num_states": 20},
+    "mos+constant": {"num_topics": 3},
     "sparse-mos": {"num_active": 1},
     "multi-sense": {"num_frequent": 5},
 }
 # Stateful, with tied bands, with counts of tokens, with lower layers; the rest in `-m slow`.
-FEW = ("mos", "pointer", "adaptive-mos", "constant", "doc")
-KINDS = [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in HEADS]
+FEW = ("mos", "mos+pointer", "adaptive-mos", "mos+constant", "mos+ngram", "doc")
+ALL = (*HEADS, *ALIASES.values(), "mos+ngram")
+KINDS = [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in ALL]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import highrank
-from highrank.heads import HEADS, LowRankMixture, Pointwise, head_arguments
+from highrank.heads import ALIASES, HEADS, LowRankMixture, Pointwise, head_arguments
 from highrank.integrations.huggingface.starts import NEAR_ZERO, NOISE, NOT_STORED
 from highrank.integrations.huggingface.upgrade import to_softmax
 
@@ -83,10 +83,11 @@ def test_constants_have_nearly_no_weight_and_keep_their_counts(make, tokens, tmp
     model.save_pretrained(tmp_path)
     loaded = highrank.load_huggingface(tmp_path)
     assert "token_counts" not in str(loaded.config)
-    torch.testing.assert_close(head_of(loaded).log_count, torch.arange(1, 61).log())
+    want = torch.arange(1, 61).log().log_softmax(0)
+    torch.testing.assert_close(head_of(loaded).components[0].log_frequency, want)
     assert torch.equal(log_probs(loaded, tokens), log_probs(model, tokens))
     assert loaded.get_output_embeddings().embedding.weight is loaded.get_input_embeddings().weight
-    with pytest.raises(ValueError, match="must be a mixture to be resized, got ConstantComp"):
+    with pytest.raises(ValueError, match="must be a mixture to be resized, got mos.constant"):
         loaded.resize_token_embeddings(64)
     assert loaded.get_input_embeddings().num_embeddings == 60
 
@@ -102,14 +103,13 @@ def test_a_softmax_is_the_model_with_our_loss(make, tokens, name):
 
 
 REFUSED = {
-    "multi-sense": "must have one output embedding",
     "doc": "with several layers",
-    "pointer": "with earlier tokens",
-    "adaptive-pointer": "with earlier tokens",
+    "mos+pointer": "with earlier tokens",
+    "adaptive-softmax+pointer": "with earlier tokens",
 }
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values()])
 def test_any_head_of_the_last_state_can_be_trained_from_scratch(make, tokens, kind, tmp_path):
     if kind in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[kind]):
@@ -175,6 +175,6 @@ def test_a_mixture_is_not_restored(make):
 def test_softcaps_need_plain_logits(make):
     with pytest.raises(ValueError, match="softcap of 5.0 must get a mixture .* got Pointwise"):
         make.upgraded("gemma2", head="pointwise", start="random")
-    with pytest.raises(ValueError, match="softcap of 5.0 must get a mixture .* got ConstantComp"):
+    with pytest.raises(ValueError, match="softcap of 5.0 must get a mixture .* got mos.constant"):
         make.upgraded("gemma2", head="constant")
     assert type(head_of(make.upgraded("llama", head="pointwise", start="random"))) is Pointwise

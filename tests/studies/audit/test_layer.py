@@ -11,7 +11,8 @@ from highrank.analysis.divergence import expected_divergence
 from highrank.analysis.unargmaxable import Verdict, decide_tokens
 from highrank.analysis.unargmaxable.problem import Box, Everywhere
 from highrank.heads import (
-    ConstantComponents,
+    Composed,
+    Constant,
     Head,
     Mixture,
     MixtureOfContexts,
@@ -37,7 +38,7 @@ HEADS = {
     "softcap": lambda: LinearHead(torch.randn(V, D), softcap=3.0),
     "bfloat16": lambda: LinearHead(torch.randn(V, D).bfloat16()),
     # A parameter without numbers.
-    "constant": lambda: ConstantComponents(D, V, 2, 5, num_topics=0),
+    "constant": lambda: Composed(MixtureOfSoftmaxes(D, V, 2, 5), [Constant(D, V, num_topics=0)]),
 }
 
 
@@ -164,11 +165,12 @@ def test_a_mixture_has_a_baseline_of_a_quarter_of_the_contexts_and_of_its_compon
 
 
 def test_of_a_head_that_looks_back_random_weights_meet_the_features():
-    head = Pointer(7, V, 2, 6, num_states=8, key_size=5)
+    pointer = Pointer(7, V, num_states=8, key_size=5)
+    head = Composed(MixtureOfSoftmaxes(7, V, 2, 6), [pointer])
     predictor = LanguageModelPredictor(LanguageModel(AWDLSTM(V, 6, (9, 7)), head).eval())
     reader = predictor.without_state()
     own = layer_of(predictor, reader.head)
-    assert (own.facts.kind, own.facts.context_size) == ("pointer", 6)
+    assert (own.facts.kind, own.facts.context_size) == ("mos+pointer", 6)
     assert own.facts.has_bias and own.facts.is_tied
     assert own.bound.value is None and own.vectors is None and own.mixture is None
     hidden = reader.hidden_states(torch.randint(V, (1, 20)))[0]

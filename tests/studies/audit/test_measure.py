@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.spatial import ConvexHull
 
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
+from highrank.heads import Composed, MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.heads.linear import LinearHead
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor, read_contexts
@@ -95,7 +95,8 @@ def test_results_are_json(model):
 
 
 def test_a_head_that_looks_back_is_measured_after_a_long_history(make, monkeypatch):
-    head = Pointer(7, V, 2, 6, num_states=8, key_size=5)
+    pointer = Pointer(7, V, num_states=8, key_size=5)
+    head = Composed(MixtureOfSoftmaxes(7, V, 2, 6), [pointer])
     inner = LanguageModel(AWDLSTM(V, 6, (9, 7)), head).eval()
     for parameter in inner.parameters():
         torch.nn.init.normal_(parameter, std=0.7)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 from highrank.studies.bench import harness, heads
 from highrank.studies.bench.harness import Peak
 from highrank.studies.bench.heads import CONTROL, count_flops, prepare_pass, run_head_bench
 
 
-@pytest.mark.parametrize("kind", [CONTROL, *HEADS])
+@pytest.mark.parametrize("kind", [CONTROL, *HEADS, *ALIASES.values()])
 def test_every_head_can_be_measured(kind):
     assert 0 < prepare_pass(kind, 8, 60)() < 20
 
@@ -30,5 +30,5 @@ def test_a_run_has_a_row_for_each_head_and_size(monkeypatch):
 
 
 def test_an_unknown_head_is_refused():
-    with pytest.raises(ValueError, match="heads must be among softmax, .*, got mosaic"):
+    with pytest.raises(ValueError, match="head.kind must be one of softmax, .*, got 'mosaic'"):
         run_head_bench(("mosaic",))

@@ -1,5 +1,6 @@
 """From runs to rows: which seeds count, differences, costs; and a whole comparison."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from highrank.studies.compare.measure import summarise, summarise_costs, summari
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunState
 from highrank.studies.compare.schedule import train
+from highrank.studies.compare.sentences import notes
 
 LEVELS = (5.0, 4.8, 5.001)
 
@@ -113,6 +115,8 @@ def test_a_comparison_has_both_regimes_ranks_and_components(written, folder):
     assert result.is_complete and [one.name for one in result.regimes] == ["tokens", "time"]
     assert [variant.rank_bound for variant in result.variants] == [6, None, 6]
     assert result.floor is not None and result.recommendation is not None
+    alone = f"A 5-gram alone (modified Kneser–Ney, {result.ngram.seconds:.1f} s): perplexity "
+    assert alone + f"{math.exp(result.ngram.valid_loss):.4g} on valid" in "".join(notes(result))
     # Two regimes, two seeds; the control has two more with the cache.
     assert sum(len(run.marks) + len(run.cache) for run in result.runs) == 3 * 4 + 4
     for variant in result.variants:

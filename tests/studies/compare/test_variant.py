@@ -7,7 +7,7 @@ import torch
 
 from highrank.build import build_model
 from highrank.config import ModelConfig
-from highrank.heads import HEADS
+from highrank.heads import ALIASES, HEADS
 from highrank.studies.compare.variant import TOLERANCE, Role, make_variants, parse_spec
 
 # As in practice.
@@ -15,7 +15,7 @@ LARGE = {"vocab_size": 2_000, "is_equal": True}
 
 
 def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(variants):
-    heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "pointer", "adaptive-pointer")
+    heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "mos:2+pointer", "adaptive-pointer")
     found = variants(*heads, "tied-softmax", "repeat", components=(2, 8), sizes=(32,), **LARGE)
     wanted = found[0].num_parameters
     for variant in found:
@@ -67,12 +67,18 @@ def test_heads_are_read_with_components_and_options():
     assert (spec.kind, spec.num_components) == ("adaptive-mos", 8)
     assert spec.options == {"start_noise": 0.2, "frequent": "auto"}
     assert parse_spec("pointer").num_components is None
+    spec = parse_spec("mos:5+pointer+constant,num_states=7,objective=own")
+    assert (spec.kind, spec.num_components) == ("mos+pointer+constant", 5)
+    assert spec.options == {"num_states": 7, "objective": "own"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sofmax", "heads must be among softmax, moc, .*, tied-softmax, repeat, got 'sofmax'"),
+        (
+            "sofmax",
+            "heads must be tied-softmax, repeat or .* one of softmax, moc, .*, got 'sofmax'",
+        ),
         ("mos:many", "heads must be KIND or KIND:K with a whole number K, got 'mos:many'"),
         ("mos:0", "KIND:K"),
         ("partition:3", "partition must come without a number of components"),
@@ -93,14 +99,14 @@ def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(variants):
         "control, K = 1",
         "MoS, K = 2",
         "MoS, K = 3",
-        "Pointer",
-        "Pointer, K = 2",
+        "MoS + pointer, K = 1",
+        "MoS + pointer, K = 2",
         "Adaptive softmax",
     ]
     assert len({variant.name for variant in found}) == len(found)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values()])
 def test_every_head_of_the_list_can_be_compared(kind, variants):
     found = variants(kind, components=(8,) if kind == "doc" else (2,))
     assert found[-1].config.head.kind == kind

@@ -65,6 +65,8 @@ class Options:
     """Divide the loss as the original code, mos, does, to compare with its logs."""
     all: bool = False
     """Static, dynamic and with a cache, as rows of one table, each split as one stream."""
+    baselines: bool = False
+    """Also a 5-gram model of the training split, alone, on the same tokens."""
     dynamic: bool = False
     """Learn from each segment after it was scored. Passes over the training split once first."""
     cache: bool = False
@@ -140,6 +142,8 @@ def check(options: Options, is_foreign: bool = False) -> None:
         ("--cache.…", options.cache_options != NO_CACHE, "--cache", is_cache),
         ("--search", options.search, "--dynamic, --cache or --all", not is_static),
         ("--search-tokens", options.search_tokens is not None, "--search", options.search),
+        ("--baselines", options.baselines, "static evaluation or --all", is_static or is_all),
+        ("--baselines", options.baselines, "lines in a row", not options.independent_lines),
         ("--compat", options.compat is not None, "static evaluation", is_static),
         ("--batch-size", options.batch_size not in (None, 1), "static evaluation", is_static),
         ("--batch-size and --compat", is_split_only, "a split, not --text", not is_file),

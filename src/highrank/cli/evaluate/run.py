@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def evaluate_run(run: Path, options: Options) -> None:
     """Evaluate a run's splits or a text by all methods that are asked for."""
     from highrank.evaluation import result as module
+    from highrank.evaluation.ngram import ngram_result
     from highrank.run.loading import load_run
 
     # Settings that cannot be are found before the run is loaded.
@@ -43,8 +44,11 @@ def evaluate_run(run: Path, options: Options) -> None:
                 independent_lines=options.independent_lines,
                 progress=progress,
             )
-            results.append(result)
-            files.append(module.write_result(folder, result))
+            found = [result]
+            if options.baselines and method.is_static:
+                found.append(ngram_result(loaded, dataset, result))
+            results += found
+            files += [module.write_result(folder, one) for one in found]
     finally:
         # What there is, whatever happened to the next or to its file.
         if results:

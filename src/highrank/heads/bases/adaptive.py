@@ -27,12 +27,11 @@ from highrank.heads.bases.embedding import (
     EmbeddingOptions,
     check_activation,
 )
-from highrank.heads.bases.head import Head, flattened
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, draw_component, single
-from highrank.heads.bases.output import LossSettings, MeasuredOutput
+from highrank.heads.bases.output import Beside, LossSettings
 from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes, parameter_shape
-from highrank.ops.loss import Reduction, Target, check_reduction, check_target_shape, check_targets
-from highrank.ops.loss.targets import reduce_summed_loss
+from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
 from highrank.ops.precision import at_least_float32
@@ -238,55 +237,49 @@ class AdaptiveHead(EmbeddingHead):
         text += f", cutoffs={list(self.cutoffs)}, div_value={self.div_value}"
         return text + f", dropout={self.dropout}, bias={self.bias is not None}"
 
-    def _loss(self, features: Features, target: Target, settings: LossSettings) -> MeasuredOutput:
+    def _flat_loss(
+        self, features: Features, targets: Targets, settings: LossSettings
+    ) -> tuple[Tensor, Tensor]:
         """Tails for their targets only; with weights, smoothing or soft targets for all tokens."""
-        reduction, ignore_index, also, options = settings
-        given = {name for name, value in options.items() if value is not None}
-        is_plain = not also and given <= {"chunk_bytes"}
+        is_plain = targets.has_ids_only and targets.scale is None
         # How many targets are in a tail is not known while compiling.
-        if isinstance(target, tuple) or not is_plain or is_traced(features.hidden):
-            return super()._loss(features, target, settings)
-        check_reduction(reduction)
-        check_target_shape(target, tuple(features.hidden.shape[:-1]))
-        ids = target.reshape(-1).long()  # (N,)
-        kept = (ids != ignore_index).nonzero().squeeze(1)
-        check_targets(ids[kept], self.vocab_size)
-        impossible = self._is_impossible(ids[kept])  # (kept,)
-        used = kept[~impossible]  # (n,)
-        flat = flattened(features, target.dim())
-        possible = flat if len(used) == len(ids) else tree_map(lambda leaf: leaf[used], flat)
-        part, total = self._losses(
-            possible,
-            self._rank()[ids[used]],
-            "none" if reduction == "none" else "sum",
-            options.get("chunk_bytes"),
-        )
-        token_loss = part.new_zeros(len(ids)).index_copy(0, used, part)
-        token_loss[kept[impossible]] = torch.inf
-        # A subclass may have impossible targets that no bias forbids.
-        impossible = token_loss[kept] == torch.inf
-        token_loss = token_loss.reshape(target.shape)
+        if not is_plain or is_traced(features.hidden):
+            return super()._flat_loss(features, targets, settings)
+        reduction, beside = settings.reduction, settings.beside
+        ids = targets.target.squeeze(1)  # (N,)
+        # Beside other terms, a token that the softmaxes forbid may still be predicted.
+        is_used = ~self._is_impossible(ids) if beside is None else torch.ones_like(ids).bool()
+        used = is_used.nonzero().squeeze(1)  # (n,)
+        if len(used) < len(ids):
+            features = tree_map(lambda leaf: leaf[used], features)
+        options: dict[str, Any] = {"chunk_bytes": settings.options.get("chunk_bytes")}
+        options["reduction"] = "none" if reduction == "none" else "sum"
+        part, total = self._losses(features, self._rank()[ids[used]], options, beside)
+        token_loss = part.new_full((len(ids),), torch.inf).index_copy(0, used, part)
         if reduction == "none":
-            return MeasuredOutput(0.0 - token_loss, token_loss, {})
-        loss = reduce_summed_loss(total, impossible, None, reduction)
-        return MeasuredOutput(0.0 - token_loss, loss, {})
+            return token_loss, token_loss
+        return token_loss, reduce_summed_loss(total, token_loss == torch.inf, None, reduction)
 
     def _losses(
-        self, features: Features, rank: Tensor, reduction: Reduction, chunk_bytes: int | None
+        self, features: Features, rank: Tensor, settings: dict[str, Any], beside: Beside | None
     ) -> tuple[Tensor, Tensor]:
-        """The loss of each target (N,), given by their rank, and the sum.
-
-        Args:
-            reduction: "sum", or "none" for gradients of each token's loss.
-        """
+        """The loss of each target (N,), given by their rank, and the sum."""
         (weight, bias), *tails = self._bands()
         log_weight, (_, target) = features.log_weight, self._places(rank)
-        settings: dict[str, Any] = {"reduction": reduction, "chunk_bytes": chunk_bytes}
+        if beside is not None:
+            # Beside other terms, what a tail's softmax gives its targets is a part of the weight.
+            log_weight = log_weight + beside.log_gate[:, :1]
+            of_tail = settings | {"reduction": "none"}
+            for inside, part, *_ in self._tail_losses(features, rank, tails, of_tail):
+                part = part[:, None].expand(-1, log_weight.shape[1])
+                log_weight = log_weight.index_add(0, inside, -part)
+            settings = settings | {"extra": (beside.log_gate[:, 1:], beside.log_q)}
         token_loss, total, _ = mixture_loss(
             features.context, log_weight, weight, target, bias=bias, **settings
         )
-        for inside, part, more, _ in self._tail_losses(features, rank, tails, settings):
-            token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
+        if beside is None:
+            for inside, part, more, _ in self._tail_losses(features, rank, tails, settings):
+                token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
         return token_loss, total
 
     def _places(self, rank: Tensor) -> tuple[Tensor, Tensor]:

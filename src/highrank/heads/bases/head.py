@@ -68,14 +68,12 @@ class Head(TokenRows):
     """Its name in tables and on pages; if empty, its key in `HEADS`."""
     default_components: ClassVar[int] = 1
     """K of a run that does not say it."""
-    options_of: ClassVar[type["Head"] | None] = None
-    """The class that is given the constructor's `**options`, if it is none of the bases."""
+    options_of: ClassVar[tuple[type[nn.Module], ...]] = ()
+    """Classes that are given the constructor's `**options`, if these are none of the bases."""
     num_components: int = 1
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
     """Layers of the backbone whose hidden states, side by side, are what this head is given."""
-    beside: tuple[str, ...] = ()
-    """Names of the J parts beside its softmaxes, such as a pointer."""
     batch_first: bool = False
     """Whether windows are (B, T, …) rather than (T, B, …)."""
     weight: nn.Parameter
@@ -84,6 +82,11 @@ class Head(TokenRows):
         super().__init__()
         check_sizes(hidden_size=hidden_size, vocab_size=vocab_size)
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
+
+    @property
+    def core(self) -> "Head":
+        """The head itself, or that which further components stand beside."""
+        return self
 
     @property
     def is_stateful(self) -> bool:
@@ -101,10 +104,6 @@ class Head(TokenRows):
 
     def log_prob_from(self, features: Any) -> Tensor:
         """log p of every token (..., V), normalised, in at least float32; nothing random."""
-        raise NotImplementedError
-
-    def log_beside(self, features: Any, target: Tensor) -> Tensor:
-        """Logarithms (..., J) of what the parts beside add to the probability of targets (...)."""
         raise NotImplementedError
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:
@@ -147,8 +146,8 @@ class Head(TokenRows):
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
                 mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
-                `mixture_cross_entropy`; tokens (T, B) and state for a stateful head; with_penalty:
-                False leaves the head's penalty out of the loss in training.
+                `mixture_cross_entropy`; tokens (T, B), state and position for a stateful head;
+                with_penalty: False leaves the head's penalty out of the loss in training.
         """
         rest: Any = dict(options)
         with_penalty = rest.pop("with_penalty", True)
@@ -159,6 +158,7 @@ class Head(TokenRows):
             if rest:
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
+        check_options(rest)
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
         if self.training and with_penalty:
@@ -268,26 +268,25 @@ class Head(TokenRows):
 
     def _loss(self, features: Any, target: Target, settings: LossSettings) -> MeasuredOutput:
         """Chunks of tokens, streamed through autograd: the backward pass recomputes each chunk."""
-        reduction, ignore_index, also, options = settings
+        reduction, ignore_index, also, options, beside = settings
         check_reduction(reduction)
-        check_options(options)
         self._refuse(MIXTURE_OPTIONS, {**options, "also": also})
         if shift := options.get("shift", 0):
             target = shift_targets(target, shift)
             time = (target[0].dim() - 1 if isinstance(target, tuple) else target.dim()) - 1
             features = tree_map(lambda x: x.narrow(time, 0, x.shape[time] - shift), features)
         shape = target[0].shape[:-1] if isinstance(target, tuple) else target.shape
-        leaves, tree = tree_flatten(features)
+        leaves, tree = tree_flatten((features, beside or ()))
         check_target_shape(target, tuple(leaves[0].shape[: len(shape)]))
-        leaves = tree_flatten(flattened(features, len(shape)))[0]
+        leaves = flattened(leaves, len(shape))
         dtype = at_least_float32(leaves[0].dtype)
         targets = make_targets(target, options, self.vocab_size, dtype)
         targets, kept = drop_ignored(targets, ignore_index, dtype)
         check_targets(targets.target, self.vocab_size)
         leaves = leaves if kept is None else [leaf[kept] for leaf in leaves]
-        token_loss, loss = self._flat_loss(
-            tree_unflatten(leaves, tree), targets, reduction, options.get("chunk_bytes")
-        )
+        features, beside = tree_unflatten(leaves, tree)
+        settings = settings._replace(beside=beside or None)
+        token_loss, loss = self._flat_loss(features, targets, settings)
         if kept is not None:
             token_loss = token_loss.new_zeros(shape.numel()).index_copy(0, kept, token_loss)
         token_loss = token_loss.reshape(shape)
@@ -296,14 +295,16 @@ class Head(TokenRows):
         return MeasuredOutput(0.0 - token_loss.detach(), loss, {})
 
     def _flat_loss(
-        self, features: Any, targets: Targets, reduction: Reduction, chunk_bytes: int | None
+        self, features: Any, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
         """The loss of each token (N,), and the reduced loss, from features (N, …)."""
-        leaves, tree = tree_flatten(features)
+        leaves, tree = tree_flatten((features, settings.beside or ()))
 
         def chunk_loss(ids: Tensor, amount: Tensor | None, *leaves: Tensor) -> Tensor:
-            log_p = self.log_prob_from(tree_unflatten(leaves, tree))  # (n, V)
-            loss = weighted_sum(-log_p.gather(-1, ids), amount)  # (n,)
+            chunk, terms = tree_unflatten(leaves, tree)
+            log_p = self.log_prob_from(chunk)  # (n, V)
+            found = log_p.gather(-1, ids)  # (n, M)
+            loss = weighted_sum(-(terms.log_mixed(found) if terms else found), amount)  # (n,)
             if targets.smoothing is not None:
                 loss = loss + weighted_sum(-log_p, targets.smoothing)
             return loss
@@ -314,6 +315,7 @@ class Head(TokenRows):
             found = [chunk_loss(ids, amount, *leaves)]
         else:
             found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
+            chunk_bytes = settings.options.get("chunk_bytes")
             # Also of no tokens: every parameter then has a gradient.
             for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
                 parts = (ids[rows], index_or_none(amount, rows), *(leaf[rows] for leaf in leaves))
@@ -322,7 +324,7 @@ class Head(TokenRows):
         token_loss = weight_losses(torch.cat(found), targets.token_weight)
         # An impossible target has no gradient.
         token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
-        return token_loss, reduce_losses(token_loss, targets.mass, reduction)
+        return token_loss, reduce_losses(token_loss, targets.mass, settings.reduction)
 
     def _refuse(self, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         """Options that this head has no meaning for are errors, not ignored."""

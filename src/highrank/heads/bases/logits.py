@@ -14,7 +14,7 @@ from torch import Tensor
 
 from highrank.heads.bases.embedding import EmbeddingHead
 from highrank.heads.bases.head import Head, flattened
-from highrank.ops.loss import Reduction
+from highrank.heads.bases.output import LossSettings
 from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.precision import at_least_float32, log_sum
 from highrank.ops.streamed_cross_entropy import Columns, Logits, logits_of, streamed_cross_entropy
@@ -36,31 +36,28 @@ class StreamedLoss(Head):
         return None
 
     def _flat_loss(
-        self,
-        features: Sequence[Tensor],
-        targets: Targets,
-        reduction: Reduction,
-        chunk_bytes: int | None,
+        self, features: Any, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
         log_weight, *rest = features
-        is_of_one = targets.target.shape[1] == 1 and targets.smoothing is None
-        if not is_of_one or reduction == "none" or needs_operators(log_weight):
-            return super()._flat_loss(features, targets, reduction, chunk_bytes)
-        target, scale, places = targets.target.squeeze(1), targets.token_weight, self.places()
-        if targets.amount is not None:
-            amount = targets.amount.squeeze(1)  # (N,)
-            scale = amount if scale is None else amount * scale
+        reduction, beside = settings.reduction, settings.beside
+        if not targets.has_ids_only or reduction == "none" or needs_operators(log_weight):
+            return super()._flat_loss(features, targets, settings)
+        target, places, extra = targets.target.squeeze(1), self.places(), None
+        if beside is not None:
+            log_weight = log_weight + beside.log_gate[:, :1]
+            extra = beside.log_gate[:, 1:] + beside.log_q  # (N, J)
+        chunk_bytes = settings.options.get("chunk_bytes")
         column = target if places is None else places[target]
         token_loss, total = streamed_cross_entropy(
-            self.logits(), log_weight, rest, column, scale, chunk_bytes
+            self.logits(), log_weight, rest, column, targets.scale, chunk_bytes, extra
         )
         return token_loss, reduce_summed_loss(
             total, token_loss == torch.inf, targets.mass, reduction
         )
 
 
-class StreamedHead(StreamedLoss):
-    """Base of heads whose probabilities are those of `logits`, too."""
+class LogitHead(StreamedLoss, EmbeddingHead):
+    """Base of heads with logits of their own making from an output embedding and contexts."""
 
     def log_prob_from(self, features: Sequence[Tensor]) -> Tensor:
         leading = features[0].shape[:-1]
@@ -71,10 +68,6 @@ class StreamedHead(StreamedLoss):
         if places is not None:
             log_p = log_p[:, places]
         return log_p.reshape(*leading, self.vocab_size)
-
-
-class LogitHead(StreamedHead, EmbeddingHead):
-    """Base of heads with logits of their own making from an output embedding and contexts."""
 
 
 def one_each(features: Sequence[Tensor], *_: Any) -> Columns:

@@ -169,8 +169,13 @@ class MixtureHead(EmbeddingHead):
         if self.logit_map is not None:
             self._refuse(("logit_map",), options)
             options["logit_map"] = self.logit_map
+        log_weight, context = features
+        if settings.beside is not None:
+            log_gate, log_q = settings.beside
+            log_weight = log_weight + log_gate[..., :1]
+            options["extra"] = log_gate[..., 1:], log_q
         token_loss, loss, found = mixture_loss(
-            features.context, features.log_weight, self.weight, target, bias=self.bias, **options
+            context, log_weight, self.weight, target, bias=self.bias, **options
         )
         return MeasuredOutput(0.0 - token_loss, loss, found)
 

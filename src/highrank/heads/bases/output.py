@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from highrank.ops.loss import ByProduct, LossOptions, Reduction, Target
 from highrank.ops.loss.targets import shift_targets
+from highrank.ops.precision import log_sum
 
 
 class HeadOutput(NamedTuple):
@@ -33,8 +35,23 @@ class ForwardOptions(LossOptions, total=False):
     """(T, B), tokens that the backbone has read: for a stateful head."""
     state: Any
     """The memory of a stateful head of the windows before."""
+    position: Tensor
+    """(T, B), of each token in the training split, where the text is that: for its components."""
     with_penalty: bool
     """Whether the loss has the head's penalty in training; True if it is left out."""
+
+
+class Beside(NamedTuple):
+    """Further terms of a mixture of which a head's own distribution is the first."""
+
+    log_gate: Tensor
+    """(..., 1 + J), normalised: the head's own weight comes first."""
+    log_q: Tensor
+    """(..., J), of the targets; each token has one."""
+
+    def log_mixed(self, log_p: Tensor) -> Tensor:
+        """log (g_0 p + Σ_j g_j q_j), (..., 1), from the head's log p of the targets (..., 1)."""
+        return log_sum(self.log_gate + torch.cat((log_p, self.log_q), -1), -1).unsqueeze(-1)
 
 
 class LossSettings(NamedTuple):
@@ -44,6 +61,7 @@ class LossSettings(NamedTuple):
     ignore_index: int
     also: Sequence[ByProduct]
     options: LossOptions
+    beside: Beside | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The same as keyword arguments of `mixture_loss`."""

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from highrank.ops.tracing import in_torch_func, is_static
 
 # Arguments of a head that looks back, besides the hidden states.
-PAST = ("tokens", "state")
+PAST = ("tokens", "state", "position")
 
 # So many tokens do not agree by chance.
 NUM_WITNESSES = 8
@@ -29,7 +29,7 @@ def check_names(head: LooksBack, past: Mapping[str, Any]) -> None:
     """Raise for arguments that mean nothing to the head."""
     for name, value in past.items():
         if name not in PAST:
-            raise TypeError(f"arguments besides hidden must be tokens and state, got {name}")
+            raise TypeError(f"arguments besides hidden must be of {', '.join(PAST)}, got {name}")
         if value is not None and not head.is_stateful:
             kind = type(head).__name__
             raise ValueError(

@@ -19,6 +19,7 @@ from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
+from highrank.heads.bases.component import components_of
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.run_model import AWDLSTMConfig, AWDLSTMForCausalLM
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
@@ -73,6 +74,8 @@ def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
         )
     )
     load_state(model.language_model, save_state(loaded.model))
+    for component in components_of(model):
+        component.load_data(loaded.folder)
     # As `highrank generate`: sampled, without cuts.
     model.generation_config.update(do_sample=True, top_k=0)
     model.eval()

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads import Head, MixtureHead, head_arguments, head_class
-from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads import Composed, Head, MixtureHead, head_arguments, head_class
 from highrank.heads.bases.mixture import Mixture
+from highrank.heads.composed import Features
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.loss import CURRENT
@@ -217,7 +217,9 @@ def _logits(head: Head, hidden: Tensor) -> Tensor:
     """Log-probabilities (..., V), or those plus a number for each state, as of the layer above."""
     features = head.features(hidden)
     log_p = head.log_prob_from(features)
-    mixture, owner = getattr(features, "mixture", features), weight_owner(head)[1]
+    mixture, owner = features, weight_owner(head)[1]
+    while isinstance(mixture, Features):
+        mixture = mixture.base
     if not isinstance(mixture, Mixture):
         return log_p
     best = log_p.argmax(-1)  # (...)
@@ -233,7 +235,10 @@ def _logits(head: Head, hidden: Tensor) -> Tensor:
 
 def weight_owner(head: Head) -> tuple[str, Any]:
     """The module with the output embedding and the bias, and its name in the head."""
-    return ("softmaxes", head.softmaxes) if isinstance(head, ExtendedMixture) else ("", head)
+    name = ""
+    while isinstance(head, Composed):
+        name, head = f"{name}.base".removeprefix("."), head.base
+    return name, head
 
 
 def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:

@@ -6,6 +6,7 @@ normalised log-probabilities. B sequences, T time, L tokens that are no padding,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from transformers import AutoTokenizer, GenerationMixin, PreTrainedConfig, PreTr
 from transformers.utils.generic import ModelOutput
 
 from highrank.build import build_model
+from highrank.heads.bases.component import components_of
 from highrank.integrations.huggingface.model import register_causal
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
@@ -119,7 +121,15 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         model, info = found
         if missing := sorted(info["missing_keys"]):
             raise ValueError(f"{names[0]} must have all weights, got none for {missing[0]}")
+        for component in components_of(model):
+            component.load_data(Path(names[0]))
         return (model, info) if output_loading_info else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
+        """As of transformers, with the tables of components beside the weights."""
+        super().save_pretrained(save_directory, *args, **options)
+        for component in components_of(self):
+            component.save_data(Path(save_directory))
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -7,7 +7,7 @@
 
 The weights of the components are equal at first, but for "new". Noise breaks their symmetry; it is
 made so small that no log-probability of the states that are tried changes by more than 1e-5. What
-adds components of near-zero weight ("new", and the head "constant") changes each distribution by at
+adds components of near-zero weight ("new", and "mos+constant") changes each distribution by at
 most that weight, in total variation: a token of nearly no probability can gain a lot.
 
 n states, K components, D hidden size, V vocabulary, r rank.
@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads import HEADS, Head, head_arguments
-from highrank.heads.constant import ConstantComponents
+from highrank.heads import ALIASES, Composed, Head, head_arguments, head_class
 from highrank.heads.linear import LinearHead
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mos import MixtureOfSoftmaxes
@@ -31,7 +30,7 @@ from highrank.integrations.huggingface.output_layer import head_from
 # The kinds of heads that start as a trained layer; the first start of each is the default.
 STARTS = {
     "mos": {"residual": "low-rank-mos", "identity": "mos", "new": "low-rank-mos"},
-    "constant": {"identity": "constant"},
+    "mos+constant": {"identity": "mos+constant"},
     "softmax": {"identity": "softmax"},
 }
 # Arguments of a head that are no options of it, and one that is as long as the vocabulary.
@@ -84,11 +83,9 @@ def start_head(
         added = _start_new(head, layer, hidden)
     elif isinstance(head, LowRankMixture):
         _start_residual(head, layer, hidden, noise)
-    elif isinstance(head, ConstantComponents):
-        _start_identity(head.softmaxes, layer, hidden, noise)
-        added = head.extra_weight
-    elif isinstance(head, MixtureOfSoftmaxes):
-        _start_identity(head, layer, hidden, noise)
+    elif isinstance(head.core, MixtureOfSoftmaxes):
+        _start_identity(head.core, layer, hidden, noise)
+        added = NEAR_ZERO if isinstance(head, Composed) else 0.0
     return Started(spec, head, added)
 
 
@@ -113,8 +110,8 @@ def _check_start(kind: str, start: str | None, noise: float) -> tuple[str, str]:
     """The key of `HEADS`, and the start."""
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be finite and at least 0, got {noise}")
-    if kind not in HEADS:
-        raise ValueError(f"head must be one of {', '.join(HEADS)}, got {kind!r}")
+    kind = ALIASES.get(kind, kind)
+    head_class(kind)
     starts = STARTS.get(kind, {})
     if start is None:
         start = next(iter(starts), None)

@@ -48,7 +48,7 @@ def upgrade(
 
     Args:
         model: what `AutoModelForCausalLM` makes.
-        head: "mos", "constant" or "softmax" (the model as it is, with our loss); with the start
+        head: "mos", "mos+constant" or "softmax" (the model as it is, with our loss); with the start
             "random" any key of `highrank.heads.HEADS` that needs the last hidden state only.
         num_components: K.
         start: "residual" (the default of mos), "identity", "new" or "random"; see

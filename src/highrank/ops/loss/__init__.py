@@ -174,6 +174,16 @@ def check_targets(target: Tensor, vocab_size: int) -> None:
         raise ValueError(f"target must be in 0 … {vocab_size - 1} (V = {vocab_size}), got {value}")
 
 
+def check_weights(log_weight: Tensor, of_extra: Tensor) -> None:
+    """Raise unless the weights of all terms sum to one, but for rounding; not while compiling."""
+    if torch.compiler.is_compiling() or is_fake(log_weight) or in_vmap() or not log_weight.numel():
+        return
+    total = (log_weight.exp().sum(-1) + of_extra.exp().sum(-1)).detach()
+    worst = total.flatten()[(total.flatten() - 1).abs().argmax()].item()
+    if abs(worst - 1) > 1e-2:
+        raise ValueError(f"weights must sum to one, those of extra included, got {worst:.4g}")
+
+
 def _check_soft(ids: Tensor, probability: Tensor, leading: tuple[int, ...]) -> None:
     if ids.shape != probability.shape or tuple(ids.shape[:-1]) != leading:
         raise ValueError(

@@ -24,6 +24,19 @@ class Targets(NamedTuple):
     token_weight: Tensor | None  # (N,)
     mass: Tensor | None  # (N,)
 
+    @property
+    def has_ids_only(self) -> bool:
+        """Whether each token has one target, and no smoothing."""
+        return self.target.shape[1] == 1 and self.smoothing is None
+
+    @property
+    def scale(self) -> Tensor | None:
+        """(N,), the weight of each token that has one target."""
+        if self.amount is None:
+            return self.token_weight
+        amount = self.amount.squeeze(1)
+        return amount if self.token_weight is None else amount * self.token_weight
+
 
 def make_targets(
     target: Target, options: LossOptions, vocab_size: int, dtype: torch.dtype
@@ -172,7 +185,7 @@ def _with_smoothing(
 
 def _with_token_weight(targets: Targets, weight: Tensor, shift: int, dtype: torch.dtype) -> Targets:
     weight = weight[..., shift:] if shift else weight
-    if weight.numel() != len(targets.target):
+    if weight.numel() != targets.target.shape[0]:
         found = tuple(weight.shape)
         raise ValueError(f"token_weight must have the shape of the targets, got {found}")
     flat = weight.reshape(-1).to(dtype)  # (N,)

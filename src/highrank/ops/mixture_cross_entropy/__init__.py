@@ -23,6 +23,7 @@ from highrank.ops.loss import (
     check_options,
     check_reduction,
     check_targets,
+    check_weights,
 )
 from highrank.ops.loss.targets import (
     Targets,
@@ -116,7 +117,7 @@ def mixture_cross_entropy(
     """
     if "also" in options:
         raise TypeError("also must be left out here, got one: mixture_loss returns by-products")
-    return mixture_loss(
+    found = mixture_loss(
         context,
         log_weight,
         weight,
@@ -126,7 +127,10 @@ def mixture_cross_entropy(
         reduction=reduction,
         ignore_index=ignore_index,
         **options,
-    ).loss
+    )
+    if extra is not None:
+        check_weights(log_weight, extra[0])
+    return found.loss
 
 
 def mixture_loss(

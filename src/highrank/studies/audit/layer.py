@@ -16,7 +16,7 @@ from highrank.analysis.log_probs import LogProbs, head_log_probs
 from highrank.analysis.rank import RankBound, Spectrum, rank_bound
 from highrank.analysis.svd import head_singular_values, linear_singular_values
 from highrank.analysis.unargmaxable.problem import Box, Everywhere, States
-from highrank.heads import HEADS, Head, MixtureHead
+from highrank.heads import HEADS, Composed, Head, MixtureHead
 from highrank.heads.linear import LinearHead
 from highrank.ops.logit_map import Softcap
 from highrank.predictor import Predictor
@@ -32,7 +32,7 @@ class HeadFacts:
     """The output layer by the model's files."""
 
     kind: str
-    """A key of `highrank.heads.HEADS`; "softmax" for a Hugging Face model as it comes."""
+    """As --head.kind takes it; "softmax" for a Hugging Face model as it comes."""
     vocab_size: int
     """V."""
     context_size: int
@@ -164,7 +164,7 @@ def layer_of(predictor: Predictor, scorer: Head | None = None) -> Layer:
     logit_map, weight = _logit_map(head), getattr(head, "weight", None)
     size: int = head.hidden_size if weight is None else weight.shape[1]
     facts = HeadFacts(
-        kind=KINDS.get(type(head).__name__, type(head).__name__),
+        kind=kind_of(head),
         vocab_size=head.vocab_size,
         context_size=getattr(head, "embedding_size", size),
         num_components=head.num_components,
@@ -176,6 +176,13 @@ def layer_of(predictor: Predictor, scorer: Head | None = None) -> Layer:
     )
     bound = predictor.hidden_bound
     return Layer(head=head, scorer=scorer or head, facts=facts, hidden_bound=bound)
+
+
+def kind_of(head: Head) -> str:
+    """A key of `HEADS`, +component for each further one; the class's name for other heads."""
+    if isinstance(head, Composed):
+        return "+".join((kind_of(head.base), *(one.name for one in head.parts)))
+    return KINDS.get(type(head).__name__, type(head).__name__)
 
 
 def _logit_map(head: Head) -> object | None:

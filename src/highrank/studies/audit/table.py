@@ -17,7 +17,7 @@ from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
 from highrank.analysis.undertrained import Closeness
 from highrank.files import path_text
-from highrank.heads import HEADS, head_class
+from highrank.heads import head_class
 from highrank.report.formats import (
     count,
     duration,
@@ -105,8 +105,15 @@ def _random_specialisation(model: ModelAudit) -> str:
     return "–" if found is None else nats(found)
 
 
+def _title(kind: str) -> str:
+    try:
+        return head_class(kind).title
+    except ValueError:
+        return kind
+
+
 ROWS = (
-    Row("head", lambda m: head_class(m.head.kind).title if m.head.kind in HEADS else m.head.kind),
+    Row("head", lambda m: _title(m.head.kind)),
     Row("tokens, V", lambda m: count(m.head.vocab_size)),
     Row("context, d", lambda m: count(m.head.context_size)),
     Row("components, K", lambda m: count(m.head.num_components)),

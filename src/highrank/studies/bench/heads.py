@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank import presets
 from highrank.build import build_head
 from highrank.config import HeadConfig
-from highrank.heads import HEADS, head_class
+from highrank.heads import ALIASES, HEADS, head_class
 from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 
@@ -37,12 +37,13 @@ def run_head_bench(
     """Measure time and memory of heads of 700 tokens.
 
     Args:
-        kinds: keys of `HEADS`; all of them if there are none.
+        kinds: as --head.kind takes them; all of the list, and some with components, if there are
+            none.
         quick: the smallest sizes only, and at most two rounds.
     """
-    if unknown := [kind for kind in kinds if kind not in HEADS]:
-        raise ValueError(f"heads must be among {', '.join(HEADS)}, got {unknown[0]}")
-    names = [CONTROL, *(kinds or HEADS)]
+    for kind in kinds:
+        head_class(kind)
+    names = [CONTROL, *(kinds or (*HEADS, *ALIASES.values()))]
     sizes = {f"E = {E}, V = {V:,}": (E, V) for E, V in (SIZES[:1] if quick else SIZES)}
     result = harness.measure(
         {

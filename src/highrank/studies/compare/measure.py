@@ -1,6 +1,7 @@
 """From runs to a result: means over seeds, differences from the control, costs."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -19,7 +20,10 @@ from highrank.analysis.contrasts import (
     residuals,
 )
 from highrank.build import build_head
+from highrank.data.corpus import CorpusLike
 from highrank.environment import environment
+from highrank.evaluation.ngram import ORDER, evaluate_ngram
+from highrank.ngram import build
 from highrank.studies.compare import sentences
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
 from highrank.studies.compare.presets import open_source
@@ -34,6 +38,7 @@ from highrank.studies.compare.record import (
 from highrank.studies.compare.result import (
     CompareResult,
     Cost,
+    NGramResult,
     Noisy,
     Payoff,
     RegimeResult,
@@ -64,6 +69,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         vocab_size=vocab_size,
         num_train=len(corpus.split("train")),
         floor=getattr(corpus, "floor", None),
+        ngram=_ngram_alone(plan, corpus) if plan.cache else None,
         folder=str(folder),
         verdict=sentences.verdict(regimes, name),
         answer=sentences.answer(plan, regimes, is_complete, name),
@@ -77,6 +83,17 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         plan=json.loads(json.dumps(plan_to_json(plan))),
         elapsed=elapsed,
         environment=environment(),
+    )
+
+
+def _ngram_alone(plan: Plan, corpus: CorpusLike) -> NGramResult:
+    """In as many streams as the runs."""
+    start = time.monotonic()
+    table = build(corpus.split("train"), len(corpus.vocabulary), ORDER).table
+    sizes = {"valid": plan.variants[0].config.valid_batch_size, "test": plan.test_batch_size}
+    valid, test = (evaluate_ngram(table, corpus.split(s), n).nats for s, n in sizes.items())
+    return NGramResult(
+        order=ORDER, valid_loss=valid, test_loss=test, seconds=time.monotonic() - start
     )
 
 

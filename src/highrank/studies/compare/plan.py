@@ -18,6 +18,7 @@ from highrank.data.batches import Batch, Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
+from highrank.heads.bases.component import components_of
 from highrank.progress import OnProgress
 from highrank.run.configuration import config_to_json
 from highrank.studies.compare.presets import (
@@ -255,6 +256,8 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     clock = time.process_time if is_cpu_time else time.monotonic
     config, vocab_size, device = variant.config, len(corpus.vocabulary), comparison.device
     model = build_model(config, vocab_size, corpus.token_counts).to(device)
+    for component in components_of(model):
+        component.fit(corpus.split("train"), corpus.token_counts)
     batches = build_batches(config, corpus.split("train"), device)
     trainer = Trainer(model, config.train)
     for _ in range(NUM_FIRST):

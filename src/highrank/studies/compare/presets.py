@@ -82,10 +82,10 @@ class Comparison:
     """Name or path, as `open_source` takes it."""
     is_paper_size: bool = False
     """Whether to take the paper's network and optimiser, for a GPU."""
-    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-pointer")
-    """KIND[:K][,option=value …]: kinds of `highrank train --head.kind`; tied-softmax, without a
-    context of its own; repeat, the control with other seeds. The control, a softmax over
-    tanh(Linear(hidden)), is always there."""
+    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-softmax+pointer")
+    """KIND[:K][+COMPONENT …][,option=value …]: kinds of `highrank train --head.kind`, such as
+    mos:5+pointer; tied-softmax, without a context of its own; repeat, the control with other
+    seeds. The control, a softmax over tanh(Linear(hidden)), is always there."""
     components: tuple[int, ...] = (4,)
     """K of each head that has components and names no K of its own."""
     embedding: tuple[int, ...] = (64,)
@@ -102,7 +102,7 @@ class Comparison:
     """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
-    """Also an adaptive softmax, and the control with a cache at evaluation."""
+    """Also an adaptive softmax, the control with a cache at evaluation, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
     """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
     lr: float | None = None
@@ -150,7 +150,7 @@ def small_config(comparison: Comparison, num_train: int) -> RunConfig:
                 "embedding_range": 0.5,
             },
         ),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0, start_bias="unigram"),
         # With fewer tokens, steps are smaller, and more.
         batch=BatchConfig(
             batch_size=20 if num_train >= 100_000 else 8,

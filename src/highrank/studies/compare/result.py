@@ -150,12 +150,25 @@ class Recommendation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NGramResult:
+    """An n-gram model of the training split, alone."""
+
+    order: int
+    valid_loss: float
+    test_loss: float
+    seconds: float
+    """Of counting and evaluating."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareResult:
     corpus: str
     vocab_size: int
     num_train: int
     floor: float | None
     """Loss of the language itself on test, for an exact language."""
+    ngram: NGramResult | None = None
+    """Among the baselines."""
     folder: str
     verdict: str
     """The answer in at most twelve words."""

@@ -36,6 +36,7 @@ from highrank.evaluation.search import search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
+from highrank.signatures import import_kind
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunRecord, RunState, read_runs
@@ -150,7 +151,7 @@ class VariantRun:
         piece = self.corpus.split("train")[: len(run.valid)]
         with run.best_model() as model:
             test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size)
-            train = evaluate(model, piece, run.config.valid_batch_size)
+            train = evaluate(model, piece, run.config.valid_batch_size, is_training_split=True)
             more = self._with_cache(model) if self.plan.cache and self.variant.is_control else {}
         run.note(
             event="mark",
@@ -383,6 +384,8 @@ def _stop_with_parent() -> None:
 
 
 def _train_in_worker(plan: Plan, folder: Path, task: Slice) -> Slice:
+    # The parent has it, by the user's word.
+    import_kind(plan.variants[task.index].config.head.kind)
     try:
         return _train_slice(plan, folder, task)
     except Stopped:

@@ -233,8 +233,9 @@ def describe(variant: Variant) -> str:
         return (
             f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
         )
-    text = inspect.getdoc(head_class(variant.config.head.kind)) or ""
-    return text.splitlines()[0] if text else ""
+    name, plus, further = variant.config.head.kind.partition("+")
+    text = (inspect.getdoc(head_class(name)) or "").partition("\n")[0]
+    return f"{text} Beside it: {further.replace('+', ', ')}." if plus else text
 
 
 def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
@@ -291,7 +292,7 @@ def regime_note(regime: RegimeResult) -> str:
 
 
 def notes(result: CompareResult) -> Iterator[str]:
-    """Warnings about single runs, their length and the machine."""
+    """The n-gram alone, and warnings about single runs, their length and the machine."""
     disturbed = []
     for variant in result.variants:
         where = f"{variant.label} (d = {variant.embedding_size})"
@@ -305,6 +306,11 @@ def notes(result: CompareResult) -> Iterator[str]:
             "their speed, more than the others: do not trust their time."
         )
     yield from _noise_notes(result)
+    if (alone := result.ngram) is not None:
+        yield (
+            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.seconds:.1f} s): perplexity "
+            f"{math.exp(alone.valid_loss):.4g} on valid, {math.exp(alone.test_loss):.4g} on test."
+        )
     yield from _length_note(result)
     waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
     if waiting and statistics.median(waiting) > MUCH_WAITING:

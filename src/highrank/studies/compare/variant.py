@@ -1,7 +1,8 @@
 """Variants: a head with its K and d, and the network that goes with it.
 
-`--heads` takes KIND[:K][,option=value …]. Variants of one d have the same E and, into the output
-layer, the same D; with equal parameters the layers before make up for the size of the head.
+`--heads` takes KIND[:K][+COMPONENT …][,option=value …]. Variants of one d have the same E and,
+into the output layer, the same D; with equal parameters the layers before make up for the size of
+the head.
 D hidden size, E embedding size, K components, V vocabulary.
 """
 
@@ -17,10 +18,9 @@ import torch
 
 from highrank.build import HEAD_GIVEN, build_model
 from highrank.config import RunConfig, with_options
-from highrank.heads import HEADS, head_arguments, head_class
-from highrank.heads.bases.extra import ExtendedMixture
+from highrank.heads import ALIASES, HEADS, head_arguments, head_class
 from highrank.run.configuration import config_from_json
-from highrank.signatures import check_ranges, checked_options
+from highrank.signatures import check_ranges, checked_options, import_kind
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
@@ -72,8 +72,7 @@ class Variant:
     def is_mixture(self) -> bool:
         """Whether it is K softmaxes and nothing else: its rank may exceed that of one."""
         kind = self.config.head.kind
-        is_extended = issubclass(head_class(kind), ExtendedMixture)
-        return self.num_components > 1 and kind != "moc" and not is_extended
+        return self.num_components > 1 and kind != "moc" and "+" not in kind
 
     @property
     def is_adaptive(self) -> bool:
@@ -110,16 +109,15 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Raise ValueError unless it is KIND[:K][,option=value …] of a known head."""
+    """Raise ValueError unless it is KIND[:K][+COMPONENT …][,option=value …] of a known head."""
     first, *given = text.split(",")
-    kind, _, count = first.partition(":")
-    known = (*HEADS, TIED, REPEAT)
-    if kind not in known:
-        raise ValueError(f"heads must be among {', '.join(known)}, got {kind!r}")
-    if count and not (count.isdigit() and int(count) > 0):
-        raise ValueError(f"heads must be KIND or KIND:K with a whole number K, got {text!r}")
-    if count:
-        check_ranges(int(count), "components")
+    kind, count = _split_count(first)
+    if kind not in (TIED, REPEAT):
+        try:
+            import_kind(kind)
+            head_class(kind)
+        except ValueError as error:
+            raise ValueError(f"heads must be {TIED}, {REPEAT} or kinds: {error}") from None
     if count and not has_components(kind):
         raise ValueError(f"{kind} must come without a number of components, got {text!r}")
     options = {}
@@ -128,11 +126,24 @@ def parse_spec(text: str) -> Spec:
         if not sign:
             raise ValueError(f"options of heads must be name=value, got {one!r}")
         options[name.replace("-", "_")] = _parse_value(value)
-    if kind in HEADS:
+    if kind not in (TIED, REPEAT):
         checked_options(head_class(kind), options, HEAD_GIVEN, "head")
     elif options:
         raise ValueError(f"{kind} must come without options, got {text!r}")
     return Spec(text=text, kind=kind, num_components=int(count) if count else None, options=options)
+
+
+def _split_count(text: str) -> tuple[str, str]:
+    """The kind and K, where there is one: mos:5+pointer is mos+pointer and 5."""
+    name, plus, further = text.partition("+")
+    base, colon, count = name.rpartition(":")
+    if not colon or (not count.isdigit() and base not in (*HEADS, *ALIASES)):
+        return ALIASES.get(text, text), ""
+    if not (count.isdigit() and int(count) > 0):
+        raise ValueError(f"heads must be KIND or KIND:K with a whole number K, got {text!r}")
+    check_ranges(int(count), "components")
+    kind = f"{base}{plus}{further}"
+    return ALIASES.get(kind, kind), count
 
 
 def _parse_value(text: str) -> Any:
@@ -143,7 +154,7 @@ def _parse_value(text: str) -> Any:
 
 
 def has_components(kind: str) -> bool:
-    return kind in HEADS and "num_components" in head_arguments(kind)
+    return kind not in (TIED, REPEAT) and "num_components" in head_arguments(kind)
 
 
 def make_variants(
@@ -218,12 +229,12 @@ def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
         return (1,)
     if spec.num_components is not None:
         return (spec.num_components,)
-    return (1,) if issubclass(head_class(spec.kind), ExtendedMixture) else components
+    return (1,) if "+" in spec.kind else components
 
 
 def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfig:
     options = dict(spec.options)
-    if spec.kind == "softmax":
+    if spec.kind.split("+")[0] == "softmax":
         # Over tanh(Linear(hidden)), as each softmax of a mixture.
         options.setdefault("embedding_size", size)
     head = replace(base.head, kind=spec.kind, num_components=count, options=options)
@@ -247,7 +258,7 @@ def _label(spec: Spec, count: int, role: Role) -> str:
     if spec.kind == REPEAT:
         return "control, other seeds"
     text = "Tied softmax, D = d" if spec.kind == TIED else head_class(spec.kind).title
-    if has_components(spec.kind) and (count > 1 or spec.num_components is not None):
+    if has_components(spec.kind) and (count > 1 or spec.num_components or "+" in spec.kind):
         text += f", K = {count}"
     return text + "".join(f", {name} {value}" for name, value in spec.options.items())
 

@@ -1,0 +1,1 @@
+"""Components that stand beside a head: one file each."""
