@@ -239,7 +239,12 @@ def config():
 
 def page_text(page):
     """What a reader sees without the charts: a block in a line, a row of a table in a line."""
-    page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<head>.*?</head>", "", page, flags=re.S)
+    page = re.sub(
+        r"<svg.*?</svg>|<script>.*?</script>|<style.*?</style>|<head>.*?</head>",
+        "",
+        page,
+        flags=re.S,
+    )
     page = re.sub(r"\s+", " ", page)
     page = re.sub(r"</t[hd]> ?<t", " | <t", page)
     page = re.sub(r"</?(span|strong|em|a|code|t[hd])\b[^>]*>", "", page)

@@ -256,6 +256,7 @@ def test_a_name_alone_is_a_file_in_this_folder(tmp_path, monkeypatch):
     "path, message",
     [
         ("folder", "the output must be a file, got the folder"),
+        ("loop", "the output must be a file that can be written, got "),
         ("nowhere/page.html", "the output's folder must exist, got .*: run mkdir -p"),
         ("file/page.html", "the output's folder must exist"),
         ("/proc/page.html", r"the output's folder must be writable, got /proc \(.+\)"),
@@ -265,6 +266,7 @@ def test_a_name_alone_is_a_file_in_this_folder(tmp_path, monkeypatch):
 def test_what_cannot_be_written_is_refused(tmp_path, path, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ValueError, match=message):
         check_writable(tmp_path / path)
 

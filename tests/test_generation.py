@@ -9,8 +9,9 @@ import torch
 
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, stream
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import Composed, MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.heads.bases.mixture import log_responsibility
+from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))
@@ -55,13 +56,17 @@ def log_prob(model, words):
         (20_000, {"temperature": 0.6}),
         (20_000, {"top_k": 5}),
         (20_000, {"temperature": 1.3, "top_p": 0.7}),
+        (20_000, {"top_k": 5, "no_unk": True}),
     ],
     ids=str,
 )
 def test_first_words_match_log_prob(model, num_samples, options):
     samples = generate(model, VOCABULARY, PROMPT, num_tokens=1, num_samples=num_samples, **options)
     count = torch.from_numpy(VOCABULARY.encode(word for (word,) in samples)).bincount(minlength=V)
-    want = (log_prob(model, PROMPT) / options.get("temperature", 1.0)).softmax(-1)
+    log_p = log_prob(model, PROMPT)
+    if "no_unk" in options:
+        log_p[VOCABULARY.unk] = -math.inf
+    want = (log_p / options.get("temperature", 1.0)).softmax(-1)
     order = want.argsort(descending=True)
     kept = torch.ones(V, dtype=torch.bool)
     if "top_k" in options:
@@ -159,3 +164,18 @@ def test_a_network_without_a_state_is_refused(model, monkeypatch):
     monkeypatch.setattr(model.backbone, "initial_state", lambda batch_size: ())
     with pytest.raises(ValueError, match="must carry a state .*, got AWD-LSTM, whose windows"):
         stream(model, VOCABULARY, PROMPT, Sampling(), num_tokens=1)
+
+
+def test_of_a_pointer_the_components_are_softmax_and_pointer():
+    torch.manual_seed(0)
+    pointer = Pointer(8, V, num_states=5, key_size=4, pointer_weight=0.5)
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [pointer])
+    model = LanguageModel(AWDLSTM(V, 6, (8,)), head)
+    options = {"num_tokens": 15, "num_samples": 1, "with_components": True}
+    steps = list(stream(model, VOCABULARY, PROMPT, Sampling(), **options))
+    words = [step.tokens[0] for step in steps]
+    ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *PROMPT, *words]))[:, None]
+    out = model.eval().read(ids[:-1], model.initial_state(1))
+    want = shares(head, out.hidden, ids[1:], **out.past)[len(PROMPT) :, 0].argmax(-1)
+    assert [step.components for step in steps] == want[:, None].tolist()
+    assert set(want.tolist()) == {0, 1}

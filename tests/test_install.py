@@ -27,6 +27,7 @@ CORE = {"torch", "numpy", "safetensors"}
 OF_EXTRAS = {
     "highrank.ops.mixture_cross_entropy.triton_rows",
     "highrank.integrations.huggingface.auto",
+    "highrank.integrations.huggingface.card",
     "highrank.integrations.huggingface.export",
     "highrank.integrations.huggingface.model",
     "highrank.integrations.huggingface.run_model",

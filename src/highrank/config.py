@@ -5,15 +5,11 @@ further arguments of the constructor that the kind stands for (`build.py`), only
 from its defaults.
 """
 
-import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from highrank.signatures import LARGEST
-
-LARGEST_SEED, MOST_TOKENS = 2**64 - 1, 2**62
+from highrank.signatures import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,11 @@ class StageConfig:
     stop_after: int | None = None
     """Stop when validation is worse than the best of all but the last n epochs."""
     anneal: bool = False
-    """Lower the learning rate to 0 over the stage, along a cosine."""
+    """Lower the learning rate over the stage, along a cosine."""
+    anneal_to: float = 0.0
+    """What is left of it at the end, from 0 to 1."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """adamw: how much of the averages of gradients and of their squares a step keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that no run can have, whatever its corpus."""
-        _at_least(0, "seed", self.seed, LARGEST_SEED)
+        check_ranges(self)
+        _at_least(0, "seed", self.seed)
         _at_least(1, "model.embedding-size", self.model.embedding_size)
         _at_least(1, "head.num-components", self.head.num_components)
         _fraction("head.dropout", self.head.dropout)
@@ -166,18 +167,18 @@ LEAST_OF_STAGE = {
 def _check_stage(name: str, stage: StageConfig) -> None:
     _positive(f"{name}.lr", stage.lr)
     _positive(f"{name}.clip", stage.clip)
+    if not 0 <= stage.anneal_to <= 1:
+        raise ValueError(f"{name}.anneal-to must be between 0 and 1, got {stage.anneal_to}")
+    for beta in stage.betas:
+        _fraction(f"{name}.betas", beta)
     for field_name, least in LEAST_OF_STAGE.items():
         value = getattr(stage, field_name)
         if value is not None:
-            most = MOST_TOKENS if field_name == "tokens" else LARGEST
-            _at_least(least, f"{name}.{field_name.replace('_', '-')}", value, most)
+            _at_least(least, f"{name}.{field_name.replace('_', '-')}", value)
 
 
-def _at_least(least: float, name: str, value: float, most: int = LARGEST) -> None:
-    """Raise unless the value is at least `least` and, if it is an integer, at most `most`."""
-    if isinstance(value, int) and value > most:
-        raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
-    if not (value >= least and math.isfinite(value)):
+def _at_least(least: float, name: str, value: float) -> None:
+    if not value >= least:
         raise ValueError(f"{name} must be at least {least:g}, got {value}")
 
 
@@ -187,5 +188,5 @@ def _fraction(name: str, value: float) -> None:
 
 
 def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
+    if not value > 0:
         raise ValueError(f"{name} must be a positive number, got {value}")

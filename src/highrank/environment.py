@@ -103,7 +103,9 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch has here, got {reason}") from None
+        raise ValueError(
+            f"device must be one that torch has here, got {device} ({reason})"
+        ) from None
 
 
 def set_threads(threads: int | None) -> None:

@@ -78,6 +78,7 @@ def temporary_of(path: Path) -> Path:
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds; every error is a ValueError that names the file."""
+    check_plain(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as error:
@@ -86,6 +87,12 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} must be JSON, got too deep a nest") from None
     except ValueError as error:
         raise ValueError(f"{path} must be JSON, got {error}") from None
+
+
+def check_plain(path: Path) -> None:
+    """Raise for a pipe or a device: one could read from it for ever."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{path} must be a plain file, got a pipe or a device")
 
 
 def _no_number(text: str) -> None:
@@ -282,7 +289,7 @@ def check_writable(path: Path) -> None:
     folder = path.absolute().parent
     if path.is_dir():
         raise ValueError(f"the output must be a file, got the folder {path}")
-    if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
+    if os.path.lexists(path) and not (path.is_file() and os.access(path, os.W_OK)):
         raise ValueError(f"the output must be a file that can be written, got {path}")
     if not folder.is_dir():
         raise ValueError(f"the output's folder must exist, got {path}: run mkdir -p {folder}")

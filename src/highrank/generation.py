@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from highrank.data.vocabulary import EOS, Vocabulary
+from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.heads.composed import Composed
+from highrank.heads.shares import shares
 from highrank.models.backbone import map_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
-from highrank.ops.sampling import check_sampling
+from highrank.ops.sampling import check_sampling, draw, tempered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Sampling:
     """Draw from the fewest likeliest tokens that together have this probability."""
     seed: int = 0
     """The same seed draws the same tokens."""
+    no_unk: bool = False
+    """Draw from all tokens but `<unk>`, as if it had probability 0."""
 
     def __post_init__(self) -> None:
         check_sampling(self.temperature, self.top_k, self.top_p)
@@ -39,7 +43,8 @@ class Step(NamedTuple):
 
     tokens: list[str]
     components: list[int] | None
-    """For each token the component most responsible for it, from 0; None if not asked for."""
+    """For each token the component most responsible for it, from 0: a softmax, or, of a head with
+    a pointer, the softmax (0) or the pointer (1). None if not asked for."""
 
 
 def generate(
@@ -53,14 +58,15 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    no_unk: bool = False,
 ) -> list[list[str]]:
     """Samples of tokens that follow the prompt, which starts a line.
 
     Args:
         prompt: tokens; those outside the vocabulary are read as `<unk>`.
-        temperature, top_k, top_p: as in `Sampling`; they act on the mixture.
+        temperature, top_k, top_p, no_unk: as in `Sampling`; they act on the mixture.
     """
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, no_unk=no_unk)
     steps = stream(
         model, vocabulary, prompt, sampling, num_tokens=num_tokens, num_samples=num_samples
     )
@@ -96,6 +102,8 @@ def stream(
     # The prompt follows the end of the line before it.
     prompt_ids = vocabulary.encode(prompt if vocabulary.eos is None else [EOS, *prompt])
 
+    forbidden = vocabulary.unk if sampling.no_unk else None
+
     # Mistakes are found when the stream is asked for, not when its first step is.
     @torch.no_grad()
     def steps() -> Iterator[Step]:
@@ -110,15 +118,36 @@ def stream(
             ids = ids[-1:].expand(num_samples)  # (B,)
             for _ in range(num_tokens):
                 hidden, past, state, _ = model.read(ids[None], state)  # (1, B, D)
-                ids = model.head.sample(
-                    hidden, sampling.temperature, sampling.top_k, sampling.top_p, generator, **past
-                )[0]  # (B,)
-                components = None
-                if with_components and isinstance(model.head, Composed):
-                    shares = model.head.mixed(hidden, ids[None], **past)[1][0]  # (B, 1 + J)
-                    components = shares.argmax(-1).tolist()
-                elif with_components and isinstance(model.head, MixtureHead):
-                    components = log_responsibility(model.head, hidden[0], ids).argmax(-1).tolist()
+                ids = _draw(model.head, hidden, past, sampling, forbidden, generator)
+                components = _components(model.head, hidden, ids, past) if with_components else None
                 yield Step(vocabulary.decode(ids.tolist()), components)
 
     return steps()
+
+
+def _draw(
+    head: Head,
+    hidden: Tensor,
+    past: dict[str, Any],
+    sampling: Sampling,
+    forbidden: int | None,
+    generator: torch.Generator,
+) -> Tensor:
+    """The next tokens (B,) for hidden states (1, B, D)."""
+    options = (sampling.temperature, sampling.top_k, sampling.top_p)
+    if forbidden is None:
+        return head.sample(hidden, *options, generator, **past)[0]
+    log_p = head.log_prob(hidden, **past)[0]  # (B, V)
+    log_p[:, forbidden] = -torch.inf
+    return draw(tempered(log_p, *options), generator)
+
+
+def _components(head: Head, hidden: Tensor, ids: Tensor, past: dict[str, Any]) -> list[int] | None:
+    """The most responsible component of each token (B,), which hidden states (1, B, D) predict."""
+    if head.beside:
+        found = shares(head, hidden, ids[None], **past)[0]  # (B, 1 + J)
+    elif isinstance(head, MixtureHead):
+        found = log_responsibility(head, hidden[0], ids)  # (B, K)
+    else:
+        return None
+    return [int(k) for k in found.argmax(-1)]

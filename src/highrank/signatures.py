@@ -4,7 +4,9 @@ Heads, backbones and batches are listed as key → "module:Class". The options o
 the command line, in a configuration and in JSON follow from its constructor alone.
 """
 
+import dataclasses
 import inspect
+import math
 import re
 import reprlib
 import sys
@@ -15,7 +17,16 @@ from typing import Any, get_args
 from highrank.files import checked
 
 # Far beyond what anybody trains: what is larger is a mistake, and is not tried.
-LARGEST, LARGEST_FLOAT = 2**31 - 1, 1e18
+LARGEST, LARGEST_FLOAT = 2**31 - 1, 1e38
+# Options with a limit of their own, wherever they are.
+MOST = {
+    "seed": 2**64 - 1,
+    "seeds": 1_000,
+    "components": 1_024,
+    "num_components": 1_024,
+    "tokens": 2**62,
+    "chunk_bytes": 2**62,
+}
 # A line, or several, of a docstring's `Args:`.
 ARGUMENT = re.compile(r"^ {4}((?:\w+, )*\w+): (.*(?:\n {8}.*)*)", flags=re.MULTILINE)
 
@@ -123,20 +134,38 @@ def checked_options(
         option: checked(arguments[option].annotation, value, f"{name}.{option}")
         for option, value in options.items()
     }
-    for option, value in found.items():
-        _check_range(value, f"{name}.{option}")
+    check_ranges(found, name)
     return {option: value for option, value in found.items() if value != arguments[option].default}
 
 
-def _check_range(value: Any, name: str) -> None:
-    """Raise for numbers that are too large, alone or in a tuple."""
-    if isinstance(value, tuple):
+def check_ranges(value: Any, name: str = "") -> None:
+    """Raise ValueError for numbers too large to be tried, alone or in a dataclass, dict or tuple.
+
+    Args:
+        name: of the option that has the value, or of the group of options.
+    """
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            # A kind's own options stand beside the fields that every kind has.
+            inner = str(key).removesuffix("options").rstrip("_")
+            check_ranges(item, ".".join(filter(None, (name, inner))))
+    elif isinstance(value, list | tuple):
         for item in value:
-            _check_range(item, name)
+            check_ranges(item, name)
     elif isinstance(value, int | float):
-        most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
-        if not abs(value) <= most:
-            raise ValueError(f"{name} must be at most {most:,}, got {reprlib.repr(value)}")
+        _check_range(value, name)
+
+
+def _check_range(value: float, name: str) -> None:
+    option, limit = name.replace("_", "-"), LARGEST if isinstance(value, int) else LARGEST_FLOAT
+    most = MOST.get(name.rpartition(".")[2], limit)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{option} must be a finite number, got {value}")
+    if abs(value) > most:
+        size = " in magnitude" if value < 0 else ""
+        raise ValueError(f"{option} must be at most {most:,}{size}, got {reprlib.repr(value)}")
 
 
 def construct(kind: type[Any], name: str, *arguments: Any, **options: Any) -> Any:

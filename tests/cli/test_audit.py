@@ -117,10 +117,11 @@ def test_a_run_is_audited_on_its_test_split(highrank, trained, tmp_path):
 
 def test_without_a_text_the_addresses_are_read(highrank, hugging_face, tmp_path):
     code, printed, errors = highrank(
-        "audit", "gpt2", "--contexts", "50", "--json", "--out", tmp_path / "a.html"
+        "audit", "gpt2", "--contexts", "50", "--no-fit", "--json", "--out", tmp_path / "a.html"
     )
     assert code == 0, errors
-    assert json.loads(printed)["models"][0]["text"]["name"] == "sotu/test"
+    (model,) = json.loads(printed)["models"]
+    assert model["text"]["name"] == "sotu/test" and "--no-fit" in model["fit_note"]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,17 @@ def test_the_text_is_not_written_over(highrank, monkeypatch, tmp_path, options):
     code, _, errors = highrank("audit", "tiny", *text, option, tmp_path / name)
     assert code == 2 and "the text must not be written over" in errors
     code, _, errors = highrank("audit", "tiny", "--out", tmp_path / "my.html")
-    assert code == 2 and "my.json must be the numbers of an audit" in errors
+    assert code == 2 and "my.json is there" in errors
     assert (tmp_path / "my.json").read_text() == "all my work"
+
+
+def test_an_earlier_page_is_kept(highrank, trained, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "highrank-audit.html").touch()
+    (tmp_path / "highrank-audit-2.json").touch()
+    code, printed, errors = highrank("audit", trained / "tiny", "--contexts", "2")
+    assert code == 0, errors
+    assert "highrank-audit-3.html" in printed and (tmp_path / "highrank-audit-3.json").exists()
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "tale.txt", "a b"])

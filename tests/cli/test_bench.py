@@ -44,12 +44,13 @@ def test_json_is_all_that_is_printed_and_what_is_written(bench, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--shapes", "ptb", "foo"), "shapes must be among ptb, got foo"),
-        (("--rounds", "0"), "rounds must be at least 1, got 0"),
+        (("loss", "--shapes", "ptb", "foo"), "shapes must be among ptb, got foo"),
+        (("heads", "--picture", "."), "the output must be a file, got the folder ."),
+        (("loss", "--rounds", "0"), "rounds must be at least 1, got 0"),
     ],
 )
 def test_mistakes_end_with_one_line_and_leave_no_file(bench, tmp_path, arguments, message):
-    code, _, errors = bench("loss", *arguments)
+    code, _, errors = bench(*arguments)
     assert code == 2
     assert message in errors and "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []

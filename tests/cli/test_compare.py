@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,8 +69,16 @@ def test_mistakes_are_named(highrank, arguments, message):
 @pytest.mark.usefixtures("quick")
 def test_a_budget_that_is_too_small_ends_before_anything_is_made(highrank, monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "FEWEST_STEPS", 10**6)
-    code, _, errors = highrank(*f"compare tale {SMALL} --budget 5s --runs {tmp_path}".split())
+    command = f"compare tale {SMALL} --budget 5s --runs {tmp_path}"
+    code, _, errors = highrank(*command.split())
     assert code == 2 and "the budget must be at least" in errors and not list(tmp_path.iterdir())
+    # The command that is printed fits.
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 3_000)
+    _, _, errors = highrank(*command.split())
+    fitting = re.search(r"This fits: highrank (.*)", errors)[1]
+    assert "5s" not in fitting and fitting.count("--budget") == 1
+    code, _, errors = highrank(*fitting.split(), "--plan")
+    assert code == 0 and "The plan" in errors
 
 
 def workers_of(pid):

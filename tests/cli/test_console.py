@@ -6,9 +6,17 @@ from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from highrank.cli import console as module
-from highrank.cli.console import check_outputs, progress, show, training_progress, write_outputs
+from highrank.cli.console import (
+    check_outputs,
+    plain_console,
+    progress,
+    show,
+    training_progress,
+    write_outputs,
+)
 from highrank.training.outcome import Progress
 
 
@@ -32,6 +40,22 @@ def test_a_result_is_a_table_and_its_page_or_json(capsys, tmp_path):
     show({"all": [FOUND]}, table, json=True)
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"all": [{"name": "[x]", "values": [1.0, 2.5]}]}
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_no_name_of_a_file_can_move_the_cursor(is_terminal, capsys, monkeypatch):
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    name = "\x1b[2J\x1b]0;title\x07.txt"
+    with progress(f"Preparing {name}") as on_progress:
+        on_progress(1.0, name)
+    rows = Table("file")
+    rows.add_row(name)
+    show(name, lambda _: rows, json=False)
+    plain_console(stderr=True).print(f"Run: {name}")
+    printed = capsys.readouterr()
+    assert "Run: \\x1b[2J\\x1b]0;title" in printed.err and "\\x1b[2J" in printed.out
+    assert not any(sign in printed.out + printed.err for sign in ("\x1b[2J", "\x1b]", "\x07"))
 
 
 def test_the_numbers_are_beside_the_page(tmp_path):
@@ -79,7 +103,7 @@ def terminal(monkeypatch):
     """What is written to a terminal of 140 columns."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=140, color_system=None)
-    monkeypatch.setattr(module, "Console", lambda **_options: console)
+    monkeypatch.setattr(module, "SafeConsole", lambda **_options: console)
     return text
 
 

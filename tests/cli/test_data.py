@@ -51,7 +51,16 @@ def test_preparing_says_what_came_out_where_it_is_and_what_is_next(data, path, t
 
 
 def test_options_reach_the_corpus_and_json_has_all_of_it(data, path, tmp_path):
-    options = ("--level", "char", "--min-count", "2", "--lower", "--name", "other", "--json")
+    options = (
+        "--tokenizer",
+        "characters",
+        "--min-count",
+        "2",
+        "--lower",
+        "--name",
+        "other",
+        "--json",
+    )
     code, printed, _ = data("prepare", path, *options, "--cache", tmp_path / "elsewhere")
     result = json.loads(printed)
     assert code == 0 and result["is_new"] and result["level"] == "char"
@@ -64,7 +73,7 @@ def test_options_reach_the_corpus_and_json_has_all_of_it(data, path, tmp_path):
     ("arguments", "message"),
     [
         (("nowhere.txt",), "one of sotu, penn-treebank"),
-        (("penn-treebank", "--level", "char"), "penn-treebank has a fixed protocol"),
+        (("penn-treebank", "--tokenizer", "characters"), "penn-treebank has a fixed protocol"),
         (("penn-treebank", "--from", "nowhere"), "in a folder or an archive, got nowhere"),
         (("PATH", "--from", "."), "--from must go with one of sotu"),
     ],

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import pytest
@@ -37,13 +39,24 @@ def test_the_demo_writes_a_page_a_picture_and_numbers(highrank, tmp_path, monkey
     [
         (["--out", "nowhere/page.html"], "the output's folder must exist, got nowhere/page.html"),
         (["--threads", "100000"], "threads must be between 1 and"),
-        (["--seed", str(1 << 64)], f"seed must be between 0 and {(1 << 63) - 1}, got {1 << 64}"),
+        (["--seed", str(1 << 63)], f"seed must be between 0 and {(1 << 63) - 1}, got {1 << 63}"),
+        (["--picture", "."], "the output must be a file, got the folder ."),
     ],
 )
 def test_mistakes_are_found_out_before_any_work(options, message, highrank):
     code, _, errors = highrank("demo", *options)
     assert code == 2
     assert message in errors.splitlines()[-1] and "Traceback" not in errors
+
+
+def test_a_worker_that_dies_is_one_line(highrank, monkeypatch, tmp_path):
+    def died(*_):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", died)
+    code, _, errors = highrank("demo", "--quick", "--json", "--out", tmp_path / "page.html")
+    assert code == 2
+    assert errors.splitlines()[-1].startswith("highrank: Out of memory: a process that fitted a")
 
 
 def test_ctrl_c_ends_the_demo_and_its_workers_without_a_traceback(tmp_path):

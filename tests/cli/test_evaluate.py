@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -91,7 +92,8 @@ def test_a_search_shows_what_it_tried_on_the_tokens_asked_for(highrank):
     both = ("--dynamic", "--search", *options, "--search-tokens", 50)
     code, printed, _ = highrank("evaluate", "tiny", *both)
     assert code == 0 and "dynamic: tried on 50 tokens of valid" in printed
-    assert "that was tried" in " ".join(printed.split())
+    # Static is a row of its own.
+    assert re.search(r"^ +0 +– +– +\d", printed, re.MULTILINE)
 
 
 def test_per_token_files_and_independent_lines_are_passed_on(results, tmp_path):
@@ -118,8 +120,29 @@ def test_all_methods_are_rows_of_one_table(highrank, results, run):
     assert cache["settings"]["cache"]["window"] == 30 and "dynamic" not in cache["settings"]
     assert len({row["num_tokens"] for row in found[:3]}) == 1
     assert all(0 < row["bits_per_byte"] == row["bits_per_char"] for row in found)
-    code, printed, _ = highrank("evaluate", "tiny", "--all", "--split", "test", "--json")
-    assert code == 0 and len(json.loads(printed)["results"]) == 3
+    for split in ("valid", "test"):
+        rows = [row for row in found if row["split"] == split]
+        best = min(rows, key=lambda row: row["nats"])
+        assert [row["is_best"] for row in rows] == [row is best for row in rows]
+
+
+def test_without_settings_none_is_worse_than_static_on_valid(highrank, results):
+    """The best of a few is taken, on so many tokens as the split has here."""
+    static, dynamic, cache = results("--all", "--split", "valid", "--threads", 1)
+    assert max(dynamic["nats"], cache["nats"]) <= static["nats"] + 1e-6
+    trials = [trial["lr"] for trial in dynamic["search"]["dynamic"]["trials"]]
+    assert trials == [0, 1e-5, 2e-5, 5e-5] and len(cache["search"]["cache"]["trials"]) == 127
+    printed = " ".join(highrank("evaluate", "tiny", "--cache", "--split", "test")[1].split())
+    assert "static (lr 0, weight 0) among those that were tried" in printed
+    assert "--search tries more settings" in printed
+
+
+def test_without_its_corpus_a_run_has_the_default_cache(highrank, monkeypatch, broken, tmp_path):
+    monkeypatch.setattr("highrank.run.corpus.RecordedCorpus.is_found", False)
+    (tmp_path / "mine.txt").write_text("the cat saw it\n")
+    options = ("--cache", "--text", tmp_path / "mine.txt", "--json")
+    (found,) = json.loads(highrank("evaluate", broken, *options)[1])["results"]
+    assert found["settings"]["cache"] == asdict(CacheSettings()) and found["search"] == {}
 
 
 def test_what_is_finished_is_printed_when_the_next_fails(highrank, monkeypatch):

@@ -29,6 +29,29 @@ def test_export_writes_a_folder_that_generates_the_same_text(highrank, trained):
     assert code == 0 and "README.md" in out
 
 
+def test_other_commands_take_a_hugging_face_folder_or_refuse_it(highrank, trained, tmp_path):
+    assert highrank("export", "tiny", "model", "--force")[0] == 0
+    (tmp_path / "mine.txt").write_text("the old cat saw a dog\n" * 30)
+    both, text = ("evaluate", "tiny", "model"), ("--text", tmp_path / "mine.txt")
+    code, printed, errors = highrank(*both, *text)
+    assert code == 0 and "bits/byte" in printed, errors
+    assert max(map(len, printed.splitlines())) <= 80
+    ours, theirs = json.loads(highrank(*both, *text, "--json")[1])["results"]
+    assert (ours["run"], theirs["run"]) == ("tiny", "model") and theirs["settings"]["stride"] == 512
+    assert theirs["bits_per_byte"] == pytest.approx(ours["bits_per_byte"], rel=0.05)
+    options = ("--temperature", 0, "--num-tokens", 9, "--prompt", "the cat")
+    assert highrank("generate", "model", *options)[1] == highrank("generate", "tiny", *options)[1]
+    for arguments, message in (
+        (("export", "model", "new"), "model is a Hugging Face model already: there is nothing"),
+        (("evaluate", "model"), "--text FILE must be given for model: only a single run has spl"),
+        (("evaluate", "tiny", "model", *text, "--all"), "--all must go with a single run, got tin"),
+        (("evaluate", "tiny", *text, "--stride", 5), "--context and --stride must go with Hugging"),
+        (("generate", "model", "--show-components"), "show-components must go with a run, got th"),
+    ):
+        code, _, error = highrank(*arguments)
+        assert code == 2 and error.splitlines()[-1].startswith(f"highrank: {message}"), arguments
+
+
 def test_what_is_no_run_is_refused(highrank, tmp_path):
     code, _, error = highrank("export", tmp_path, tmp_path / "new")
     assert code == 2 and "a run must be a folder that `highrank train` made" in error

@@ -36,7 +36,7 @@ def test_a_table_a_page_and_numbers(highrank, base, tmp_path):
     assert code == 0 and "nats, equal tokens" in text
     numbers = json.loads((out / "finetune.json").read_text())
     assert [one["variant"] for one in numbers["variants"]] == ["softmax", "residual"]
-    assert "highrank finetune" in (out / "finetune.html").read_text()
+    assert '<span class="whole">finetune</span>' in (out / "finetune.html").read_text()
     code, text, _ = highrank("finetune", base, "tale.txt", *OPTIONS, "--out", out, "--json")
     assert json.loads(text)["equal_time"] == numbers["equal_time"]
 

@@ -59,6 +59,29 @@ def test_an_option_that_is_nearly_right_is_guessed(monkeypatch, capsys):
     assert code == 2 and "Perhaps you meant" in printed.err and "--batch-size" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("demo --seed 1" + 30 * "0", "seed"),
+        ("generate run --num-tokens 2147483648", "num-tokens"),
+        ("evaluate run --dynamic --dynamic.lr 1e308", "dynamic.lr"),
+        ("audit run --contexts 9223372036854775808", "contexts"),
+        ("bench loss --rounds 9223372036854775808", "rounds"),
+        ("data prepare text --max-vocab 9223372036854775808", "max-vocab"),
+    ],
+)
+def test_a_number_beyond_all_ranges_is_refused_first(arguments, name, monkeypatch, capsys):
+    code, printed = run(monkeypatch, capsys, *arguments.split())
+    assert code == 2 and printed.err.startswith(f"highrank: {name} must be at most ")
+
+
+@pytest.mark.parametrize("arguments", ["audit run --text", "train", "evaluate"])
+def test_a_link_to_itself_is_one_line(arguments, monkeypatch, capsys, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    code, printed = run(monkeypatch, capsys, *arguments.split(), str(tmp_path / "loop"))
+    assert code == 2 and printed.err.startswith("highrank: ") and printed.err.count("\n") == 1
+
+
 def test_an_error_cannot_move_the_cursor_of_a_terminal(monkeypatch, capsys):
     code, printed = run(monkeypatch, capsys, "generate", "runs/\x1b[2J")
     assert code == 2 and "runs/\\x1b[2J" in printed.err and "\x1b" not in printed.err
@@ -95,6 +118,8 @@ def test_powers_of_ten_are_legible_in_ascii(monkeypatch, capsys):
     [
         ("--version", {"torch", "tyro", "rich", "numpy"}),
         ("data list --help", {"torch", "matplotlib", "transformers"}),
+        ("presets", {"torch", "matplotlib", "transformers"}),
+        ("runs .", {"torch", "matplotlib", "transformers"}),
     ],
 )
 def test_what_computes_nothing_starts_without_heavy_imports(arguments, heavy):
@@ -185,7 +210,14 @@ COMMAND_LINES = [
 ]
 
 
-WITHOUT_WORK = (("presets",), ("data",), ("data", "list"), ("data", "prepare"), ("bench",))
+WITHOUT_WORK = (
+    ("presets",),
+    ("runs",),
+    ("data",),
+    ("data", "list"),
+    ("data", "prepare"),
+    ("bench",),
+)
 
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
@@ -196,6 +228,10 @@ def test_help_fits_in_eighty_columns_and_has_threads_and_defaults(words, monkeyp
     body = printed.out.split("\n\n", 1)[1]  # the usage line is the parser's own
     assert all(len(line) <= 80 for line in body.splitlines())
     assert ("--threads INT" in printed.out) == (words not in WITHOUT_WORK)
+    if words == ("train",):
+        text = re.sub(r"[│\s]+", " ", printed.out)
+        assert "--model.no-tied Give input and output an embedding each. (default: they sha" in text
+        assert "--head.no-bias whether each token and each class has a bias. (default: on;" in text
     if words in (("evaluate",), ("generate",)):
         assert "(default: )" not in printed.out and "(default: None)" not in printed.out
 

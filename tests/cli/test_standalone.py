@@ -37,7 +37,7 @@ def test_a_missing_corpus_is_named_and_found_again_under_any_name(
 ):
     code, _, errors = highrank(*command, elsewhere)
     assert code == 2 and errors.count("\n") == 1
-    assert "highrank data prepare tale.txt --name tale --level word --min-count 3" in errors
+    assert "highrank data prepare tale.txt --name tale --tokenizer words --min-count 3" in errors
     shutil.copy(trained / "tale.txt", tmp_path)
     assert highrank("data", "prepare", tmp_path / "tale.txt", "--name", "other")[0] == 0
     assert highrank(*command, elsewhere)[0] == 0

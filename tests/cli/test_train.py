@@ -26,11 +26,12 @@ def train(highrank):
 def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     tiny = (*TINY, "--train.epochs", "2")
     code, printed, errors = train("small-mos", "--corpus", "tale", *tiny)
-    assert code == 0 and "Samples at temperature 0.8:" in printed, errors
+    assert code == 0 and "Samples at temperature 0.8, without <unk>:" in printed, errors
     # Components of a run this short do not specialise.
     assert "have collapsed" in printed and "--model.embedding-size" in printed
     run = trained / "runs" / "small-mos-1"
     assert (run / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    assert f"The page with curve, samples and settings: {(run / 'report.html').as_uri()}" in printed
     assert json.loads((run / "config.json").read_text())["head"]["num_components"] == 4
     code, again, _ = train("--resume=runs/small-mos-1", "--threads", "1")
     assert code == 0 and "finished" in again
@@ -42,6 +43,10 @@ def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     assert code == 2 and "--resume must come without a preset or a text" in errors
     numbers = json.loads(train("--resume", "runs/small-mos-1", "--json")[1])
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in printed
+    assert f"{numbers['test']['bits_per_byte']:.3f} bits per byte, 0.0% <unk>" in printed
+    page = (run / "report.html").read_text()
+    assert f"{numbers['test']['perplexity']:.2f} perplexity per word on test of tale" in page
+    assert page.count('class="sample"') == 3 and "train.epochs" in page and "<svg" in page
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in printed
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in printed
 
@@ -76,7 +81,7 @@ def test_a_text_is_prepared_and_trained_in_one_command(trained, tmp_path):
 def test_a_text_that_was_prepared_before_is_taken_as_it_was(option, highrank, trained, tmp_path):
     text = tmp_path / f"letters-{len(option)}.txt"
     text.write_text((trained / "tale.txt").read_text())
-    assert highrank("data", "prepare", text, "--level", "char")[0] == 0
+    assert highrank("data", "prepare", text, "--tokenizer", "characters")[0] == 0
     rest = (*TINY, "--train.epochs", "1", "--json", "--out", tmp_path / "run")
     code, printed, errors = highrank("train", *option, text, *rest)
     assert code == 0, errors
@@ -132,6 +137,8 @@ def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(train, tmp_path):
         (["tale.txt", "--resume", "any"], "a run must be a folder"),
         (["tale.txt", "--corpus", "tale"], "--corpus must come without a text, got tale.txt"),
         (["ptb-mos"], "highrank data prepare penn-treebank"),
+        (["tale.txt", "--budget", "5"], "--budget must have a unit, such as 5m or 300s, got 5"),
+        (["tale.txt", "--device", "cuda"], "device must be one that torch has here, got cuda ("),
         (["--budget", "soon"], "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
         (["--corpus", "tale", "--head.kind", "softmax"], "for a tied softmax, got 192 and 64"),
         # This one once ended the process itself.
@@ -139,8 +146,8 @@ def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(train, tmp_path):
         (["--corpus", "tale", "--train.epochs", "0"], "train.epochs must be at least 1, got 0"),
         (["--corpus", "tale", "--test-batch-size", "0"], "test-batch-size must be between 1 and"),
         (
-            ["small-mos", "--corpus", "tale", "--head.num-components", "100000000"],
-            "must fit into memory, got",
+            ["small-mos", "--corpus", "tale", "--head.num-components", "100000"],
+            "head.num-components must be at most 1,024, got 100000",
         ),
         (["--corpus", "tale", "--model.embedding-size", "9999999999"], "must be at most"),
     ],

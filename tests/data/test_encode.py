@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 
 from highrank.data import TextOptions, encode, prepare_text, text
-from highrank.data.tokenizer import TOKENIZERS
 
 
-@pytest.mark.parametrize("level", ["word", "char"])
-def test_the_splits_are_the_text_again(level, path, cache):
-    options = TextOptions(level=level, min_count=1)
+@pytest.mark.parametrize("tokenizer", ["words", "characters", "bpe:300", "unigram:300"])
+def test_the_splits_are_the_text_again(tokenizer, path, cache):
+    options = TextOptions(tokenizer=tokenizer, min_count=1)
     corpus = prepare_text(path, options=options, cache=cache).corpus
-    tokenize = TOKENIZERS[corpus.header.recipe.tokenizer]
+    tokenize = text.tokenizer_of(corpus.header.recipe)
     lines = path.read_text().removesuffix("\n").split("\n")
     want = [token for line in lines for token in tokenize(line)]
     found = np.concatenate([corpus.split(name) for name in ("train", "valid", "test")])
     ids = corpus.vocabulary.encode(want)
     assert found.tolist() == ids.tolist()
     train = found[: len(corpus.split("train"))]
-    assert corpus.vocabulary.unk not in train
-    if level == "char":
+    assert corpus.vocabulary.unk is None or corpus.vocabulary.unk not in train
+    if tokenizer != "words":
         assert corpus.vocabulary.decode(found).count("<eos>") == len(lines)
 
 
@@ -90,7 +89,7 @@ def test_the_size_of_blocks_does_not_matter(length, end, path, cache, monkeypatc
 
 def test_too_many_distinct_tokens_are_refused_before_memory_is_full(path, cache, monkeypatch):
     monkeypatch.setattr(encode, "MAX_DISTINCT", 100)
-    with pytest.raises(ValueError, match="at most 100 distinct tokens.*Try --level char"):
+    with pytest.raises(ValueError, match="at most 100 distinct tokens.*Try --tokenizer characters"):
         prepare_text(path, cache=cache)
     assert not [file for file in cache.rglob("*") if file.is_file()]
 

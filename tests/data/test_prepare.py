@@ -118,9 +118,17 @@ def test_a_name_is_made_of_the_file_s(stem, name, path, cache):
 
 
 def test_a_text_is_found_as_it_was_prepared_with_any_options(path, cache):
-    first = prepare_text(path, options=TextOptions(level="char"), cache=cache).corpus
+    first = prepare_text(path, options=TextOptions(tokenizer="characters"), cache=cache).corpus
     again = find_or_prepare(path, cache=cache)
     assert not again.is_new and again.corpus.header == first.header
+
+
+def test_a_text_has_a_corpus_for_each_tokenizer(path, cache):
+    found = [find_or_prepare(path, tokenizer="bpe:300", cache=cache) for _ in range(2)]
+    assert [one.is_new for one in found] == [True, False]
+    assert found[0].corpus.name == "mine-bpe-300" and found[0].corpus.vocabulary.unk is None
+    assert found[1].corpus.header.recipe.subwords == found[0].corpus.header.recipe.subwords
+    assert find_or_prepare(path, cache=cache).corpus.header.recipe.tokenizer == "words"
 
 
 def test_a_text_never_takes_the_place_of_another(path, cache, tmp_path):

@@ -166,20 +166,21 @@ def test_a_folder_with_its_own_split_and_more_is_refused(other, tmp_path):
         split_text(tmp_path)
 
 
-@pytest.mark.parametrize("level", ["word", "char"])
+@pytest.mark.parametrize("tokenizer", ["words", "characters", "bpe:280"])
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n"])
-def test_a_split_s_file_gives_its_tokens(level, ending, tmp_path):
+def test_a_split_s_file_gives_its_tokens(tokenizer, ending, tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()
     for name in ("train", "valid", "test"):
         lines = [f"It's {n} o'clock, DEAR {name}." if n % 5 else "" for n in range(40)]
         (folder / f"{name}.txt").write_text("\r\n".join(lines) + ending)
-    options = TextOptions(level=level, lower=True, min_count=2)
+    options = TextOptions(tokenizer=tokenizer, lower=True, min_count=2)
     corpus = prepare_text(folder, options=options, cache=tmp_path / "cache").corpus
     lines = tokenized_lines(read_file(folder / "valid.txt"), corpus.header.recipe)
     found = corpus.vocabulary.encode(chain.from_iterable(lines))
     np.testing.assert_array_equal(found, corpus.split("valid"))
-    assert lines[1][:2] == (["it's", "1"] if level == "word" else ["i", "t"])
+    first = {"words": ["it's", "1"], "characters": ["i", "t"], "bpe:280": ["it", "'s"]}
+    assert lines[1][:2] == first[tokenizer]
 
 
 @pytest.mark.parametrize(

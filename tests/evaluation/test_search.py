@@ -1,6 +1,7 @@
 """Methods stack and reduce to static evaluation; each trial is the evaluation it stands for."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import torch
 
 from highrank.evaluation.cache import Block, CacheSettings, with_cache
 from highrank.evaluation.dynamic import DynamicSettings, converted, evaluate_dynamically
+from highrank.evaluation.grids import cache_grid, dynamic_grid, widened
 from highrank.evaluation.search import (
     Method,
-    cache_grid,
-    dynamic_grid,
+    Search,
+    Trial,
     evaluate_by,
     find_method,
     search_cache,
@@ -63,13 +65,16 @@ def test_without_a_search_the_first_settings_are_taken_and_nothing_is_tried(load
 def test_a_search_takes_the_best_on_valid_and_remembers_what_it_tried(loaded):
     ways = dynamic_grid(lr=[1e-9, 1e-2], decay=[0.01], epsilon=[1e-2])
     caches = cache_grid(window=[20], theta=[0.5], weight=[0.0, 0.3])
-    method = find_method(loaded, ways, caches, is_search=True, search_tokens=33)
+    method = find_method(loaded, ways, caches, search_tokens=33)
     learning, cache = method.searches["dynamic"], method.searches["cache"]
     assert (method.dynamic, method.cache) == (learning.best.settings, cache.best.settings)
     # Only the first tokens are predicted.
     valid = loaded.corpus.split("valid")[:34]
-    want = evaluate_dynamically(loaded.model, valid, ways[1], method.statistics)
-    assert (learning.trials[1].nats, learning.num_tokens) == want and cache.num_tokens == 33
+    want = evaluate_dynamically(loaded.model, valid, ways[2], method.statistics)
+    assert (learning.trials[2].nats, learning.num_tokens) == want and cache.num_tokens == 33
+    # A model that does not learn is the first.
+    static = evaluate(loaded.model, valid, 1).nats
+    assert ways[0].lr == 0 and learning.trials[0].nats == pytest.approx(static, rel=1e-6)
     # The cache was tried on the model that learns.
     static = Method(dynamic=method.dynamic, statistics=method.statistics)
     assert cache.trials[0].nats == pytest.approx(evaluate_by(static, loaded.model, valid).nats)
@@ -78,20 +83,53 @@ def test_a_search_takes_the_best_on_valid_and_remembers_what_it_tried(loaded):
 def test_a_search_without_a_finite_loss_is_an_error(loaded):
     loaded.model.head.bias.data[:] = math.nan
     with pytest.raises(ValueError, match="No trial has a finite loss: try a lower lr"):
-        find_method(loaded, [LEARNING], is_search=True)
+        find_method(loaded, [LEARNING, LEARNING])
+
+
+def test_a_search_goes_beyond_its_grid_as_long_as_that_is_better(loaded, monkeypatch):
+    def fake(model, tokens, statistics, grid, on_progress):
+        trials = (Trial(settings=one, nats=abs(one.lr - 7e-7)) for one in grid)
+        return Search(trials=tuple(trials), num_tokens=9)
+
+    monkeypatch.setattr("highrank.evaluation.search.search_dynamic", fake)
+    ways = dynamic_grid(lr=[1e-7, 2e-7], decay=[0.01], epsilon=[1e-2])
+    method = find_method(loaded, ways, widen=True)
+    tried = [trial.settings.lr for trial in method.searches["dynamic"].trials]
+    assert tried == pytest.approx([0, 1e-7, 2e-7, 4e-7, 8e-7, 1.6e-6], abs=1e-12)
+    assert method.dynamic.lr == pytest.approx(8e-7)
+    assert len(find_method(loaded, ways).searches["dynamic"].trials) == 3
+
+
+def test_a_search_never_ends_above_static(loaded):
+    ways = dynamic_grid(lr=[3.0, 4.0], decay=[0.01], epsilon=[1e-2])
+    method = find_method(loaded, ways, search_tokens=33)
+    valid = loaded.corpus.split("valid")[:34]
+    static = evaluate(loaded.model, valid, 1)
+    assert method.dynamic.lr == 0
+    assert evaluate_by(method, loaded.model, valid).nats == pytest.approx(static.nats, rel=1e-6)
+
+
+def test_a_grid_is_widened_where_the_best_is_at_its_edge():
+    grid = cache_grid(window=(100, 500), theta=(0.1, 0.3, 1.0), weight=(0.1, 0.6))
+    best = CacheSettings(window=500, theta=0.3, weight=0.6)
+    assert widened(best, grid) == [CacheSettings(window=1000, theta=0.3, weight=0.6)]
+    low = CacheSettings(window=100, theta=0.1, weight=0.1)
+    changed = ({"window": 50}, {"theta": 0.05}, {"weight": 0.05})
+    assert widened(low, grid) == [replace(low, **values) for values in changed]
+    assert widened(grid[0], [grid[0]]) == []
 
 
 def test_every_trial_starts_from_the_trained_weights(model, text, statistics):
     grid, shown = dynamic_grid(lr=[1e-4, 1e-2], decay=[0.0, 5.0], epsilon=[1e-3]), []
     found = search_dynamic(model, text, statistics, grid, on_progress=lambda *at: shown.append(at))
-    assert [trial.settings for trial in found.trials] == list(grid) and len(grid) == 4
+    assert [trial.settings for trial in found.trials] == list(grid) and len(grid) == 5
     # The other way round: what came before a trial leaves no trace.
-    for trial in reversed(found.trials):
+    for trial in reversed(found.trials[1:]):
         assert trial.nats == evaluate_dynamically(model, text, trial.settings, statistics).nats
     assert found.best.nats == min(trial.nats for trial in found.trials)
-    assert len({trial.nats for trial in found.trials}) == 4 and found.num_tokens == 90
+    assert len({trial.nats for trial in found.trials}) == 5 and found.num_tokens == 90
     fractions = [fraction for fraction, _ in shown]
-    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and 0.5 in fractions
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and 0.4 in fractions
     assert "lr 0.01" in shown[-1][1] and "best so far" in shown[-1][1]
 
 
@@ -118,13 +156,15 @@ def test_a_trial_that_diverges_is_the_worst(text):
 
 def test_the_default_grids_are_krauses_and_those_of_the_cache():
     grid = dynamic_grid(segment=20, epsilon=[1e-5])
-    assert len(grid) == 24 and {s.epsilon for s in grid} == {1e-5}
-    assert grid[0].lr == pytest.approx(1.2e-4) and grid[-1].decay == pytest.approx(0.02)
+    assert len(grid) == 1 + 24 and {s.epsilon for s in grid} == {1e-5} and grid[0].lr == 0
+    assert grid[1].lr == pytest.approx(4e-5) and grid[-1].decay == pytest.approx(0.02)
     assert len(cache_grid()) == 1 + 3 * 7 * 6
 
 
-def test_without_a_search_there_is_one_setting_and_the_default_for_what_is_not_given():
-    assert dynamic_grid(is_search=False) == (DynamicSettings(),)
+def test_without_a_search_there_is_the_given_setting_or_a_few_with_static_among_them():
+    assert [one.lr for one in dynamic_grid(is_search=False)] == [0, 1e-5, 2e-5, 5e-5]
+    assert {one.decay for one in dynamic_grid(is_search=False)} == {DynamicSettings().decay}
+    assert cache_grid(is_search=False) == cache_grid() and cache_grid()[0].weight == 0
     (settings,) = dynamic_grid(lr=[0.5], segment=9, rule="sgd", adapt=["head"], is_search=False)
     assert settings == DynamicSettings(lr=0.5, segment=9, rule="sgd", adapt=("head",))
     assert cache_grid(theta=[0.7], is_search=False) == (CacheSettings(theta=0.7),)

@@ -14,7 +14,15 @@ from highrank.evaluation import surprisal as module
 from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.static import evaluate, score
 from highrank.evaluation.surprisal import check_format, evaluate_lines, surprisals
-from highrank.heads import Head, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import (
+    Composed,
+    Head,
+    MixtureOfContexts,
+    MixtureOfSoftmaxes,
+    Pointer,
+    Softmax,
+)
+from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("the", "<eos>", "cat", "sat", "<unk>", "on", "mat"))
@@ -176,3 +184,17 @@ def test_a_head_that_is_no_mixture_has_neither_weights_nor_components():
     assert all(s.weights == () and s.component is None for s in found)
     total = evaluate_lines(model, VOCABULARY, LINES)
     assert total.nats * len(found) == pytest.approx(math.log(2) * sum(s.bits for s in found))
+
+
+def test_a_pointer_s_part_is_a_column(tmp_path):
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [Pointer(8, V, num_states=5, key_size=4)])
+    model = LanguageModel(AWDLSTM(V, 6, (8,)), head).double().eval()
+    found = list(surprisals(model, VOCABULARY, WORDS, window=3))
+    ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *WORDS]))[:, None]
+    out = model.read(ids[:-1], model.initial_state(1))
+    want = shares(head, out.hidden, ids[1:], **out.past)[:, 0, 1]
+    assert [one.parts["pointer"] for one in found] == pytest.approx(want.tolist())
+    evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert [float(row["pointer"]) for row in rows] == pytest.approx(want.tolist())
+    assert 0 < want.max() < 1

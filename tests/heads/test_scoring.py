@@ -14,7 +14,7 @@ def test_it_is_log_prob_with_its_gradients(name, block):
     hidden, ids, past = make_window(head)
     ids[1, 1], ids[2, 0] = -100, -1
     if past and block is not None:
-        with pytest.raises(ValueError, match="^block must be None for .*, which looks back$"):
+        with pytest.raises(ValueError, match="^block must be None for .*, which looks back, got"):
             head.per_token_log_probs(hidden, ids, block, **past)
         return
     got = head.per_token_log_probs(hidden, ids, block, **past)

@@ -1,4 +1,4 @@
-"""Kill runs at random moments and resume them: they must end as if nothing had happened.
+"""Kill runs and studies at random moments and resume them: they end as if nothing had happened.
 
     python tests/invariants/kills.py --kills 300 --state kills.json
 
@@ -29,26 +29,39 @@ class Killer:
 
     Args:
         folder: for the corpus and the runs.
+        has_studies: whether comparisons and finetunings are among them.
     """
 
-    def __init__(self, folder, kinds=tuple(tiny.CONFIGS)):
-        self.folder, self.kinds = folder, kinds
+    def __init__(self, folder, has_studies=False):
+        self.folder, self.studies = folder, {}
         self.corpus = tiny.make_corpus(folder)
         self.whole, self.seconds = {}, {}
         # Many checkpoints, so that many moments lie inside one.
         session.SECONDS_BETWEEN_CHECKPOINTS = 0.02
         tiny.warm_up(self.corpus, folder / "warm")
+        if has_studies:
+            from tiny_studies import TinyComparison, TinyFinetuning
+
+            finetuning = TinyFinetuning(folder)
+            self.studies = {"compare": TinyComparison(self.corpus), "finetune": finetuning}
+        self.kinds = (*tiny.CONFIGS, *self.studies)
 
     def reference(self, kind):
         if kind not in self.whole:
             run, start = self.folder / f"whole-{len(self.whole)}", time.monotonic()
             assert tiny.exit_code(self.start(kind, run)) == 0
             self.seconds[kind] = time.monotonic() - start
-            self.whole[kind] = tiny.everything(run)
+            self.whole[kind] = self.everything(kind, run)
         return self.whole[kind]
 
     def start(self, kind, run):
+        if kind in self.studies:
+            return tiny.in_child(lambda: self.studies[kind].train(run))
         return tiny.in_child(lambda: tiny.train(kind, self.corpus, run))
+
+    def everything(self, kind, run):
+        study = self.studies.get(kind)
+        return tiny.everything(run) if study is None else study.everything(run)
 
     def case(self, seed):
         """One run, killed until it has come to its end: number of kills, and what went wrong."""
@@ -73,9 +86,10 @@ class Killer:
         code = tiny.exit_code(self.start(kind, run))
         if code != 0:
             problem = f"{kind}, seed {seed}: exit code {code} when resumed"
-        elif (found := tiny.everything(run)) != want:
+        elif (found := self.everything(kind, run)) != want:
             changed = [name for name in want if found[name] != want[name]]
             problem = f"{kind}, seed {seed}: other {', '.join(changed)}"
+            problem += f": {found['files']}" if "files" in changed else ""
         return kind, counts, problem
 
 
@@ -84,15 +98,16 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--state", type=Path, default=Path("kills.json"))
     options = parser.parse_args()
     state = {"cases": 0, "kills": {}, "kinds": {}, "problems": []}
     if options.state.exists():
         state = json.loads(options.state.read_text())
     with tempfile.TemporaryDirectory() as folder:
-        killer = Killer(Path(folder))
+        killer = Killer(Path(folder), has_studies=True)
         while sum(state["kills"].values()) < options.kills:
-            kind, counts, problem = killer.case(state["cases"])
+            kind, counts, problem = killer.case(options.first + state["cases"])
             state["cases"] += 1
             state["kinds"][kind] = state["kinds"].get(kind, 0) + sum(counts.values())
             for name, count in counts.items():

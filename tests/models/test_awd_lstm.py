@@ -74,7 +74,7 @@ def test_the_output_mask_is_shared_over_time_and_scaled():
 
 
 def test_a_dropped_word_is_dropped_wherever_it_occurs():
-    from highrank.models.awd_lstm import embed_with_dropout
+    from highrank.models.backbone import embed_with_dropout
 
     embedding, words = nn.Embedding(V, 4), tokens(50, 4)
     ratio = (embed_with_dropout(embedding, words, 0.5) / embedding(words))[..., 0]  # (T, B)

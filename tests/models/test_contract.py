@@ -19,8 +19,16 @@ from highrank.signatures import arguments_of
 from highrank.training.trainer import Trainer
 
 T, B, V, E = 9, 4, 11, 6
-# Arguments that have no default.
-NEEDED = {"hidden_sizes": (8, 7)}
+# Small sizes; a memory that a window of T tokens goes beyond.
+NEEDED = {
+    "hidden_sizes": (8, 7),
+    "hidden_size": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "memory": 3,
+    "num_blocks": 2,
+    "kernel_size": 3,
+}
 
 pytestmark = pytest.mark.parametrize("kind", BACKBONES)
 

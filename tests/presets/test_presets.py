@@ -23,6 +23,8 @@ from highrank.run.configuration import config_from_json, config_to_json
         ("ptb-doc", 10_000, 22_849_120),
         ("ptb-moc", 10_000, 21_500_620),
         ("ptb-softmax", 10_000, 24_221_600),
+        # The published 24,040,400 and the last norm of a pre-norm network.
+        ("ptb-transformer-softmax", 10_000, 24_040_400 + 2 * 380),
         ("wt2-mos", 33_278, 34_909_528),
         ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
@@ -40,6 +42,7 @@ def test_parameters_are_as_many_as_published(name, vocab_size, expected):
     [
         ("ptb-small-softmax", "ptb-small-mos"),
         ("small", "small-mos", "small-softmax"),
+        ("small", "small-transformer", "small-gated-cnn"),
     ],
 )
 def test_small_runs_are_equal_in_parameters_and_context_size(names):

@@ -93,7 +93,7 @@ def test_of_a_long_context_the_end_is_shown():
         (power, 9.5e-7, "10⁻⁶"),
         (scientific, 1e-9, "10⁻⁹"),
         (scientific, 1.5e-6, "1.5·10⁻⁶"),
-        (count, 1234.5, "1,234"),
+        (count, 1234.5, "1,235"),
         (count, None, "–"),
         (mib, 2800 * 2**20, "2,800"),
         (mib, None, "–"),

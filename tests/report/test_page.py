@@ -1,5 +1,7 @@
 """Pages: escaped, self-contained, readable by everybody."""
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
@@ -36,12 +38,13 @@ class Tags(HTMLParser):
 
 
 TEMPLATE = """{% extends "report/page.html.j2" %}
-{% from "report/blocks.html.j2" import figure, grid, table %}
+{% from "report/blocks.html.j2" import command, figure, folded, grid, table %}
 {% block main %}
 <section><h2>{{ heading }}</h2><p>{{ text }}</p>
 {% for block in figures %}{{ figure(block) }}{% endfor %}
 {{ grid(figures) }}
 {% for block in tables %}{{ table(block) }}{% endfor %}
+{% call folded("More") %}{{ command(text) }}{% endcall %}
 </section>
 {% endblock %}
 """
@@ -64,8 +67,24 @@ def test_text_is_escaped_wherever_it_comes_from():
     table = Table(title=EVIL, caption=EVIL, columns=(Column(EVIL),), rows=((EVIL,),))
     figure = Figure(svg="<svg/>", title=EVIL, caption=EVIL, description=EVIL)
     heading = dict.fromkeys(("title", "answer", "footer", "text"), EVIL)
-    html = page_of(figures=[figure], tables=[table], **heading)
-    assert Tags(html).named("script") == []
+    html = page_of(figures=[figure], tables=[table], verdict=EVIL, **heading)
+    assert html.count("<script>") == 1 and f"<script>{page.SCRIPT.read_text()}</script>" in html
+
+
+def test_the_only_script_that_may_run_is_the_one_that_copies_commands():
+    html = page_of(text="highrank compare my.txt --budget 5m")
+    digest = base64.b64encode(hashlib.sha256(page.SCRIPT.read_bytes()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in html
+    command = Tags(html).named("button")
+    assert command == [{"type": "button", "class": "copy", "hidden": None}]
+    assert '<span class="whole">--budget</span> <span class="whole">5m</span></code>' in html
+    assert "<details>" in html and "<summary>More</summary>" in html
+
+
+def test_a_verdict_stands_before_the_answer():
+    assert 'class="verdict"' not in page_of()
+    html = page_of(verdict="Yes.")
+    assert html.index('<p class="verdict">Yes.</p>') < html.index('<p class="lead">Answer</p>')
 
 
 def test_a_row_has_a_cell_for_each_column():

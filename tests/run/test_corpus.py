@@ -54,17 +54,18 @@ def test_a_missing_corpus_is_named_with_the_command_that_makes_it(corpus, record
     with pytest.raises(ValueError, match="my-tale that the run was trained on must be at .* or in"):
         read_record(record, "my-tale").split("valid")
     assert prepare_command(corpus.header) == (
-        "highrank data prepare 'my tale.txt' --name my-tale --level word --min-count 3"
+        "highrank data prepare 'my tale.txt' --name my-tale --tokenizer words --min-count 3"
     )
 
 
 def test_the_command_has_all_options(tmp_path):
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("One two three two one\n" * 50)
-    options = TextOptions(level="char", lower=True, max_vocab=9, min_count=1)
+    options = TextOptions(tokenizer="characters", lower=True, max_vocab=9, min_count=1)
     corpus = prepare_text(tmp_path, name="x", options=options, cache=tmp_path / "cache").corpus
     assert prepare_command(corpus.header) == (
-        "highrank data prepare FOLDER --name x --level char --min-count 1 --max-vocab 9 --lower"
+        "highrank data prepare FOLDER --name x --tokenizer characters --min-count 1 "
+        "--max-vocab 9 --lower"
     )
 
 

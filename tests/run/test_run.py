@@ -1,9 +1,11 @@
 """A run's folder: versions, weights, and the counts that it keeps."""
 
 import json
+import re
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +52,23 @@ def test_a_run_is_known_by_its_format(content, found, tmp_path):
     assert is_run(tmp_path) is found
 
 
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("runs/dialogue-1", ": did you mean runs/dialog-1?"),
+        ("dialog-1", ": did you mean runs/dialog-1?"),
+        ("runs/quite-another", ""),
+        ("runs", ""),
+    ],
+)
+def test_the_nearest_name_of_a_run_is_offered(name, guess, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "dialog-1").mkdir(parents=True)
+    (tmp_path / "runs" / "dialog-1" / "config.json").touch()
+    with pytest.raises(ValueError, match=re.escape(f"made, got {name}{guess}") + "$"):
+        read_config(Path(name))
+
+
 def test_a_run_keeps_the_counts_of_its_training_split(tmp_path):
     vocabulary = Vocabulary(("<eos>", "a", "b", "c"))
     corpus = MemoryCorpus(vocabulary, {"train": np.array([1, 2, 1, 0, 1])}, floor=0.0)
@@ -92,7 +111,7 @@ def change_config(folder, part, **values):
             {"options": {"hidden_sizes": [8, 7, 7]}},
             "got backbone.layers.2.* of shape none instead of",
         ),
-        ("head", {"num_components": 2**31 - 1}, "must be weights of .*config.json, got head"),
+        ("head", {"num_components": 1_024}, "must be weights of .*config.json, got head"),
         (
             "model",
             {"options": {"hidden_sizes": [2**31 - 1] * 100}},

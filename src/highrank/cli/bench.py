@@ -10,6 +10,7 @@ import tyro
 
 from highrank.cli.console import Threads, check_outputs, progress, show, unless_given, write_outputs
 from highrank.environment import set_threads
+from highrank.files import check_writable
 
 Picture = Annotated[Path | None, unless_given("none", "FILE")]
 
@@ -75,6 +76,8 @@ def heads(
         picture: Also write a picture of the times, as PNG.
         options: How to measure.
     """
+    if picture is not None:
+        check_writable(picture)
     from highrank.studies.bench.heads import run_head_bench
     from highrank.studies.bench.page import head_picture
 

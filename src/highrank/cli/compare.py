@@ -18,12 +18,13 @@ from highrank.cli.console import (
     wide_console,
     write_outputs,
 )
+from highrank.cli.positional import take_positional
 from highrank.report.formats import printable
 from highrank.run.folder import new_run
 from highrank.studies.compare import presets
 from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.page import compare_page, compare_table, plan_table, write_beside
-from highrank.studies.compare.plan import Plan, make_plan, read_plan, write_plan
+from highrank.studies.compare.plan import BudgetTooSmall, Plan, make_plan, read_plan, write_plan
 from highrank.studies.compare.schedule import train
 from highrank.training.signals import Stopped
 
@@ -33,13 +34,9 @@ class Options(presets.Comparison):
     corpus: tyro.conf.Suppress[str] = ""
     is_paper_size: tyro.conf.Suppress[bool] = False
     lr: Annotated[float | None, unless_given("the recipe's", "FLOAT")] = None
-    """Learning rate, constant."""
     max_tokens: Annotated[int | None, unless_given("all", "INT")] = None
-    """Train on the beginning of the corpus only."""
     jobs: Annotated[int | None, unless_given("one for each core, at most 4", "INT")] = None
-    """Runs that are trained at the same time, each by one thread on a core of its own."""
     threads: Threads = None
-    """Train one run at a time, with so many threads of the matrix multiplies."""
     runs: Path = Path("runs")
     """Where comparisons go: runs/compare-<corpus>-<n>."""
     resume: Annotated[Path | None, unless_given("a new comparison", "FOLDER")] = None
@@ -53,10 +50,10 @@ class Options(presets.Comparison):
 
 
 def run_compare(arguments: list[str]) -> None:
-    """Compare on a preset, a text or a corpus, which comes first; else on `senses` and `sotu`."""
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    """Compare on a preset, a text or a corpus; without one, on `senses` and `sotu`."""
+    found, given = take_positional(arguments, Options)
+    name = found or ""
     defaults = [presets.find_comparison(name)] if name else presets.DEFAULTS
-    given = arguments[1:] if name else arguments
     options = [_parse(given, default, name) for default in defaults]
     folder = options[0].resume
     if folder is None:
@@ -84,8 +81,11 @@ def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Opti
 
 def _compare(options: Options) -> None:
     """Print the plan, and carry it out."""
-    with progress(f"Planning a comparison on {Path(options.corpus).name}") as show:
-        plan = make_plan(options, show)
+    try:
+        with progress(f"Planning a comparison on {Path(options.corpus).name}") as show:
+            plan = make_plan(options, show)
+    except BudgetTooSmall as error:
+        raise ValueError(error.advice(sys.argv[1:])) from None
     wide_console(stderr=True).print(plan_table(plan))
     if options.plan:
         return

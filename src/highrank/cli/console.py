@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import tyro
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -24,10 +24,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
 from highrank.files import check_writable, write_atomically
 from highrank.progress import OnProgress
-from highrank.report.formats import perplexity
+from highrank.report.formats import perplexity, printable
 
 if TYPE_CHECKING:
     from highrank.training.outcome import Progress as TrainingProgress
@@ -54,14 +55,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {close[0]}?" if close else ""
 
 
+class SafeConsole(Console):
+    """Prints text as it is, but for invisible characters: no file name can move the cursor."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def plain_console(*, stderr: bool = False) -> Console:
     """Prints text as it is: no colours, no markup, no line breaks of its own."""
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    return SafeConsole(stderr=stderr, soft_wrap=True)
 
 
 def wide_console(*, stderr: bool = False) -> Console:
     """Prints text as it is, and wide tables where there is no terminal."""
-    console = Console(stderr=stderr, highlight=False, markup=False)
+    console = SafeConsole(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
     return console
@@ -78,7 +92,7 @@ def show(
     if json:
         print(as_json(result))
         return
-    console = Console(highlight=False, markup=False)
+    console = SafeConsole()
     console.print(table(result))
     if page is not None:
         console.print(f"The page with pictures: {page.absolute().as_uri()}", soft_wrap=True)
@@ -87,6 +101,13 @@ def show(
 def as_json(result: object, indent: int | None = None) -> str:
     """JSON of dicts, lists and dataclasses, in any nest."""
     return json.dumps(result, default=asdict, indent=indent)
+
+
+def free_page(stem: str) -> Path:
+    """stem.html, or with the first number of which there is neither a page nor its JSON."""
+    ends = ("", *(f"-{number}" for number in range(2, 10_000)))
+    pages = (Path(f"{stem}{end}.html") for end in ends)
+    return next(p for p in pages if not p.exists() and not p.with_suffix(".json").exists())
 
 
 def check_outputs(page: Path, picture: Path | None = None) -> None:
@@ -142,7 +163,7 @@ def training_progress() -> "Iterator[Callable[[TrainingProgress], None]]":
 
 @contextmanager
 def _bar(title: str, *, is_transient: bool) -> Iterator[Show]:
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal:
         console.print(f"{title} …")
         yield _lines(console)

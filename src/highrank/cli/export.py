@@ -29,11 +29,14 @@ def export(
     """
     from highrank.environment import set_threads
     from highrank.integrations.huggingface.library import check_installed
+    from highrank.run.configuration import is_hugging_face
     from highrank.run.loading import load_run
 
     check_installed("export a run")
     from highrank.integrations.huggingface.export import check_target, export_run
 
+    if is_hugging_face(run):
+        raise ValueError(f"{run} is a Hugging Face model already: there is nothing to export")
     set_threads(threads)
     check_target(folder, force)
     found = export_run(load_run(run), folder, force)

@@ -21,7 +21,7 @@ class Options(Settings):
     num_components: Annotated[int, tyro.conf.arg(name="components")] = 4
     budget: Annotated[str | None, unless_given("no limit", "TIME")] = None
     steps: Annotated[int | None, unless_given("one epoch, or all the budget", "INT")] = None
-    head_lr: Annotated[float | None, unless_given("as --lr", "FLOAT")] = None
+    head_lr: Annotated[float | None, unless_given("0.64 / hidden size", "FLOAT")] = None
     out: Annotated[Path | None, unless_given("runs/finetune-<n>", "DIR")] = None
     """Folder of models, page and numbers. The same command with the same folder resumes."""
     threads: Threads = None

@@ -5,6 +5,8 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +19,8 @@ COMMANDS = {
     "data": "List and prepare corpora: known ones, or your own text.",
     "train": "Train a language model: highrank train [PRESET] [options]",
     "presets": "List the presets of highrank train, with the numbers of the papers.",
-    "evaluate": "Measure a run's perplexity: static, dynamic, with a cache.",
+    "evaluate": "Measure perplexity: a run's, static, dynamic, with a cache; models on a text.",
+    "runs": "List runs, comparisons and finetunings with their perplexities.",
     "generate": "Generate text with a trained model.",
     "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
     "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
@@ -32,9 +35,19 @@ DESCRIPTION = (
     "`highrank --version` prints the version."
 )
 # Signs of our own texts for terminals that have none but ASCII.
-ASCII = {"–": "-", "−": "-", "…": "...", "’": "'", "·": "*", "×": "x", "±": "+-", "→": "->"}
+ASCII = {
+    "–": "-",
+    "−": "-",
+    "…": "...",
+    "’": "'",
+    "·": "*",
+    "×": "x",
+    "±": "+-",
+    "→": "->",
+    "\u00a0": " ",
+}
 # 10⁻³ becomes 10^-3.
-ASCII |= {"⁻": "^-", **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))}
+ASCII |= {"\u00a0": " ", "⁻": "^-", **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))}
 
 
 def main() -> None:
@@ -53,23 +66,31 @@ def main() -> None:
         # The reader of a pipe has left (`highrank … | head`): nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, OSError) as error:
-        from highrank.files import is_disk_full
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        message = _message(error)
+        if message is None:
+            raise
         from highrank.report.formats import printable
 
-        message = str(error)
-        # With its number it is the system's own error, which nobody has explained yet.
-        if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
-            message = f"The disk is full: {error.filename or 'the output'} was not written."
         print(f"highrank: {printable(message)}", file=sys.stderr)
         sys.exit(2)
-    except (RuntimeError, MemoryError) as error:
-        signs = ("allocate", "out of memory", "overflow")
-        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
-            raise
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        print(f"highrank: Out of memory: {reason}", file=sys.stderr)
-        sys.exit(2)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user; None for a mistake of ours."""
+    from highrank.files import is_disk_full
+
+    text = str(error)
+    if isinstance(error, OSError) and error.errno is not None and is_disk_full(error):
+        # With its number it is the system's own error, which nobody has explained yet.
+        return f"The disk is full: {error.filename or 'the output'} was not written."
+    # The second is how `Path.resolve` fails before Python 3.13.
+    if isinstance(error, ValueError | OSError) or text.startswith("Symlink loop"):
+        return text
+    signs = ("allocate", "out of memory", "overflow")
+    if isinstance(error, MemoryError) or any(sign in text for sign in signs):
+        return f"Out of memory: {(text.splitlines() or ['no reason given'])[0]}"
+    return None
 
 
 def _print_in_any_encoding() -> None:
@@ -109,8 +130,8 @@ def _run(arguments: list[str]) -> None:
         else:
             import tyro
 
-            config = (tyro.conf.FlagCreatePairsOff,)
-            tyro.cli(getattr(module, name), prog=f"highrank {name}", args=rest, config=config)
+            command, config = _in_range(getattr(module, name)), (tyro.conf.FlagCreatePairsOff,)
+            tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
 
 
 def _imported(arguments: list[str]) -> list[str]:
@@ -131,12 +152,27 @@ def _run_one_of(
     import tyro
 
     tyro.extras.subcommand_cli_from_dict(
-        commands,
+        {name: _in_range(command) for name, command in commands.items()},
         prog="highrank" if group is None else f"highrank {group}",
         description=DESCRIPTION if group is None else COMMANDS[group],
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+
+
+def _in_range(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command; numbers beyond all ranges are refused before it begins."""
+
+    @wraps(command)
+    def checked(*values: Any, **options: Any) -> Any:
+        from highrank.signatures import check_ranges
+
+        for name, value in options.items():
+            # Options in a dataclass stand beside the others.
+            check_ranges(value, "" if is_dataclass(value) else name)
+        return command(*values, **options)
+
+    return checked
 
 
 def _described(text: str) -> Callable[[], None]:

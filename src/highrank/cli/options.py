@@ -15,6 +15,7 @@ import tyro
 
 from highrank import presets
 from highrank.cli.console import did_you_mean, progress
+from highrank.cli.positional import take_positional
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -71,14 +72,17 @@ def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
     """
     changed: dict[str, Any] = {}
     for name, part in parts().items():
-        kind = value_of(f"{name}.kind", arguments)
-        known: str = getattr(config, name).kind
-        if kind is not None and (part.kinds is None or kind in part.kinds):
-            known = kind
+        kind = _kind(getattr(config, name).kind, name, arguments)
         if name == "head":
-            config = _fit_head(config, known, arguments)
-        changed[name] = _with_fields(getattr(config, name), part, known)
+            config = _fit_head(config, kind, arguments)
+        changed[name] = _with_fields(getattr(config, name), part, kind)
     return dataclasses.replace(config, **changed)
+
+
+def _kind(default: str, name: str, arguments: list[str]) -> str:
+    """The kind of a part that the arguments choose."""
+    kind, kinds = value_of(f"{name}.kind", arguments), parts()[name].kinds
+    return kind if kind is not None and (kinds is None or kind in kinds) else default
 
 
 def _with_fields(value: Any, part: Part, kind: str) -> Any:
@@ -97,8 +101,16 @@ def _with_fields(value: Any, part: Part, kind: str) -> Any:
         default = value.options.get(name, argument.default)
         if default is inspect.Parameter.empty:
             default = tyro.MISSING
-        text = tyro.conf.arg(help=texts.get(name, ""))
+        # Its flag is --head.no-bias, of which "default: True" would say the contrary.
+        hint = "(default: on; this turns it off)" if default is True else None
+        text = tyro.conf.arg(help=texts.get(name, ""), help_behavior_hint=hint)
         fields.append((name, Annotated[argument.annotation, text], default))
+    if part.config is ModelConfig:
+        shared = tyro.conf.arg(
+            help="Give input and output an embedding each.",
+            help_behavior_hint="(default: they share one)",
+        )
+        fields.append(("tied", Annotated[bool, shared], value.tied))
     wider = dataclasses.make_dataclass(
         part.config.__name__, fields, bases=(part.config,), frozen=True
     )
@@ -169,21 +181,30 @@ class Source:
     text: str | None
     """The path of the user's text."""
     name: str | None
-    """The first argument; None if it was left out."""
+    """The argument that is no option; None if it was left out."""
     options: list[str]
     """The other arguments of the command."""
 
 
-def read_source(arguments: list[str]) -> Source:
-    """The first argument, if it is no option; with --resume RUN, the run's configuration."""
+def read_source(arguments: list[str], defaults: "type[Options]") -> Source:
+    """The preset or text among the arguments; with --resume RUN, the run's configuration.
+
+    Args:
+        defaults: the other options of the command.
+    """
     from highrank.run.configuration import read_config
     from highrank.signatures import import_kind
 
     if kind := value_of("head.kind", arguments):
         import_kind(kind)
-    name, options = None, arguments
-    if arguments and not arguments[0].startswith("-"):
-        name, *options = arguments
+    small = presets.get("small")
+    known = {
+        name: _with_fields(one := getattr(small, name), part, _kind(one.kind, name, arguments))
+        for name, part in parts().items()
+    }
+    name, options = take_positional(
+        arguments, dataclasses.replace(small, finetune=small.train, **known), defaults
+    )
     text = name if name is not None and name not in presets.PRESETS else None
     if text is not None:
         _check_text(text)
@@ -213,7 +234,7 @@ def _check_text(path: str) -> None:
 def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corpus, float | None]":
     """Find mistakes before a folder is made; returns the run, its corpus, its budget in seconds."""
     from highrank.build import check_run, check_streams
-    from highrank.environment import set_threads
+    from highrank.environment import check_device, set_threads
     from highrank.training.budget import parse_duration
     from highrank.training.log import check_tensorboard
 
@@ -222,6 +243,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     budget = None if options.budget is None else parse_duration(options.budget)
     if options.tensorboard:
         check_tensorboard()
+    check_device(options.device)
     set_threads(options.threads)
     corpus, config = _find_corpus(options, source)
     checked = check_run(config, corpus, options.device)
@@ -239,6 +261,8 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     from highrank.run.folder import read_corpus
 
     config = options.config
+    if options.tokenizer is not None and source.text is None:
+        raise ValueError(f"--tokenizer must come with a text, got {options.tokenizer}")
     if options.resume is not None:
         return read_corpus(options.resume, config).prepared, config
     if source.text is None:
@@ -249,7 +273,7 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
         )
     if config.corpus != source.default.corpus:
         raise ValueError(f"--corpus must come without a text, got {source.text}")
-    corpus = resolve_corpus(source.text, progress)
+    corpus = resolve_corpus(source.text, progress, options.tokenizer)
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))

@@ -1,22 +1,16 @@
-"""Generated text in the terminal, and what `highrank train` shows at its end."""
+"""Generated text in the terminal and as JSON."""
 
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from highrank.cli.console import as_json, plain_console, progress
+from highrank.cli.console import progress
 from highrank.report.formats import printable
 
 if TYPE_CHECKING:
-    from highrank.data.corpus import Corpus
     from highrank.generation import Step
-    from highrank.training.result import TrainingResult
-    from highrank.training.session import Session
 
-# Below 1, as people read samples; `highrank generate` has all settings.
-TEMPERATURE, NUM_SAMPLES, NUM_TOKENS = 0.8, 3, 60
 # Readable on black and on white; from the ninth on they repeat in bold, then underlined.
 COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_black", "bright_red")
 
@@ -57,8 +51,10 @@ def print_samples(
     steps: "Iterable[Step]",
     num_samples: int,
     prompt: Sequence[str] = (),
-) -> None:
+) -> "list[Step]":
     """Print the first sample as its tokens come, and the others when it has ended.
+
+    Returns the steps.
 
     Args:
         level: of the corpus, word or char.
@@ -77,6 +73,7 @@ def print_samples(
             component = None if step.components is None else step.components[index]
             printer.print(step.tokens[index], component)
         printer.end()
+    return written
 
 
 def samples_json(
@@ -105,11 +102,15 @@ def has_colors(console: Console) -> bool:
 
 
 def print_legend(console: Console, names: Sequence[str]) -> None:
-    """Print the colour of each component."""
-    console.out("component", style="dim", highlight=False, end="")
-    for component, name in enumerate(names):
-        console.out(f" {name}", style=_style(component), highlight=False, end="")
-    console.out("", highlight=False)
+    """Print the colour of each component, or, without colours, the numbers of those with names."""
+    if has_colors(console):
+        console.out("component", style="dim", highlight=False, end="")
+        for component, name in enumerate(names):
+            console.out(f" {name}", style=_style(component), highlight=False, end="")
+        console.out("", highlight=False)
+    elif names[0] != "1":
+        text = ", ".join(f"/{number} {name}" for number, name in enumerate(names, 1))
+        Console(stderr=True).out(text, highlight=False)
 
 
 def _style(component: int | None) -> str | None:
@@ -117,31 +118,3 @@ def _style(component: int | None) -> str | None:
         return None
     turn, index = divmod(component, len(COLORS))
     return COLORS[index] + ("", " bold", " underline")[turn % 3]
-
-
-def show_training(
-    session: "Session", corpus: "Corpus", result: "TrainingResult", json: bool
-) -> None:
-    """Print the result and three samples; the learning curve goes to the run's folder."""
-    from highrank.generation import Sampling, can_generate, stream
-    from highrank.report.training import learning_curve, training_summary
-
-    learning_curve(session.log.read(), session.folder / "learning-curve.png")
-    if json:
-        print(as_json(result.as_json(), indent=2))
-        return
-    console, folder = plain_console(), shlex.quote(str(session.folder))
-    console.print(training_summary(result, session.config))
-    if not can_generate(session.model):
-        return
-    console.print(f"Samples at temperature {TEMPERATURE}:")
-    sampling, vocabulary = Sampling(temperature=TEMPERATURE), corpus.vocabulary
-    with session.best_model() as model:
-        steps = stream(
-            model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES
-        )
-        print_samples(console, corpus.level, steps, NUM_SAMPLES)
-    console.print(
-        f"More of it: highrank generate {folder} --temperature {TEMPERATURE}\n"
-        f"Other perplexities: highrank evaluate {folder} --all"
-    )

@@ -25,6 +25,8 @@ class Options:
     budget: Annotated[str | None, unless_given("no limit", "TIME")] = None
     """Be done in time, tested and saved: 90s, 20m, 1.5h. Schedules then follow the clock. A run
     that is resumed keeps its budget."""
+    tokenizer: Annotated[str | None, unless_given("words", "NAME")] = None
+    """Tokens of your text: words, whitespace, characters, or subwords: bpe:8000, unigram:8000."""
     runs: Path = Path("runs")
     """Where runs go: runs/<preset>-<n>."""
     out: Annotated[Path | None, unless_given("the next free one in --runs", "PATH")] = None
@@ -44,22 +46,21 @@ class Options:
 
 
 def run_train(arguments: list[str]) -> None:
-    """The command itself. A preset or the path of a text comes first; the preset `small` if none.
+    """The command itself, of a preset or the path of a text; the preset `small` if none is given.
 
     An option overrides what the preset has, or what is chosen for the text.
     """
     from highrank.cli.options import check_options, read_source
-    from highrank.cli.samples import show_training
+    from highrank.cli.training import show_training
     from highrank.report.training import run_text
     from highrank.run.folder import new_run
     from highrank.training.session import Session
 
-    source = read_source(arguments)
+    source = read_source(arguments, Options)
     options = _parse(source)
     checked, corpus, budget = check_options(options, source)
-    name = source.preset
+    name = source.preset if source.text is None else corpus.name
     if source.text is not None:
-        name = corpus.name
         plain_console(stderr=True).print(run_text(checked, corpus, options.budget))
     folder = options.resume or options.out or new_run(options.runs, name)
     plain_console(stderr=True).print(f"Run: {folder}")
@@ -91,8 +92,8 @@ def _train(session: "Session", options: Options, budget: float | None) -> "Train
     from highrank.training.result import Interrupted, set_budget, train_and_test
     from highrank.training.trainer import Diverged
 
-    test, console = session.corpus.split("test"), plain_console(stderr=True)
-    is_tested = options.test
+    test, is_tested = session.corpus.split("test"), options.test
+    console = plain_console(stderr=True)
     if budget is not None:
         found = set_budget(session, budget, test if is_tested else None, options.test_batch_size)
         if found is not None:
@@ -104,15 +105,10 @@ def _train(session: "Session", options: Options, budget: float | None) -> "Train
     if options.tensorboard:
         session.on_event = tensorboard_writer(session.folder, session.trainer.num_steps)
     try:
-        return train_and_test(
-            session,
-            test if is_tested else None,
-            options.test_batch_size,
-            training_progress,
-            progress,
-        )
+        text, size = test if is_tested else None, options.test_batch_size
+        return train_and_test(session, text, size, training_progress, progress)
     except Diverged as error:
-        print(f"highrank: {error} {error.advice}", file=sys.stderr)
+        console.print(f"highrank: {error} {error.advice}")
         sys.exit(3)
     except Interrupted as error:
         where = "Interrupted in the test at the end. " if error.is_in_test else ""

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from highrank.data.subwords import Subwords, is_subword
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import Vocabulary
 from highrank.files import checked, from_json, read_json, without_format, write_atomically
@@ -21,7 +22,7 @@ HEADER_FILE, VOCABULARY_FILE, COUNTS_FILE = "corpus.json", "vocabulary.json", "t
 SPLITS = ("train", "valid", "test")
 PREPARE_AGAIN = "prepare it again with `highrank data prepare … --force`"
 
-Level = Literal["word", "char"]
+Level = Literal["word", "char", "subword"]
 # Little-endian unsigned integers of two bytes, enough for 65,536 tokens, and of four.
 TokenType = Literal["<u2", "<u4"]
 
@@ -31,21 +32,25 @@ class Recipe:
     """How text became tokens."""
 
     tokenizer: str
-    """Key of `highrank.data.tokenizer.TOKENIZERS`."""
+    """Key of `highrank.data.tokenizer.TOKENIZERS`, or `bpe:N` or `unigram:N`."""
     split: str
     """The rule by which text went to train, valid and test, in words."""
     lower: bool = False
     """Whether the text was lower-cased first."""
     vocabulary: Literal["appearance", "frequency"] = "frequency"
     """All tokens of all splits in order of first appearance; or `<unk>`, `<eos>` and the tokens of
-    the training split, most frequent first, ties by alphabet."""
+    the training split, most frequent first, ties by alphabet. Subwords have their own order."""
     min_count: int = 1
     """Tokens that occur less often in the training split are `<unk>`."""
     max_vocab: int | None = None
     """Largest vocabulary, `<unk>` and `<eos>` included; rarer tokens are `<unk>`."""
+    subwords: Subwords | None = field(default=None, compare=False, repr=False)
+    """What `bpe:N` or `unigram:N` has learned from the training split."""
 
     @property
     def level(self) -> Level:
+        if is_subword(self.tokenizer):
+            return "subword"
         return "char" if self.tokenizer == "characters" else "word"
 
 
@@ -105,9 +110,14 @@ class Header:
         for name, split in header.splits.items():
             if not 0 <= split.num_unknown <= split.num_tokens or split.num_tokens < 1:
                 raise ValueError(f"splits.{name} must have tokens, got {split}")
-        if header.recipe.tokenizer not in TOKENIZERS:
-            known, found = ", ".join(TOKENIZERS), reprlib.repr(header.recipe.tokenizer)
-            raise ValueError(f"recipe.tokenizer must be one of {known}, got {found}")
+        recipe = header.recipe
+        if recipe.tokenizer not in TOKENIZERS and not is_subword(recipe.tokenizer):
+            known, found = ", ".join(TOKENIZERS), reprlib.repr(recipe.tokenizer)
+            raise ValueError(f"recipe.tokenizer must be one of {known}, bpe:N, got {found}")
+        if is_subword(recipe.tokenizer) != (recipe.subwords is not None):
+            raise ValueError(
+                f"recipe.subwords must be there for bpe:N only, got {recipe.tokenizer}"
+            )
         if not header.sources:
             raise ValueError("sources must name a file, got none")
         return header

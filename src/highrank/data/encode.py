@@ -6,6 +6,7 @@ then the vocabulary is chosen from their counts, and a table turns numbers into 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from highrank.data.corpus import SPLITS, Recipe, Split, TokenType, token_file
-from highrank.data.text import Span, read_text
-from highrank.data.tokenizer import TOKENIZERS
+from highrank.data.subwords import is_subword, learn
+from highrank.data.text import Span, read_text, tokenizer_of
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 from highrank.progress import OnProgress
 
@@ -37,6 +38,8 @@ class Encoded(NamedTuple):
     splits: dict[str, Split]
     token_counts: list[int]
     """How often the training split has each token."""
+    recipe: Recipe
+    """With what was learned from the training split."""
 
 
 def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgress) -> Encoded:
@@ -46,6 +49,9 @@ def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgr
         spans: the text of each split.
         folder: exists; also holds scratch files of four bytes per token.
     """
+    if is_subword(recipe.tokenizer):
+        on_progress(0.0, f"learning {recipe.tokenizer}")
+        recipe = replace(recipe, subwords=learn(recipe.tokenizer, _lines(spans["train"], recipe)))
     tokens, sizes = _number(spans, recipe, folder, on_progress)
     vocabulary = _choose_vocabulary(tokens, recipe, folder)
     dtype: TokenType = "<u2" if len(vocabulary) <= 1 << 16 else "<u4"
@@ -54,7 +60,7 @@ def encode_text(spans: Spans, recipe: Recipe, folder: Path, on_progress: OnProgr
     for index, name in enumerate(SPLITS):
         on_progress(READING + (1 - READING) * index / len(SPLITS), f"writing {name}")
         splits[name], counts[name] = _write_ids(ids, vocabulary, folder, name, sizes[name])
-    return Encoded(vocabulary, dtype, splits, counts["train"].tolist())
+    return Encoded(vocabulary, dtype, splits, counts["train"].tolist(), recipe)
 
 
 class Size(NamedTuple):
@@ -87,7 +93,8 @@ def _number(
                     if len(numbers) > MAX_DISTINCT:
                         raise ValueError(
                             f"a corpus must have at most {MAX_DISTINCT:,} distinct tokens, got "
-                            f"more in {span.path}: is it text with spaces? Try --level char"
+                            f"more in {span.path}: is it text with spaces? Try --tokenizer "
+                            "characters or bpe:8000"
                         )
                     done += num_bytes
                     on_progress(READING * (done / total), f"reading {span.path.name}")
@@ -99,9 +106,16 @@ def _number(
     return list(numbers), sizes
 
 
+def _lines(spans: Sequence[Span], recipe: Recipe) -> Iterator[str]:
+    """The lines of a split, those that are longer than a block in parts."""
+    for span in spans:
+        for text, _ in read_text(span):
+            yield from (text.lower() if recipe.lower else text).split("\n")
+
+
 def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[str, list[str], int]]:
     """Yield each block, its tokens and its size in the file."""
-    tokenize = TOKENIZERS[recipe.tokenizer]
+    tokenize = tokenizer_of(recipe)
     position, is_open = span.start, False
     for text, num_bytes in read_text(span):
         position += num_bytes
@@ -121,6 +135,8 @@ def _tokens(span: Span, recipe: Recipe) -> Iterator[tuple[str, list[str], int]]:
 
 
 def _choose_vocabulary(tokens: list[str], recipe: Recipe, folder: Path) -> Vocabulary:
+    if recipe.subwords is not None:
+        return Vocabulary(tuple(recipe.subwords.vocabulary))
     if recipe.vocabulary == "frequency":
         counts = sum(
             (np.bincount(chunk, minlength=len(tokens)) for chunk in _chunks(folder, "train")),

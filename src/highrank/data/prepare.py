@@ -23,7 +23,6 @@ from highrank.data.corpus import (
     VOCABULARY_FILE,
     Corpus,
     Header,
-    Level,
     Recipe,
     Source,
     load_corpus,
@@ -31,7 +30,9 @@ from highrank.data.corpus import (
 )
 from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
+from highrank.data.subwords import check_name
 from highrank.data.text import file_span, split_text
+from highrank.data.tokenizer import TOKENIZERS
 from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
 from highrank.progress import OnProgress, ProgressBar, silent
 
@@ -49,16 +50,25 @@ class Prepared(NamedTuple):
 class TextOptions:
     """How the user's own text becomes tokens."""
 
-    level: Level = "word"
-    """Tokens are words and punctuation marks, or single characters."""
+    tokenizer: str = "words"
+    """Tokens: words and punctuation marks (words), what lies between spaces (whitespace), single
+    characters (characters), or subwords that the training split teaches (bpe:8000, unigram:8000).
+    """
     min_count: int = 3
-    """Tokens that occur less often in the training split become <unk>."""
+    """Tokens that occur less often in the training split become <unk>; subwords have no <unk>."""
     max_vocab: int | None = None
     """Keep only so many tokens, <unk> and <eos> among them: the most frequent ones."""
     lower: bool = False
     """Lower-case the text first."""
 
     def __post_init__(self) -> None:
+        if ":" in self.tokenizer:
+            check_name(self.tokenizer)
+        elif self.tokenizer not in TOKENIZERS:
+            known = ", ".join(TOKENIZERS)
+            raise ValueError(
+                f"tokenizer must be {known}, bpe:N or unigram:N, got {self.tokenizer!r}"
+            )
         if self.min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {self.min_count}")
         if self.max_vocab is not None and self.max_vocab < 4:
@@ -125,28 +135,40 @@ def prepare_text(
 
 
 def find_or_prepare(
-    path: Path, *, cache: Path | None = None, on_progress: OnProgress = silent
+    path: Path,
+    *,
+    tokenizer: str | None = None,
+    cache: Path | None = None,
+    on_progress: OnProgress = silent,
 ) -> Prepared:
     """The user's text as it was prepared before, with any options; else with the default ones.
 
     Where another text has its name, a hash is added to the name: no corpus is replaced.
+
+    Args:
+        tokenizer: as in `TextOptions`; the corpus is named after it, too. None takes any.
     """
-    plan = _plan(path, TextOptions())
+    plan = _plan(path, TextOptions() if tokenizer is None else TextOptions(tokenizer=tokenizer))
     name = default_name(path) or "text"
+    name += "" if tokenizer is None else f"-{tokenizer.replace(':', '-')}"
     target = _target(name, cache)
     if name not in CATALOG and target.exists():
-        corpus = load_corpus(target)
-        if _hashes(corpus.header.sources) == _hashes(plan.sources):
-            return Prepared(corpus, is_new=False)
+        header = load_corpus(target).header
+        is_same = tokenizer is None or header.recipe.tokenizer == tokenizer
+        if is_same and _hashes(header.sources) == _hashes(plan.sources):
+            return Prepared(load_corpus(target), is_new=False)
     if name in CATALOG or target.exists():
         name += f"-{sha256(repr(_hashes(plan.sources)).encode()).hexdigest()[:8]}"
     return _prepare(_target(name, cache), plan, False, on_progress)
 
 
-def resolve_corpus(name: str, progress: ProgressBar) -> Corpus:
+def resolve_corpus(name: str, progress: ProgressBar, tokenizer: str | None = None) -> Corpus:
     """The corpus that a user means: a prepared name or folder, or the path of a text.
 
     A text is prepared unless it was, and so is the default corpus, which needs no download.
+
+    Args:
+        tokenizer: of a text.
     """
     is_prepared = prepared_folder(name) is not None
     if name == DEFAULT_CORPUS and not is_prepared:
@@ -155,7 +177,7 @@ def resolve_corpus(name: str, progress: ProgressBar) -> Corpus:
     if is_prepared or name in CATALOG or not Path(name).exists():
         return find_corpus(name)
     with progress(f"Preparing {name}") as on_progress:
-        return find_or_prepare(Path(name), on_progress=on_progress).corpus
+        return find_or_prepare(Path(name), tokenizer=tokenizer, on_progress=on_progress).corpus
 
 
 class _Plan(NamedTuple):
@@ -170,7 +192,7 @@ def _plan(path: Path, options: TextOptions) -> _Plan:
     """The plan for a text of the user's."""
     spans, rule = split_text(path)
     recipe = Recipe(
-        tokenizer="characters" if options.level == "char" else "words",
+        tokenizer=options.tokenizer,
         split=rule,
         lower=options.lower,
         min_count=options.min_count,
@@ -194,18 +216,18 @@ def _prepare(target: Path, plan: _Plan, force: bool, on_progress: OnProgress) ->
             f"{target} is not a prepared corpus and will not be replaced: move it away"
         )
     with new_folder(target, replace=force) as folder:
-        vocabulary, dtype, splits, counts = encode_text(
+        vocabulary, dtype, splits, counts, recipe = encode_text(
             plan.spans, plan.recipe, folder, on_progress
         )
         header = Header(
             name=target.name,
-            level=plan.recipe.level,
+            level=recipe.level,
             dtype=dtype,
             splits=splits,
             vocab_size=len(vocabulary),
             vocab_sha256=vocabulary.sha256,
             sources=plan.sources,
-            recipe=plan.recipe,
+            recipe=recipe,
             made_by=f"highrank {__version__}",
         )
         _check_counts(header)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from highrank.data.corpus import SPLITS, Recipe
-from highrank.data.tokenizer import TOKENIZERS
+from highrank.data.subwords import tokenizer
+from highrank.data.tokenizer import TOKENIZERS, Tokenizer
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 
 BLOCK_BYTES = 1 << 20
@@ -168,9 +169,16 @@ def read_file(path: Path) -> str:
     return "".join(block for block, _ in read_text(file_span(path)))
 
 
+def tokenizer_of(recipe: Recipe) -> Tokenizer:
+    """The function from a line to its tokens, `<eos>` included."""
+    if recipe.subwords is not None:
+        return tokenizer(recipe.subwords)
+    return TOKENIZERS[recipe.tokenizer]
+
+
 def tokenized_lines(text: str, recipe: Recipe) -> list[list[str]]:
     """The tokens of each line of a text, `<eos>` included; no token for a line of none."""
-    tokenize = TOKENIZERS[recipe.tokenizer]
+    tokenize = tokenizer_of(recipe)
     lines = (text.lower() if recipe.lower else text).split("\n")
     return [tokenize(line) for line in (lines if lines[-1] else lines[:-1])]
 

@@ -9,6 +9,8 @@ A tokenizer takes one line without its newline and returns its tokens, `<eos>` i
 - `whitespace`: for text that was tokenized before. What lies between spaces; a blank line is one
   `<eos>`. The protocol of Penn Treebank, WikiText and One Billion Word.
 - `characters`: every character; a blank line is one `<eos>`. Nothing is lost.
+
+Tokenizers that are learned from a text are in `subwords.py`.
 """
 
 import re
@@ -16,6 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
+from highrank.data.subwords import text_of
 from highrank.data.vocabulary import EOS, UNK
 
 Tokenizer = Callable[[str], list[str]]
@@ -64,6 +67,8 @@ def readable(tokens: Iterable[str], level: str = "word") -> str:
 
     Tokenized again by `words`, the text of a line gives the same tokens.
     """
+    if level == "subword":
+        return text_of(tokens)
     if level == "char":
         return "".join("\n" if token == EOS else token for token in tokens)
     text, space, is_quoted = "", "", False

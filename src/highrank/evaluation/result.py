@@ -47,6 +47,8 @@ class Dataset:
     """The tokens of each line of a file; None for a split."""
     unknown: Counter[str] = field(default_factory=Counter)
     """How often each token outside the vocabulary stands in a file."""
+    num_unknown: int = 0
+    """Tokens that are read as `<unk>`."""
 
     def bits_per(self, size: int, bits: float) -> float:
         """Bits of all tokens over `size`, from the mean bits of a token.
@@ -74,6 +76,7 @@ def split_dataset(loaded: LoadedRun, name: str) -> Dataset:
         sha256=split.sha256,
         num_bytes=split.num_bytes,
         num_chars=split.num_chars,
+        num_unknown=split.num_unknown,
     )
 
 
@@ -82,13 +85,15 @@ def file_dataset(loaded: LoadedRun, path: Path) -> Dataset:
     text = read_file(path)
     lines = tokenized_lines(text, loaded.corpus.header.recipe)
     tokens = list(chain.from_iterable(lines))
-    unknown = set(check_known(tokens, loaded.vocabulary, f"the text {path}"))
+    names = set(check_known(tokens, loaded.vocabulary, f"the text {path}"))
+    unknown = Counter(token for token in tokens if token in names)
     return Dataset(
         name=f"text {path.name}",
         tokens=loaded.vocabulary.encode([EOS, *tokens]),
         sha256=file_sha256(path),
         lines=lines,
-        unknown=Counter(token for token in tokens if token in unknown),
+        unknown=unknown,
+        num_unknown=unknown.total(),
         num_bytes=len(text.encode()),
         num_chars=len(text),
     )
@@ -112,8 +117,7 @@ class Result:
     num_tokens: int
     """How many were predicted."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """For a text file: tokens outside the vocabulary, read as <unk>, and how many of them
-    are distinct; empty for a split."""
+    """Tokens that are read as <unk>; for a text file, also how many of them are distinct."""
     split: str
     """valid, test, or `text` and the name of a text file."""
     method: str
@@ -158,6 +162,9 @@ def evaluate_dataset(
         batch_size = loaded.config.valid_batch_size if is_valid else 1
     settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
     start, model = time.monotonic(), loaded.model
+    if (context := model.backbone.context_length) is not None:
+        # Wherever a window begins: every token is predicted from as many as the network can see.
+        settings |= {"context": context, "stride": 1}
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
         is_asked = method.is_static or per_token is not None or independent_lines
         if dataset.lines is not None and method.dynamic is None and is_asked:
@@ -177,7 +184,9 @@ def evaluate_dataset(
         raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
     if compat is not None:
         found = as_the_original_divides(found, batch_size)
-    unknown = {"tokens": dataset.unknown.total(), "distinct": len(dataset.unknown)}
+    unknown = {"tokens": dataset.num_unknown}
+    if dataset.lines is not None:
+        unknown["distinct"] = len(dataset.unknown)
     return Result(
         value=found.perplexity,
         unit=f"perplexity per {unit_of(loaded.corpus.header.recipe.tokenizer)}",
@@ -186,7 +195,7 @@ def evaluate_dataset(
         bits_per_byte=dataset.bits_per(dataset.num_bytes, found.bits),
         bits_per_char=dataset.bits_per(dataset.num_chars, found.bits),
         num_tokens=found.num_tokens,
-        unknown={} if dataset.lines is None else unknown,
+        unknown=unknown,
         split=dataset.name,
         method=method.name,
         settings=settings,

@@ -5,10 +5,10 @@ split once.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby, product
-from typing import Any, Generic, Literal, TypeVar
+from itertools import groupby
+from typing import Any, Generic
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from highrank.evaluation.cache import Block, CacheSettings, History, mix, with_cache
 from highrank.evaluation.dynamic import (
-    SEGMENT,
     DynamicSettings,
     GradientStatistics,
     converted,
@@ -26,20 +25,14 @@ from highrank.evaluation.dynamic import (
     select_parameters,
     statistics_beside,
 )
+from highrank.evaluation.grids import Settings, widened
 from highrank.evaluation.static import Evaluation, Forward, Scored, closed, evaluate, score, summed
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress, ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
 
-Settings = TypeVar("Settings", DynamicSettings, CacheSettings)
-
-# Krause et al. (2018), for segments of 5 tokens.
-LRS = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
-DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
-# Of the cache.
-WINDOWS = (100, 500, 2000)
-THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+# Steps beyond the values of a grid, if the best is at its edge.
+MOST_WIDENINGS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +89,7 @@ class Method:
         self, model: LanguageModel, tokens: NDArray[np.integer]
     ) -> Generator[Scored, None, None]:
         """One stream. The cache compares hidden states of the model that learns."""
-        if self.dynamic is None:
+        if self.dynamic is None or self.dynamic.lr == 0:
             segments = score(model, tokens)
         else:
             segments = score_dynamically(model, tokens, self.dynamic, self.statistics)
@@ -118,88 +111,6 @@ def evaluate_by(
     return summed(method.score(model, tokens), len(tokens) - 1, on_progress)
 
 
-def dynamic_grid(
-    *,
-    lr: Sequence[float] = (),
-    epsilon: Sequence[float] = (),
-    decay: Sequence[float] = (),
-    convention: str = "paper",
-    segment: int = SEGMENT,
-    rule: Literal["rms", "sgd"] = "rms",
-    adapt: Sequence[str] = (),
-    is_search: bool = True,
-) -> tuple[DynamicSettings, ...]:
-    """All combinations of the given values.
-
-    Args:
-        lr, decay: if empty, those of Krause et al., for longer segments larger in proportion.
-        epsilon: if empty, the default.
-        convention: of the values, a key of `highrank.evaluation.dynamic.CONVENTIONS`; only the
-            paper's has defaults.
-        segment, rule, adapt: as in `DynamicSettings`; all parameters adapt if it is empty.
-        is_search: if not, no more than one value each, and the default for what is empty.
-    """
-    base, longer = DynamicSettings(), segment / SEGMENT
-    if convention != "paper" and not (lr and epsilon and decay):
-        raise ValueError(f"lr, epsilon and decay must be given with the convention {convention}")
-    if rule == "sgd":
-        if not lr:
-            raise ValueError("lr must be given for the rule sgd")
-        if epsilon:
-            raise ValueError("epsilon must go with the rule rms: sgd has none")
-        if convention != "paper":
-            raise ValueError(f"convention must be paper for the rule sgd, got {convention}")
-    values = product(
-        _values("lr", lr, base.lr, [value * longer for value in LRS], is_search),
-        _values("decay", decay, base.decay, [value * longer for value in DECAYS], is_search),
-        _values("epsilon", epsilon, base.epsilon, [base.epsilon], is_search),
-    )
-    shared: dict[str, Any] = {"segment": segment, "rule": rule, "adapt": tuple(adapt) or None}
-    return tuple(
-        DynamicSettings(lr=lr, decay=decay, epsilon=epsilon, **shared)
-        for lr, decay, epsilon in values
-    )
-
-
-def cache_grid(
-    *,
-    window: Sequence[int] = (),
-    theta: Sequence[float] = (),
-    weight: Sequence[float] = (),
-    is_search: bool = True,
-) -> tuple[CacheSettings, ...]:
-    """All combinations of the given values, or of the default ones; no cache first, and once.
-
-    Args:
-        is_search: if not, no more than one value each, and the default settings' for what is empty.
-    """
-    base = CacheSettings()
-    every = [
-        CacheSettings(window=window, theta=theta, weight=weight)
-        for window, theta, weight in product(
-            _values("window", window, base.window, WINDOWS, is_search),
-            _values("theta", theta, base.theta, THETAS, is_search),
-            _values("weight", weight, base.weight, WEIGHTS, is_search),
-        )
-    ]
-    # With weight 0 there is no cache, whatever the others are.
-    without = [settings for settings in every if settings.weight == 0]
-    return (*without[:1], *(settings for settings in every if settings.weight > 0))
-
-
-Number = TypeVar("Number", int, float)
-
-
-def _values(
-    name: str, given: Sequence[Number], default: Number, grid: Sequence[Number], is_search: bool
-) -> Sequence[Number]:
-    if is_search:
-        return given or grid
-    if len(given) > 1:
-        raise ValueError(f"{name} must be one value without a search, got {len(given)}")
-    return given or (default,)
-
-
 def search_dynamic(
     model: nn.Module,
     tokens: NDArray[np.integer],
@@ -219,7 +130,10 @@ def search_dynamic(
     trials: list[Trial[DynamicSettings]] = []
     for settings in grid:
         show = _part(on_progress, trials, len(grid), settings)
-        nats = evaluate_dynamically(model, tokens, settings, statistics, show, forward).nats
+        if settings.lr == 0:
+            nats = summed(score(model, tokens, forward=forward), len(tokens) - 1, show).nats
+        else:
+            nats = evaluate_dynamically(model, tokens, settings, statistics, show, forward).nats
         trials.append(Trial(settings=settings, nats=nats if math.isfinite(nats) else math.inf))
     return Search(trials=tuple(trials), num_tokens=len(tokens) - 1)
 
@@ -294,38 +208,62 @@ def find_method(
     cache: Sequence[CacheSettings] = (),
     *,
     convention: str = "paper",
-    is_search: bool = False,
+    widen: bool = False,
     search_tokens: int | None = None,
     progress: ProgressBar = no_progress,
 ) -> Method:
     """The method with the best of the settings on valid: first how to learn, then the cache on top.
 
     Args:
-        dynamic: as `dynamic_grid` makes them; none for a model that does not learn.
+        dynamic: as `dynamic_grid` makes them; none for a model that does not learn. A single one
+            is taken, several are tried.
         cache: as `cache_grid` makes them; none for no cache.
         convention: of `dynamic`, a key of `highrank.evaluation.dynamic.CONVENTIONS`.
-        is_search: if not, the first settings are taken, and nothing is tried.
+        widen: try values beyond those of a grid if the best is the lowest or highest.
         search_tokens: predict only so many of the first tokens of valid in a search.
     """
     method, model = Method(), loaded.model
     # Only a search needs the corpus: without one a run's folder is enough.
     valid: NDArray[np.integer] = np.empty(0, np.int64)
-    if is_search:
+    if len(dynamic) > 1 or len(cache) > 1:
         valid = loaded.corpus.split("valid")[: search_tokens and search_tokens + 1]
     if dynamic:
         dynamic, statistics = _prepare_dynamic(loaded, dynamic, convention, progress)
         method = Method(dynamic=dynamic[0], statistics=statistics)
-        if is_search:
-            with progress(f"Trying {len(dynamic)} ways to learn, on valid") as on_progress:
-                found = search_dynamic(model, valid, statistics, dynamic, on_progress=on_progress)
+
+        def try_dynamic(grid: Sequence[DynamicSettings]) -> Search[DynamicSettings]:
+            with progress(f"Trying {len(grid)} ways to learn, on valid") as on_progress:
+                return search_dynamic(model, valid, statistics, grid, on_progress=on_progress)
+
+        if len(dynamic) > 1:
+            found = _search(try_dynamic, dynamic, widen)
             best = _best(found, "lr")
             method = replace(method, dynamic=best, searches={"dynamic": found})
-    if cache and is_search:
-        with progress(f"Trying {len(cache)} settings of the cache, on valid") as on_progress:
-            tried = search_cache(method.score(model, valid), cache, len(valid) - 1, on_progress)
+
+    def try_cache(grid: Sequence[CacheSettings]) -> Search[CacheSettings]:
+        with progress(f"Trying {len(grid)} settings of the cache, on valid") as on_progress:
+            return search_cache(method.score(model, valid), grid, len(valid) - 1, on_progress)
+
+    if len(cache) > 1:
+        tried = _search(try_cache, cache, widen)
         searches = {**method.searches, "cache": tried}
         return replace(method, cache=_best(tried, "theta"), searches=searches)
     return replace(method, cache=cache[0]) if cache else method
+
+
+def _search(
+    try_grid: Callable[[Sequence[Settings]], Search[Settings]],
+    grid: Sequence[Settings],
+    widen: bool,
+) -> Search[Settings]:
+    """All trials of the grid, and of values beyond it as long as the best is at its edge."""
+    found = try_grid(grid)
+    for _ in range(MOST_WIDENINGS if widen else 0):
+        further = widened(found.best.settings, [trial.settings for trial in found.trials])
+        if not further:
+            break
+        found = replace(found, trials=(*found.trials, *try_grid(further).trials))
+    return found
 
 
 def _prepare_dynamic(

@@ -6,9 +6,10 @@ T time, D hidden size, K components, V vocabulary.
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.heads.composed import Composed
+from highrank.heads.shares import shares
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
@@ -42,9 +43,12 @@ class Surprisal(NamedTuple):
     """1 is the likeliest token."""
     component: int | None
     """The softmax most responsible for the token, from 1; None if the contexts were mixed before
-    one softmax (MoC). Of a head with further components, 1 is the head without them."""
+    one softmax (MoC)."""
     weights: tuple[float, ...]
-    """Weights of what is mixed, before the token is known; (1.0,) for one softmax."""
+    """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
+    parts: Mapping[str, float] = MappingProxyType({})
+    """Fractions of the model's probability that come from parts beside its softmaxes, by name, such
+    as a pointer."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -77,7 +81,8 @@ def surprisals(
             hidden, past, state, out = model.read(tokens_in, state)
             target = column[:, 0]  # (T,)
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
-            weights, components = _mixture(model.head, hidden, target, past)
+            weights, components = _mixture(model.head, hidden[:, 0], target)
+            parts = _parts(model.head, hidden, column, past)
             fractions: list[float | None] = [None] * len(target)
             if history is not None and cache is not None:
                 segment = Scored(target, _target_log_prob(log_prob, target), out.hidden[:, 0])
@@ -85,16 +90,26 @@ def surprisals(
                 fractions = fraction.tolist()
             log_p = _target_log_prob(log_prob, target)
             rank = 1 + (log_prob > log_p[:, None]).sum(-1)  # (T,)
-            columns = (log_p.tolist(), rank.tolist(), components, weights.tolist(), fractions)
+            ranks, columns = rank.tolist(), (components, weights.tolist(), parts, fractions)
             window_tokens = islice(names, len(target))
-            for token, value, at, component, weight, part in zip(
-                window_tokens, *columns, strict=True
+            for token, value, at, component, weight, *rest in zip(
+                window_tokens, log_p.tolist(), ranks, *columns, strict=True
             ):
                 probability, bits = math.exp(value), abs(value) / math.log(2)
                 is_known = token in vocabulary
                 yield Surprisal(
-                    token, is_known, probability, bits, at, component, tuple(weight), part
+                    token, is_known, probability, bits, at, component, tuple(weight), *rest
                 )
+
+
+def _parts(
+    head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
+) -> list[dict[str, float]]:
+    """Of each target (T, 1), the fractions of its probability beside the softmaxes."""
+    if not head.beside:
+        return [{}] * len(target)
+    found = shares(head, hidden, target, **past)[:, 0, 1:].tolist()
+    return [dict(zip(head.beside, row, strict=True)) for row in found]
 
 
 def _target_log_prob(log_prob: Tensor, target: Tensor) -> Tensor:
@@ -117,17 +132,11 @@ def _with_cache(
     return log_prob, torch.expm1(of_model).clamp(max=0).abs()
 
 
-def _mixture(
-    head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
-) -> tuple[Tensor, list[int | None]]:
+def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, list[int | None]]:
     """The weights of the components (T, K), and the most responsible one from 1 on, T of them.
 
     A head that is no mixture has no weights; one that mixes before the softmax, no responsibility.
     """
-    if isinstance(head, Composed):
-        weights, shares = head.mixed(hidden, target[:, None], **past)  # (T, 1, 1 + J)
-        return weights[:, 0], (shares[:, 0].argmax(-1) + 1).tolist()
-    hidden = hidden[:, 0]  # (T, D)
     none: list[int | None] = [None] * len(hidden)
     if not isinstance(head, MixtureHead):
         return hidden.new_zeros(len(hidden), 0), none
@@ -209,6 +218,7 @@ def _row(found: Surprisal) -> dict[str, Any]:
         "surprisal_bits": _rounded(found.bits),
         "rank": found.rank,
         "component": found.component,
+        **{name: _rounded(value) for name, value in found.parts.items()},
         **cache,
         "weights": [_rounded(weight) for weight in found.weights],
     }

@@ -18,17 +18,18 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from lm_eval.api.model import LM
 from torch import Tensor
 from tqdm import tqdm
 
 from highrank.data.corpus import Recipe
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
+from highrank.environment import install_hint
 from highrank.generation import Sampling, stream
 from highrank.integrations.huggingface import load_huggingface
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
@@ -36,6 +37,10 @@ from highrank.models.language_model import LanguageModel
 from highrank.predictor import prompt_tokens
 from highrank.run.configuration import is_run
 from highrank.run.loading import load_run
+
+if find_spec("lm_eval") is None:
+    raise ImportError(f"lm_eval must be installed to evaluate with it: run {install_hint('eval')}")
+from lm_eval.api.model import LM
 
 logger = logging.getLogger(__name__)
 # Tokens that are read at a time; the state goes on, so that no number depends on it.

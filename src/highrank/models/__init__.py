@@ -10,13 +10,17 @@ from highrank.signatures import load_class
 if TYPE_CHECKING:
     from highrank.models.awd_lstm import AWDLSTM
     from highrank.models.backbone import Backbone
+    from highrank.models.gated_cnn import GatedCNN
     from highrank.models.language_model import LanguageModel
+    from highrank.models.transformer import Transformer
 
-__all__ = ["AWDLSTM", "BACKBONES", "Backbone", "LanguageModel"]
+__all__ = ["AWDLSTM", "BACKBONES", "Backbone", "GatedCNN", "LanguageModel", "Transformer"]
 
 # The key is what --model.kind takes; a backbone's options are its constructor's arguments.
 BACKBONES: dict[str, str] = {
     "awd-lstm": "highrank.models.awd_lstm:AWDLSTM",
+    "transformer": "highrank.models.transformer:Transformer",
+    "gated-cnn": "highrank.models.gated_cnn:GatedCNN",
 }
 _OTHERS = {
     "Backbone": "highrank.models.backbone:Backbone",

@@ -20,17 +20,6 @@ MOST_LAYERS = 100
 LSTMState = list[tuple[Tensor, Tensor]]
 
 
-def embed_with_dropout(
-    embedding: nn.Embedding | AdaptiveEmbedding, tokens: Tensor, p: float
-) -> Tensor:
-    """Embed, with whole tokens left out: a dropped token is zero wherever it occurs."""
-    found: Tensor = embedding(tokens)
-    if p == 0:
-        return found
-    mask = F.dropout(found.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
-    return found * mask[tokens]
-
-
 class WeightDropLSTM(nn.LSTM):
     """One LSTM layer whose recurrent matrix is dropped out element by element.
 
@@ -79,8 +68,11 @@ class AWDLSTM(Backbone):
     """
 
     title = "AWD-LSTM"
-    # tanh times a sigmoid; dropout is off where the bound matters.
-    hidden_bound = 1.0
+
+    @property
+    def hidden_bound(self) -> float:
+        """1: tanh times a sigmoid; dropout is off where the bound matters."""
+        return 1.0
 
     def __init__(
         self,
@@ -105,29 +97,12 @@ class AWDLSTM(Backbone):
             raise ValueError(f"hidden_sizes must be 1 to {MOST_LAYERS} sizes, got {found}")
         if min(hidden_sizes) < 1:
             raise ValueError(f"hidden_sizes must be at least 1, got {min(hidden_sizes)}")
-        rates = {
-            "embedding_dropout": embedding_dropout,
-            "input_dropout": input_dropout,
-            "hidden_dropout": hidden_dropout,
-            "output_dropout": output_dropout,
-            "weight_dropout": weight_dropout,
-        }
-        for name, rate in rates.items():
-            if not 0 <= rate < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
-        if not embedding_range > 0:
-            raise ValueError(f"embedding_range must be positive, got {embedding_range}")
-        penalties = {
-            "activation_penalty": activation_penalty,
-            "temporal_penalty": temporal_penalty,
-        }
-        for name, penalty in penalties.items():
-            if not penalty >= 0:
-                raise ValueError(f"{name} must be at least 0, got {penalty}")
         self.layer_sizes, self.embedding_range = (embedding_size, *hidden_sizes), embedding_range
         self.activation_penalty, self.temporal_penalty = activation_penalty, temporal_penalty
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.hidden_dropout, self.output_dropout = hidden_dropout, output_dropout
+        self.weight_dropout = weight_dropout
+        self.check_numbers()
         self.embedding: nn.Embedding | AdaptiveEmbedding = nn.Embedding(
             vocab_size, embedding_size, device=device, dtype=dtype
         )
@@ -139,10 +114,7 @@ class AWDLSTM(Backbone):
 
     def reset_parameters(self) -> None:
         """Embeddings uniform, LSTMs as torch does (no forget-gate offset)."""
-        if isinstance(self.embedding, AdaptiveEmbedding):
-            self.embedding.reset_parameters()
-        else:
-            nn.init.uniform_(self.embedding.weight, -self.embedding_range, self.embedding_range)
+        self.reset_embedding()
         for layer in self.layers:
             assert isinstance(layer, WeightDropLSTM)
             layer.reset_parameters()
@@ -161,8 +133,7 @@ class AWDLSTM(Backbone):
     def forward(self, tokens: Tensor, state: LSTMState) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""
         keep = 1.0 if self.training else 0.0
-        x = embed_with_dropout(self.embedding, tokens, keep * self.embedding_dropout)  # (T, B, E)
-        x = raw = locked_dropout(x, keep * self.input_dropout, shared_dim=0)
+        x = raw = self.embed(tokens)  # (T, B, E)
         new_state: LSTMState = []
         layers = [x]
         for index, (layer, layer_state) in enumerate(zip(self.layers, state, strict=True)):
@@ -174,13 +145,3 @@ class AWDLSTM(Backbone):
             x = locked_dropout(raw, keep * rate, shared_dim=0)
             layers.append(x)
         return BackboneOutput(x, new_state, tuple(layers), raw)
-
-    def penalty(self, out: BackboneOutput) -> Tensor | float:
-        """α · mean(hidden²) + β · mean((raw[t + 1] - raw[t])²), within a window."""
-        penalty: Tensor | float = 0.0
-        if self.activation_penalty:
-            penalty = self.activation_penalty * out.hidden.float().square().mean()
-        if self.temporal_penalty and out.raw is not None and len(out.raw) > 1:
-            steps = (out.raw[1:] - out.raw[:-1]).float()
-            penalty = penalty + self.temporal_penalty * steps.square().mean()
-        return penalty

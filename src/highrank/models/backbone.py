@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Required, TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
+from highrank.ops.dropout import locked_dropout
 
 State = Any
 
@@ -50,10 +52,17 @@ class Backbone(nn.Module):
     """Embeddings start uniform in ± this."""
     layer_sizes: tuple[int, ...]
     """Size of the embeddings and of each layer's hidden states; the last is D."""
-    hidden_bound: float | None = None
-    """No number of a hidden state is larger in magnitude; None where there is no such bound."""
     context_length: int | None = None
     """Tokens that a prediction can depend on; None for a state that remembers without end."""
+    embedding_dropout: float = 0.0
+    input_dropout: float = 0.0
+    activation_penalty: float = 0.0
+    temporal_penalty: float = 0.0
+
+    @property
+    def hidden_bound(self) -> float | None:
+        """No number of a hidden state is larger in magnitude; None where there is no such bound."""
+        return None
 
     def initial_state(self, batch_size: int) -> State:
         """The state before the first token; empty unless a network has one."""
@@ -63,9 +72,42 @@ class Backbone(nn.Module):
         """Read tokens (T, B), starting in a state."""
         raise NotImplementedError
 
+    def check_numbers(self) -> None:
+        """Raise unless dropouts are fractions, penalties at least 0 and the range positive."""
+        for name, value in vars(self).items():
+            if name.endswith("_dropout") and not 0 <= value < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+            if name.endswith("_penalty") and not value >= 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
+        if not self.embedding_range > 0:
+            raise ValueError(f"embedding_range must be positive, got {self.embedding_range}")
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings (T, B, E), in training without whole tokens and with locked dropout."""
+        keep = 1.0 if self.training else 0.0
+        x = embed_with_dropout(self.embedding, tokens, keep * self.embedding_dropout)
+        return locked_dropout(x, keep * self.input_dropout, shared_dim=0)
+
+    def reset_embedding(self) -> None:
+        """Start embeddings uniform in ± `embedding_range`."""
+        if isinstance(self.embedding, AdaptiveEmbedding):
+            self.embedding.reset_parameters()
+        else:
+            nn.init.uniform_(self.embedding.weight, -self.embedding_range, self.embedding_range)
+
     def penalty(self, out: BackboneOutput) -> Tensor | float:
-        """The term that training adds to the loss of a window."""
-        return 0.0
+        """The term that training adds to the loss of a window: AR and TAR.
+
+        α · mean(hidden²) + β · mean((raw[t + 1] - raw[t])²): Merity, McCann and Socher (2017),
+        arXiv 1708.01009.
+        """
+        penalty: Tensor | float = 0.0
+        if self.activation_penalty:
+            penalty = self.activation_penalty * out.hidden.float().square().mean()
+        if self.temporal_penalty and out.raw is not None and len(out.raw) > 1:
+            steps = (out.raw[1:] - out.raw[:-1]).float()
+            penalty = penalty + self.temporal_penalty * steps.square().mean()
+        return penalty
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """The optimiser's parameter groups of a model with this backbone, its head included.
@@ -73,6 +115,17 @@ class Backbone(nn.Module):
         Weight decay is on matrices only, not on biases and norms.
         """
         return decay_matrices_only(model)
+
+
+def embed_with_dropout(
+    embedding: nn.Embedding | AdaptiveEmbedding, tokens: Tensor, p: float
+) -> Tensor:
+    """Embed, with whole tokens left out: a dropped token is zero wherever it occurs."""
+    found: Tensor = embedding(tokens)
+    if p == 0:
+        return found
+    mask = F.dropout(found.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
+    return found * mask[tokens]
 
 
 def decay_matrices_only(model: nn.Module) -> list[ParameterGroup]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from highrank.config import RunConfig
 from highrank.heads import ALIASES, HEADS
-from highrank.presets import papers, small
+from highrank.presets import backbones, papers, small
 
 # Heads whose small run on Penn Treebank has a network or options of its own.
 TUNED = ("softmax", "mos")
@@ -15,6 +15,8 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
     "small-mos": small.small_mos,
     "small-softmax": small.small_softmax,
+    "small-transformer": backbones.small_transformer,
+    "small-gated-cnn": backbones.small_gated_cnn,
     "ptb-small-softmax": small.ptb_small_softmax,
     "ptb-small-mos": small.ptb_small_mos,
     **{f"ptb-small-{kind}": small.ptb_small(kind) for kind in KINDS if kind not in TUNED},
@@ -22,6 +24,8 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "ptb-moc": papers.ptb_moc,
     "ptb-mos": papers.ptb_mos,
     "ptb-doc": papers.ptb_doc,
+    "ptb-transformer-softmax": backbones.ptb_transformer_softmax,
+    "ptb-transformer-mos": backbones.ptb_transformer_mos,
     "wt2-softmax": papers.wt2_softmax,
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,

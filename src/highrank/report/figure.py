@@ -9,6 +9,7 @@ import hashlib
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ TRUTH = line_style("truth", linewidth=5.0)
 # Inches. At this width a chart that fills a phone of 360 px shows text about as large as here.
 PANEL = (4.4, 3.5)
 FONT_SIZE = 12
+# Inches of each line of a legend after the first, and letters of a title in an inch.
+LEGEND_LINE, TITLE_LETTERS = 0.28, 7.5
 # A line with more points than this is drawn without markers.
 MAX_MARKERS = 24
 # Categories whose names fit beside each other.
@@ -89,6 +92,8 @@ class Series:
     a line has none if None."""
     intervals: Sequence[tuple[float, float]] = ()
     """A vertical line through each point of a line, or none."""
+    band: Sequence[tuple[float, float]] = ()
+    """Ends of what is shaded behind each point of a line, or none."""
 
 
 class Mark(NamedTuple):
@@ -133,12 +138,15 @@ class Bars:
 Chart = Lines | Bars
 
 
-def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04) -> "Figure":
+def draw(
+    *charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04, title: str = ""
+) -> "Figure":
     """A figure of charts side by side, under the legend of the first.
 
     Args:
-        size: inches of each chart.
+        size: inches of each chart; a legend of several lines adds to the height.
         margin: inches; a page gives its charts a margin, a picture has to bring its own.
+        title: of a picture that stands alone.
     """
     from matplotlib.figure import Figure
 
@@ -147,8 +155,11 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
         figure.set_layout_engine("constrained", w_pad=margin, h_pad=margin)
         panels = figure.subplots(1, len(charts), squeeze=False)[0]
         handles = [_draw(axes, chart) for axes, chart in zip(panels, charts, strict=True)][0]
+        title = textwrap.fill(title, int(TITLE_LETTERS * figure.get_figwidth()))
         if isinstance(charts[0], Bars) and len(handles) == 1:
             # The name of the axis is that of the only series, too.
+            if title:
+                figure.suptitle(title, x=0.01, horizontalalignment="left", fontweight="bold")
             return figure
         # As many columns as fit beside each other.
         for num_columns in range(len(handles), 0, -1):
@@ -157,10 +168,14 @@ def draw(*charts: Chart, size: tuple[float, float] = PANEL, margin: float = 0.04
                 loc="outside upper left",
                 ncols=num_columns,
                 borderaxespad=margin * 72 / FONT_SIZE,
+                title=title or None,
+                title_fontproperties={"size": 14, "weight": "bold"},
+                alignment="left",
             )
             if num_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
                 break
             legend.remove()
+        figure.set_figheight(size[1] + LEGEND_LINE * (math.ceil(len(handles) / num_columns) - 1))
     return figure
 
 
@@ -216,10 +231,13 @@ def _draw_lines(axes: "Axes", chart: Lines) -> list[Any]:
             markevery=(spacing * index / len(chart.series), spacing) if is_long and spacing else 1,
             **(line.style | marker),
         )
+        xs, color = chart.x.shown(line.x), line.style["color"]
         if line.intervals:
             low, high = map(chart.y.shown, zip(*line.intervals, strict=True))
-            color = line.style["color"]
-            axes.vlines(chart.x.shown(line.x), low, high, color=color, linewidth=1.2)
+            axes.vlines(xs, low, high, color=color, linewidth=1.2)
+        if line.band:
+            low, high = map(chart.y.shown, zip(*line.band, strict=True))
+            axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
     _scale(axes, "x", chart.x)
     _scale(axes, "y", chart.y)
     if chart.marks:
@@ -227,6 +245,8 @@ def _draw_lines(axes: "Axes", chart: Lines) -> list[Any]:
     levels = [level for level in chart.levels if level >= axes.get_ylim()[0]]
     for level in levels:
         axes.axhline(level, **LEVEL, zorder=1)
+    if levels:
+        _scale(axes, "y", chart.y)
     if levels and chart.level_label:
         place, system = (0, min(levels)), axes.get_yaxis_transform()
         _note(axes, chart.level_label, place, (4, -3), xycoords=system, verticalalignment="top")
@@ -330,8 +350,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
     ticks: Sequence[float] = [
         digit * 10.0**n for n in range(first - 1, last + 1) for digit in digits
     ]
-    if sum(low <= tick <= high for tick in ticks) < 2:
-        # One number alone gives no scale.
+    if sum(low <= tick <= high for tick in ticks) < 3:
+        # One number or two give no scale.
         ticks = AutoLocator().tick_values(low, high)
     return [tick for tick in ticks if low <= tick <= high]
 

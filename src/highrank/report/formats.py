@@ -5,7 +5,9 @@ import unicodedata
 from collections.abc import Iterable
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from highrank.environment import Environment
 from highrank.files import path_text
@@ -104,8 +106,11 @@ def perplexity(nats: float) -> float:
 
 
 def count(value: float | None, decimals: int = 0) -> str:
-    """So many decimals; a dash if it is not known."""
-    return "–" if value is None else f"{value:,.{decimals}f}"
+    """So many decimals, halves rounded up; a dash if it is not known."""
+    if value is None:
+        return "–"
+    scale = 10**decimals
+    return f"{math.floor(value * scale + 0.5) / scale:,.{decimals}f}"
 
 
 def mib(num_bytes: int | None) -> str:
@@ -153,6 +158,20 @@ def listed(items: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+class WideTable(Table):
+    """A table whose title and caption take the width of the terminal, not that of the columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        title, caption = self.title, self.caption
+        self.title = self.caption = None
+        if title:
+            yield Text(str(title), "table.title")
+        yield from super().__rich_console__(console, options)
+        if caption:
+            yield Text(str(caption), "table.caption")
+        self.title, self.caption = title, caption
+
+
 def make_table(
     text: Iterable[str],
     numbers: Iterable[str] = (),
@@ -166,14 +185,7 @@ def make_table(
         text: titles of the first columns; long cells are folded, never cut.
         numbers: titles of the columns after them, aligned to the right.
     """
-    table = Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
-    )
+    table = WideTable(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False)
     for name in text:
         table.add_column(name, overflow="fold", min_width=len(name))
     for name in numbers:

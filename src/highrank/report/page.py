@@ -1,9 +1,11 @@
 """Pages: a study's template in, one self-contained HTML file out.
 
 Text is escaped; only the SVG of a `Figure`, which `figure` draws, is taken as it is. The file loads
-nothing from outside itself and has no scripts.
+nothing from outside itself. Its only script copies commands; no other can run.
 """
 
+import base64
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from highrank.report.formats import listed
 
 # Where templates are found.
 TEMPLATES = [Path(__file__).parents[1]]
+# Without it there are no buttons.
+SCRIPT = Path(__file__).with_name("copy.js")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +52,16 @@ class Table:
                 raise ValueError(f"rows must have {len(self.columns)} cells, got {row}")
 
 
-def render(template: str, *, title: str, answer: str, footer: str, **values: object) -> str:
+def render(
+    template: str, *, title: str, answer: str, footer: str, verdict: str = "", **values: object
+) -> str:
     """A study's page as HTML.
 
     Args:
         template: its path in the package. It extends "report/page.html.j2", fills its block `main`,
             and places figures and tables with the macros of "report/blocks.html.j2".
-        answer: the sentence that the page opens with.
+        answer: a sentence or two, which the page opens with.
+        verdict: the answer in at most twelve words, in bold before it.
         values: what the template shows. Text is escaped.
     """
     import jinja2
@@ -67,7 +74,10 @@ def render(template: str, *, title: str, answer: str, footer: str, **values: obj
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(glued=_glued, listed=listed)
-    heading = {"title": title, "answer": answer, "footer": footer}
+    heading = {"title": title, "verdict": verdict, "answer": answer, "footer": footer}
+    script = SCRIPT.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    heading |= {"script": script, "script_hash": f"sha256-{digest}"}
     found = environment.get_template(template)
     return found.render(**heading, light=LIGHT, dark=DARK, **values)
 

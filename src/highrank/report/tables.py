@@ -23,22 +23,61 @@ MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 def results_table(results: Sequence[Result], published: Sequence[Published] = ()) -> Table:
     """One row for each result, then the papers' rows for the same methods and splits."""
-    numbers = ("perplexity", "nats", "bits/byte", "bits/char", "tokens")
+    numbers = ("perplexity", "nats", "bits/byte", "<unk>", "tokens")
     title, caption = _title(results[0]), _notes(results)
+    best = best_results(results)
     table = make_table(("method", "split"), numbers, title=title, caption=caption)
     for result in results:
         # Settings and the names of files would make tall rows: they stand below and above.
         table.add_row(
             result.method,
             "text" if result.split.startswith("text ") else printable(result.split),
-            _perplexity(result.nats),
-            *(f"{n:.4f}" for n in (result.nats, result.bits_per_byte, result.bits_per_char)),
+            ("* " if result in best else "") + _perplexity(result.nats),
+            *(f"{n:.4f}" for n in (result.nats, result.bits_per_byte)),
+            _unknown(result),
             f"{result.num_tokens:,}",
         )
     table.add_section()
     for row in published_rows(results, published):
         table.add_row(*row, *[""] * (len(numbers) - 1))
     return table
+
+
+def best_results(results: Sequence[Result]) -> list[Result]:
+    """The lowest perplexity on each split that was evaluated by several methods."""
+    splits: dict[str, list[Result]] = {}
+    for result in results:
+        splits.setdefault(result.split, []).append(result)
+    return [min(some, key=lambda one: one.nats) for some in splits.values() if len(some) > 1]
+
+
+def models_table(results: Sequence[Result]) -> Table:
+    """One row for each model on one text."""
+    note = (
+        "perplexity: per token of each model's own tokenizer; only bits/byte compare models of "
+        "different tokenizers. tokens: how many were predicted. context, stride: a Hugging Face "
+        "model reads windows of so many tokens, and predicts so many in each; a run reads all, or "
+        "what its network can see."
+    )
+    numbers = ("perplexity", "bits/byte", "tokens", "<unk>", "context", "stride")
+    title = printable(results[0].split.removeprefix("text "))
+    table = make_table(("model",), numbers, title=title, caption=note)
+    for result in results:
+        table.add_row(
+            printable(result.run),
+            _perplexity(result.nats),
+            f"{result.bits_per_byte:.4f}",
+            f"{result.num_tokens:,}",
+            _unknown(result),
+            count(result.settings.get("context")),
+            count(result.settings.get("stride")),
+        )
+    return table
+
+
+def _unknown(result: Result) -> str:
+    """The fraction of tokens that are read as <unk>."""
+    return f"{result.unknown.get('tokens', 0) / result.num_tokens:.1%}"
 
 
 def _unit(text: str) -> str:
@@ -51,14 +90,23 @@ def _notes(results: Sequence[Result]) -> str:
     first, methods = results[0], {result.method for result in results}
     unit = _unit(first.unit)
     note = f"perplexity and nats: per {unit}. tokens: how many were predicted, with <eos>."
+    note = f"* the lowest of its split. {note}" if best_results(results) else note
     if first.unknown.get("tokens", 1):
-        note += (
-            " bits/byte, bits/char: over the whole text; what <unk> stands for is not spelled, so "
-            "they are lower bounds."
-        )
+        note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
+    if any(result.search for result in results):
+        note += f" Settings: {_searched(results)}"
     if "static" not in methods and first.split in ("valid", "test"):
         note += f" {first.method} has one stream: compare with static --batch-size 1."
     return "\n".join([*_settings(results), note])
+
+
+def _searched(results: Sequence[Result]) -> str:
+    """How settings were found."""
+    search = next(iter(next(result.search for result in results if result.search).values()))
+    return (
+        f"the best on {search['num_tokens']:,} tokens of valid, static (lr 0, weight 0) among "
+        "those that were tried."
+    )
 
 
 def _settings(results: Sequence[Result]) -> list[str]:
@@ -83,6 +131,8 @@ def method_text(result: Result) -> str:
     alone = ", each line alone" if result.settings.get("independent_lines") else ""
     if result.method == "static":
         text = f"static, batch size {result.settings['batch_size']}"
+        if (context := result.settings.get("context")) is not None:
+            text += f", context {context:,}, stride {result.settings['stride']}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + alone
     parts = []
@@ -111,6 +161,8 @@ def searched_values(name: str, settings: Mapping[str, Any]) -> dict[str, float]:
     keys: tuple[str, ...] = SEARCHED[name]
     if name == "cache" and settings["weight"] == 0:
         keys = ("weight",)
+    elif name == "dynamic" and settings["lr"] == 0:
+        keys = ("lr",)
     elif settings.get("rule") == "sgd":
         keys = ("lr", "decay")
     return {key: settings[key] for key in keys}

@@ -20,7 +20,7 @@ from highrank.report.figure import (
     line_style,
     save_png,
 )
-from highrank.report.formats import perplexity
+from highrank.report.formats import millions, perplexity
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
@@ -36,7 +36,7 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
         head += f" with K = {config.head.num_components}"
     sizes = "-".join(map(str, config.model.options.get("hidden_sizes", ())))
     network = f"{backbone_class(config.model.kind).title} {sizes}".rstrip()
-    parameters = f"{size / 1e6:.1f} million" if size >= 1e5 else f"{size:,}"
+    parameters = millions(size)
     length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
     if budget is None:
         length += ". --budget 10m ends in time, --help lists all options."
@@ -46,7 +46,7 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
         f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "
         f"{corpus.path}\n"
-        f"Preset small: {network}, head {head}, {parameters} parameters; {length}"
+        f"Model: {network}, head {head}, {parameters} parameters; {length}"
     )
 
 
@@ -54,13 +54,9 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     """Perplexities, files, and whether the components have specialised or collapsed."""
     outcome, run = result.outcome, result.run
     lines = [
-        f"{split} perplexity {found.perplexity:.2f} (static, batch size {batch_size}, "
-        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each)"
-        for split, found, batch_size in (
-            ("valid", result.valid, config.valid_batch_size),
-            ("test ", result.test, result.test_batch_size),
-        )
-        if found is not None
+        f"{split:5} perplexity {found.perplexity:.2f} (static, batch size {batch_size}, "
+        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each{_text(result, split)})"
+        for split, found, batch_size in result.evaluations(config.valid_batch_size)
     ]
     lines += [
         f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.",
@@ -77,6 +73,12 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))
     return "\n".join(lines)
+
+
+def _text(result: TrainingResult, split: str) -> str:
+    """Bits per byte, and the share of <unk>; empty where the text is not known."""
+    bits, unknown = result.bits_per_byte(split), result.unknown_fraction(split)
+    return "" if bits is None else f", {bits:.3f} bits per byte, {unknown:.1%} <unk>"
 
 
 def _state(mixture: ComponentReport, run: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,53 @@ from highrank.files import from_json, read_json, without_format
 
 CONFIG_FILE = "config.json"
 FORMAT, VERSION = "highrank run", 3
+# Where `highrank train` puts runs.
+RUNS = Path("runs")
 
 
 def is_run(folder: Path) -> bool:
     """Whether `highrank train` made the folder: others have a config.json, too."""
+    return _values(folder).get("format") == FORMAT
+
+
+def is_hugging_face(folder: Path) -> bool:
+    """Whether it is the folder of a Hugging Face model."""
+    return "model_type" in _values(folder)
+
+
+def _values(folder: Path) -> Mapping[str, Any]:
+    """What config.json has; nothing if it is damaged or missing."""
     try:
         content = read_json(folder / CONFIG_FILE)
     except ValueError:
-        return False
-    return isinstance(content, Mapping) and content.get("format") == FORMAT
+        return {}
+    return content if isinstance(content, Mapping) else {}
 
 
 def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"a run must be a folder that `highrank train` made, got {folder}")
+        raise ValueError(
+            f"a run must be a folder that `highrank train` made, got {folder}{nearest_run(folder)}"
+        )
     content = read_json(path)
     try:
         return config_from_json(content)
     except ValueError as error:
         raise ValueError(f"{path} must be the configuration of a run: {error}") from None
+
+
+def nearest_run(folder: Path) -> str:
+    """The end of a message about a folder that does not exist; empty if no run has such a name."""
+    if folder.exists():
+        return ""
+    found = {
+        file.parent.name: file.parent
+        for parent in (folder.parent, RUNS)
+        for file in sorted(parent.glob(f"*/{CONFIG_FILE}"))
+    }
+    close = get_close_matches(folder.name, found, n=1)
+    return f": did you mean {found[close[0]]}?" if close else ""
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:

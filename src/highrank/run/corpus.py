@@ -38,6 +38,13 @@ class RecordedCorpus:
     def level(self) -> Level:
         return self.header.level
 
+    @property
+    def is_found(self) -> bool:
+        """Whether its tokens are on this machine."""
+        with suppress(ValueError):
+            return bool(self.prepared)
+        return False
+
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,); raise if the corpus is nowhere."""
         return self.prepared.split(name)
@@ -76,7 +83,7 @@ def prepare_command(header: Header) -> str:
     recipe, sources = header.recipe, header.sources
     source = sources[0].name if len(sources) == 1 else "FOLDER"
     parts = ["highrank", "data", "prepare", source, "--name", header.name]
-    parts += ["--level", header.level, "--min-count", str(recipe.min_count)]
+    parts += ["--tokenizer", recipe.tokenizer, "--min-count", str(recipe.min_count)]
     parts += [] if recipe.max_vocab is None else ["--max-vocab", str(recipe.max_vocab)]
     parts += ["--lower"] if recipe.lower else []
     return shlex.join(parts)

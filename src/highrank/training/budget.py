@@ -3,6 +3,7 @@
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,27 +123,36 @@ class Clock:
             self.budget, self.furthest = budget, 0.0
 
 
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "": 1}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
+LONGEST = 1e9
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration as people write it: 90s, 20m, 1.5h; a bare number is in seconds."""
+    """Seconds of a duration as people write it: 90s, 20m, 1.5h."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None or float(match[1]) == 0:
+    if match is not None and not match[2]:
+        raise ValueError(f"--budget must have a unit, such as 5m or 300s, got {text}")
+    if match is None or not 0 < float(match[1]) < LONGEST:
         raise ValueError(f"a duration must be like 90s, 20m or 1.5h, got {text!r}")
     return float(match[1]) * SECONDS_PER_UNIT[match[2]]
 
 
-def seconds_of_test(model: LanguageModel, test: NDArray[np.integer], batch_size: int) -> float:
+def seconds_of_test(
+    model: LanguageModel,
+    test: NDArray[np.integer],
+    batch_size: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
     """Seconds that the test at the end will take, estimated from a short piece of it.
 
     Args:
         model: as the run will train it.
         test: the test split.
+        clock: returns seconds.
     """
     piece = test[: max(NUM_TIMED_TOKENS, NUM_TIMED_ROWS * batch_size)]
     # What is slow the first time is not slow in the test.
     evaluate(model, piece[: NUM_TIMED_ROWS * batch_size], batch_size)
-    start = time.monotonic()
+    start = clock()
     evaluate(model, piece, batch_size)
-    return (time.monotonic() - start) * len(test) / len(piece)
+    return (clock() - start) * len(test) / len(piece)

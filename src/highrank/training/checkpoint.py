@@ -119,6 +119,9 @@ class TrainingFolder:
         prepare_folder(self.path, self.config, corpus)
         self.log = MetricsLog(self.path / METRICS_FILE)
         clear_temporaries(self.path / name for name in FILES)
+        # safetensors writes under such names first.
+        for path in self.path.glob(".tmp??????"):
+            path.unlink()
         has_begun = (self.path / MODEL_FILE).exists() or self.log.whole_lines(FIRST_BYTES)
         if has_begun and not self.checkpoint_path.exists():
             # To begin anew would lose what there is.

@@ -2,9 +2,9 @@
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from highrank.analysis.components import (
     mixture_use,
     model_components,
 )
+from highrank.data.corpus import Corpus, Split
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.heads.bases.frequency import log_frequencies
 from highrank.progress import ProgressBar, no_progress
@@ -48,11 +49,37 @@ class TrainingResult:
     test_batch_size: int = 1
     unigram: float = math.inf
     """Loss on valid of the training split's token frequencies, in nats."""
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """The corpus' splits by name; none for a corpus in memory."""
 
     @property
     def is_unigram(self) -> bool:
         """Whether the model predicts valid hardly better than token frequencies do."""
         return self.valid.nats > self.unigram - UNIGRAM_NATS
+
+    def evaluations(self, valid_batch_size: int) -> list[tuple[str, Evaluation, int]]:
+        """The splits that were evaluated, with their batch sizes."""
+        found = [("valid", self.valid, valid_batch_size)]
+        return found if self.test is None else [*found, ("test", self.test, self.test_batch_size)]
+
+    def bits_per_byte(self, split: str) -> float | None:
+        """All bits over the size of the text in UTF-8; None for a corpus in memory."""
+        found = self.valid if split == "valid" else self.test
+        if found is None or split not in self.splits:
+            return None
+        return found.bits * self.splits[split].num_tokens / self.splits[split].num_bytes
+
+    def unknown_fraction(self, split: str) -> float | None:
+        """The fraction of tokens that are `<unk>`; None for a corpus in memory."""
+        return self.splits[split].unknown_fraction if split in self.splits else None
+
+    def _as_json(self, split: str, found: Evaluation) -> dict[str, Any]:
+        return {
+            "perplexity": found.perplexity,
+            **found._asdict(),
+            "bits_per_byte": self.bits_per_byte(split),
+            "unknown_fraction": self.unknown_fraction(split),
+        }
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -62,8 +89,8 @@ class TrainingResult:
             "specialisation": self.use and self.use.specialisation,
             "effective_components": self.use and self.use.effective_components,
             "mixture_state": None if self.mixture is None else self.mixture.state,
-            "valid": {"perplexity": self.valid.perplexity, **self.valid._asdict()},
-            "test": self.test and {"perplexity": self.test.perplexity, **self.test._asdict()},
+            "valid": self._as_json("valid", self.valid),
+            "test": self.test and self._as_json("test", self.test),
             "test_batch_size": self.test_batch_size,
         }
 
@@ -104,6 +131,7 @@ def finish(
         test=found,
         test_batch_size=test_batch_size,
         unigram=unigram_loss(session.corpus.token_counts, session.valid),
+        splits=session.corpus.header.splits if isinstance(session.corpus, Corpus) else {},
     )
 
 

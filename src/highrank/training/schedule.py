@@ -17,7 +17,10 @@ def learning_rate(
         progress: the fraction of the stage that is done.
         ratio: `Batch.lr_ratio`.
     """
-    factor = 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if stage.anneal else 1.0
+    factor = 1.0
+    if stage.anneal:
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        factor = stage.anneal_to + (1 - stage.anneal_to) * cosine
     if step < stage.warmup_steps:
         factor *= (step + 1) / stage.warmup_steps
     return stage.lr * factor * ratio[0] / ratio[1]

@@ -169,9 +169,11 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_on)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        kind = torch.optim.AdamW if self.stage.optimizer == "adamw" else torch.optim.SGD
-        groups: list[Any] = self.model.parameter_groups()
-        return kind(groups, lr=self.stage.lr, weight_decay=self.stage.weight_decay)
+        stage, groups = self.stage, self.model.parameter_groups()
+        options: dict[str, Any] = {"lr": stage.lr, "weight_decay": stage.weight_decay}
+        if stage.optimizer == "adamw":
+            return torch.optim.AdamW(groups, betas=stage.betas, **options)
+        return torch.optim.SGD(groups, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """All but frozen parameters, the states of all processes' sequences included."""

@@ -1,6 +1,7 @@
 """A folder that is there completely or not at all, and a card with numbers that can be traced."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
         export_run(loaded, exported)
     assert (exported / "README.md").stat().st_mtime_ns == before
     (tmp_path / "diary.txt").write_text("mine")
-    with pytest.raises(ValueError, match="only an earlier export can be replaced"):
+    with pytest.raises(ValueError, match="must be an earlier export, got"):
         export_run(loaded, tmp_path, replace=True)
     assert (tmp_path / "diary.txt").read_text() == "mine"
 
@@ -24,7 +25,7 @@ def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
 def test_a_failed_export_leaves_the_earlier_one(loaded, tmp_path, monkeypatch):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.json").write_text('{"model_type": "highrank-awd-lstm"}')
-    monkeypatch.setattr(export, "model_card", lambda loaded: 1 / 0)
+    monkeypatch.setattr(export, "model_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_run(loaded, tmp_path / "x", replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -32,21 +33,50 @@ def test_a_failed_export_leaves_the_earlier_one(loaded, tmp_path, monkeypatch):
 
 
 def test_the_card_has_data_metrics_and_how_to_load(loaded):
-    _, header, text = model_card(loaded).split("---\n", 2)
-    (result,) = yaml.safe_load(header)["model-index"][0]["results"]
+    _, header, text = model_card(loaded, "fable").split("---\n", 2)
+    (index,) = yaml.safe_load(header)["model-index"]
+    (result,) = index["results"]
+    assert index["name"] == "fable" and 'from_pretrained("fable")' in text
     assert result["dataset"]["split"] == "valid"
     assert result["metrics"][0]["name"] == "perplexity per word, static, batch size 2"
     assert loaded.sha256 in text and loaded.corpus.header.splits["train"].sha256[:16] in text
-    assert "AutoModelForCausalLM.from_pretrained" in text
+    (prompt,) = re.findall(r"inputs = tokenizer\((.*?), return_tensors", text)
+    words = json.loads(prompt).split()
+    assert len(words) == 3 and set(words) <= set(loaded.vocabulary.tokens) - {"<unk>", "."}
 
 
-def test_results_of_other_weights_are_not_in_the_card(loaded):
+def test_no_private_name_leaves_the_house(loaded, exported):
+    private = (loaded.corpus.header.name, str(loaded.folder.parent), str(exported.parent))
+    for path in exported.glob("*.[jm]*"):
+        assert not [name for name in private if name in path.read_text()], path
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("results/new.json", {"split": "test"}),
+        ("results/new.json", {"settings": [1], "split": "test"}),
+        ("results/new.json", {"settings": {}, "method": "static", "value": "x"}),
+        ("metrics.jsonl", {"event": "epoch"}),
+        ("metrics.jsonl", {"event": "end", "test_loss": 1e300}),
+    ],
+)
+def test_a_damaged_number_is_named_with_its_file(file, content, loaded, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / file).write_text(json.dumps(content | {"model_sha256": loaded.sha256}))
+    with pytest.raises(ValueError, match=f"{file} must be .*, got "):
+        metrics_of(loaded._replace(folder=tmp_path))
+
+
+def test_a_card_has_the_newest_number_of_a_split_and_a_method(loaded):
     results = loaded.folder / "results"
     results.mkdir()
     content = {"split": "test", "method": "cache", "settings": {"theta": 0.5, "compat": None}}
     content |= {"value": 12.5, "unit": "perplexity per word"}
-    for name, digest in (("old", "0" * 64), ("new", loaded.sha256)):
-        (results / f"{name}.json").write_text(json.dumps(content | {"model_sha256": digest}))
-    *_, last = metrics_of(loaded)
-    assert len(metrics_of(loaded)) == 2
-    assert last == ("test", "cache, theta 0.5", 12.5, "perplexity per word")
+    mine = {"model_sha256": loaded.sha256}
+    written = mine | {"value": 99}, mine, {"model_sha256": "0" * 64}, mine | {"split": "text diary"}
+    for number, change in enumerate(written):
+        (results / f"{number}.json").write_text(json.dumps(content | change))
+    valid, test = metrics_of(loaded)
+    assert test == ("test", "cache", "theta 0.5", 12.5, "perplexity per word")
+    assert valid[:3] == ("valid", "static", "batch size 2")

@@ -202,6 +202,14 @@ DAMAGES = {
         "The weights of FOLDER have NaN in transformer.h.1.ln_1.weight.",
     ),
     "code": (with_code, "The configuration of"),
+    "deep": (
+        lambda f: (f / "config.json").write_text("[" * 10_000),
+        r"configuration of FOLDER cannot be loaded: FOLDER/config.json is no JSON \(maximum rec",
+    ),
+    "layers": (
+        lambda f: change_config(f, n_layer=10**5),
+        "cannot be loaded: n_layer must be at most 4,096, got 100000",
+    ),
     "two texts": (as_t5, "whose type t5 is an encoder and a decoder"),
 }
 
@@ -213,3 +221,21 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(name, saved):
     with pytest.raises(ValueError, match=message.replace("FOLDER", re.escape(str(saved)))) as found:
         HuggingFaceModel(str(saved)).load()
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "adapter_config.json"])
+def test_a_pipe_in_a_folder_is_refused_before_it_is_read(file, saved):
+    (saved / file).unlink(missing_ok=True)
+    os.mkfifo(saved / file)
+    with pytest.raises(ValueError, match=f"{file} must be a plain file, got a pipe or a device"):
+        HuggingFaceModel(str(saved))
+
+
+@pytest.mark.parametrize("index", [60, 2**31])
+def test_tokens_beyond_the_vocabulary_are_refused(index, saved):
+    tokenizer = saved / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"w29": 31', f'"w29": {index}'))
+    model = HuggingFaceModel(str(saved))
+    assert model.encode("w1 w28") == [3, 30]
+    with pytest.raises(ValueError, match=f"below its vocabulary size 60, got {index:,}"):
+        model.encode("w1 w29")

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from highrank.data.corpus import Recipe
+from highrank.data.subwords import is_subword, learn
 from highrank.data.tokenizer import TOKENIZERS, readable
 from highrank.data.vocabulary import Vocabulary
 from highrank.predictor import prompt_tokens
@@ -31,17 +32,22 @@ def vocabulary_of(texts, recipe):
 
 
 @pytest.mark.parametrize("lower", [False, True], ids=["as written", "lower-cased"])
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", [*TOKENIZERS, "bpe:300", "unigram:300"])
 def test_encodes_as_our_tokenizers(name, lower, texts, tmp_path):
-    recipe = Recipe(tokenizer=name, split="", lower=lower)
-    vocabulary = vocabulary_of(texts, recipe)
+    learned = learn(name, texts) if is_subword(name) else None
+    recipe = Recipe(tokenizer=name, split="", lower=lower, subwords=learned)
+    if learned is None:
+        vocabulary = vocabulary_of(texts, recipe)
+    else:
+        vocabulary = Vocabulary(tuple(learned.vocabulary))
     make_tokenizer(vocabulary, recipe).save_pretrained(tmp_path)
     tokenizer = RunTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.vocabulary == vocabulary and tokenizer.recipe.subwords == learned
     for text in texts:
         want = vocabulary.encode(prompt_tokens(text, recipe)).tolist()
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == want, repr(text)
         assert tokenizer(text)["input_ids"] == [vocabulary.eos, *want]
-        assert tokenizer.decode([1, *want], skip_special_tokens=True) == readable(
+        assert tokenizer.decode([vocabulary.eos, *want], skip_special_tokens=True) == readable(
             vocabulary.decode(want), recipe.level
         )
 

@@ -7,6 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from highrank import Softmax
 from highrank.ops.logit_map import GeneralizedSigsoftmax
 from highrank.ops.mixture_cross_entropy import BACKENDS, mixture_loss
+from highrank.ops.mixture_cross_entropy.reducer import Reducer
 
 everywhere = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -82,3 +83,10 @@ def test_gradients_of_half_precision_are_summed_in_full_precision():
         entropy = mixture_loss(*inputs, also=("entropy",), chunk_bytes=4000).by_products["entropy"]
         found.append(torch.autograd.grad(entropy.sum(), leaf)[0].double())
     assert (found[0] - found[1]).norm() < 0.01 * found[1].norm()
+
+
+@pytest.mark.parametrize("asked, other", [("prediction", "entropy"), ("entropy", "argmax")])
+def test_what_is_not_asked_for_is_not_computed(problem, monkeypatch, asked, other):
+    monkeypatch.delattr(Reducer, other)
+    out = mixture_loss(**problem((9,), K=2)._asdict(), also=(asked,), backend="fused")
+    assert list(out.by_products) == [asked]

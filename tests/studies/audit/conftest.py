@@ -17,19 +17,25 @@ from highrank.analysis.components import (
 )
 from highrank.analysis.divergence import Divergence
 from highrank.analysis.rank import MEASURES
+from highrank.analysis.undertrained import Closeness
 from highrank.environment import Environment
 from highrank.heads.linear import LinearHead
 from highrank.predictor import Predictor
 from highrank.studies.audit.answer import Answer, Limited, answer_of, joint_answer
+from highrank.studies.audit.fit import FitFacts
 from highrank.studies.audit.layer import HeadFacts
 from highrank.studies.audit.measure import (
     AuditResult,
     ModelAudit,
-    UnargmaxableFacts,
-    UnargmaxableToken,
 )
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import Baseline, Method, RankAt, RankFacts
+from highrank.studies.audit.tokens import (
+    UnargmaxableFacts,
+    UnargmaxableToken,
+    UndertrainedFacts,
+    UndertrainedToken,
+)
 
 VERSIONS = {"highrank": "0.1.0", "commit": "0123456789ab", "torch": "2.13.0", "python": "3.11.7"}
 WHERE = Environment(**VERSIONS, threads=2, cpu="a CPU", platform="Linux", date="2026-11-17 12:00")
@@ -157,10 +163,27 @@ def unargmaxable_token(token, index, **options):
     return replace(facts, **options)
 
 
+def fit_facts(gain=0.03, error=0.005, own=0.05):
+    """What a fit found, if the mixture wins so many nats over the control and the own head."""
+    return FitFacts(
+        num_fitted=40_000,
+        num_held_out=20_000,
+        num_components=4,
+        num_steps=500,
+        nats=4.0 + own,
+        softmax_nats=4.01 + gain,
+        moc_nats=4.0 + gain,
+        mos_nats=4.0,
+        gain=gain,
+        error=error,
+        elapsed=31.0,
+    )
+
+
 def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
     audit = ModelAudit(
         name=name,
-        answer=Answer(verdict=Limited.UNKNOWN, sentence=""),
+        answer=Answer(verdict=Limited.UNKNOWN, headline="", reason=""),
         source=Source.RUN,
         architecture="AWD-LSTM",
         num_parameters=2_345_678,
@@ -206,11 +229,21 @@ def model_audit(name, kind, rank, mixture=None, tokens=(), **options):
             elapsed=3.2,
         ),
         unargmaxable_note="",
+        undertrained=UndertrainedFacts(
+            measure=Closeness.DISTANCE,
+            num_unused=3,
+            limit=0.1,
+            num_undertrained=1,
+            undertrained=(UndertrainedToken(token="gold", index=9, score=0.0312, num_seen=2),),
+        ),
         mixture=mixture,
+        fit=None,
+        fit_note="",
         elapsed=61.0,
     )
     audit = replace(audit, **options)
-    return replace(audit, answer=answer_of(audit.head, audit.text, audit.rank, audit.mixture))
+    answer = answer_of(audit.head, audit.text, audit.rank, audit.mixture, audit.fit, audit.fit_note)
+    return replace(audit, answer=answer)
 
 
 def audit_of(*models, **options):
@@ -272,9 +305,10 @@ def make():
         unargmaxable_token=unargmaxable_token,
         mixture_report=mixture_report,
         component=component,
+        fit_facts=fit_facts,
     )
 
 
 @pytest.fixture(scope="session")
 def result():
-    return audit_of(softmax(), mos())
+    return audit_of(softmax(fit=fit_facts()), mos())

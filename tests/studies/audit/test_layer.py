@@ -25,8 +25,8 @@ from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor
 from highrank.studies.audit import rank as module
 from highrank.studies.audit.layer import layer_of
-from highrank.studies.audit.measure import audit_unargmaxable
 from highrank.studies.audit.rank import Method, plan_spectrum, random_baseline
+from highrank.studies.audit.tokens import audit_unargmaxable
 
 V, D, T, GIB = 30, 6, 40, 2**30
 

@@ -16,14 +16,15 @@ from highrank.models import AWDLSTM, LanguageModel
 from highrank.predictor import LanguageModelPredictor, read_contexts
 from highrank.studies.audit import measure as module
 from highrank.studies.audit import rank as rank_module
+from highrank.studies.audit import tokens as tokens_module
 from highrank.studies.audit.layer import Vectors, layer_of
 from highrank.studies.audit.measure import (
     audit_model,
-    audit_unargmaxable,
     memory_budget,
     run_audit,
 )
 from highrank.studies.audit.rank import Method
+from highrank.studies.audit.tokens import audit_unargmaxable
 
 V, D, GIB = 30, 6, 2**30
 
@@ -148,7 +149,7 @@ def test_rank_grows_with_contexts_up_to_what_can_be_shown(model):
 
 
 def test_without_scipy_everything_else_is_audited(model, monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(tokens_module, "find_spec", lambda name: None)
     (found,) = run_audit([model("softmax")], num_contexts=50).models
     assert found.unargmaxable is None and "pip install '.[cli]'" in found.unargmaxable_note
     assert found.rank.measures["numerical_rank_float64"] == D + 2
@@ -209,7 +210,7 @@ def vectors_of(make, weight, **options) -> Vectors:
 @pytest.mark.parametrize("is_quick", [False, True])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_tokens_inside_the_hull_of_others_are_listed(make, monkeypatch, is_quick, softcap):
-    monkeypatch.setattr(module, "QUICK_MULTIPLIES", 0)
+    monkeypatch.setattr(tokens_module, "QUICK_MULTIPLIES", 0)
     weight = torch.randn(V, 2)
     weight[4] = weight[5] = torch.tensor([9.0, 9.0])
     weight[7] = weight[:7].mean(0)
@@ -228,8 +229,8 @@ def test_tokens_inside_the_hull_of_others_are_listed(make, monkeypatch, is_quick
 
 @pytest.mark.parametrize("is_sampled", [False, True])
 def test_only_a_quick_audit_has_a_limit(make, monkeypatch, is_sampled):
-    monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(module, "QUICK_MULTIPLIES", 0 if is_sampled else 1e9)
+    monkeypatch.setattr(tokens_module, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(tokens_module, "QUICK_MULTIPLIES", 0 if is_sampled else 1e9)
     vectors = vectors_of(make, torch.randn(V, 2))
     quick, _ = audit_unargmaxable(vectors, str, True, GIB, nothing)
     assert quick.num_untried > V / 2 and quick.num_unargmaxable == quick.num_undecided == 0
@@ -241,3 +242,22 @@ def test_only_a_quick_audit_has_a_limit(make, monkeypatch, is_sampled):
 def test_tokens_that_would_not_fit_are_left_out_with_a_reason(make):
     found, note = audit_unargmaxable(vectors_of(make, torch.randn(V, 6)), str, False, 100, nothing)
     assert found is None and "GiB of memory" in note
+
+
+@pytest.mark.parametrize("has_unused", [True, False])
+def test_under_trained_tokens_are_named(make, has_unused):
+    torch.manual_seed(0)
+    weight, unused = torch.randn(200, 16) + 2, (3, 50)
+    for index in (*unused, 7, 90):
+        weight[index] = torch.full((16,), 1e-2) + 1e-3 * torch.randn(16)
+    if has_unused:
+        weight[[*unused, 7, 90]] += 5 * torch.randn(16)
+    model = make.audited(make.table(LinearHead(weight), torch.randn(200, 16)), [7, 1] * 60)
+    model = replace(model, unused=unused if has_unused else ())
+    (found,) = run_audit([model], num_contexts=50).models
+    facts = found.undertrained
+    assert facts.measure == ("cosine distance" if has_unused else "norm")
+    near = {token.index: token for token in facts.undertrained}
+    assert set(near) == ({7, 90} if has_unused else {3, 7, 50, 90})
+    assert facts.num_undertrained == len(near) and facts.num_unused == (2 if has_unused else 0)
+    assert (near[7].token, near[7].num_seen, near[90].num_seen) == ("w7", 60, 0)

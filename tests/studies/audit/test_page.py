@@ -25,10 +25,11 @@ def test_pages_read_as_approved(page, make, approve):
 def test_the_page_refers_to_nothing_outside_but_papers_and_is_repeatable(page, make):
     assert set(re.findall(r'(?:src|href)="([^"#]+)"', page)) == {
         "https://arxiv.org/abs/1711.03953",
+        "https://arxiv.org/abs/2405.05417",
         "https://aclanthology.org/2020.acl-main.198",
         "https://aclanthology.org/2022.acl-long.456",
     }
-    assert page == audit_page(make.result(make.softmax(), make.mos()), COMMAND)
+    assert page == audit_page(make.result(make.softmax(fit=make.fit_facts()), make.mos()), COMMAND)
 
 
 def test_charts_say_what_they_show_and_follow_the_theme(page):
@@ -39,9 +40,18 @@ def test_charts_say_what_they_show_and_follow_the_theme(page):
         assert description and not re.search(r": *#", svg)
 
 
-def test_six_models_stand_in_a_dense_table(make):
-    assert 'class="labels dense"' in audit_page(make.result(*[make.softmax()] * 6))
-    assert 'class="labels dense"' not in audit_page(make.result(*[make.softmax()] * 5))
+def test_the_verdict_is_short_and_the_rest_is_folded(page, make):
+    many = audit_page(make.result(*[replace(make.softmax(), name=f"a-{n}") for n in range(30)]))
+    for html in (page, many, audit_page(make.result(make.softmax(fit=make.fit_facts())))):
+        verdict = re.search('<p class="verdict">(.*?)</p>', html)[1]
+        assert 3 <= len(verdict.split()) <= 12
+        shown = re.sub("<details>.*?</details>", "", html, flags=re.S)
+        assert "<svg" in shown and shown.count("<table") == 1
+
+
+def test_five_models_stand_in_a_dense_table(make):
+    assert 'class="labels dense"' in audit_page(make.result(*[make.softmax()] * 5))
+    assert 'class="labels dense"' not in audit_page(make.result(*[make.softmax()] * 4))
 
 
 def test_unargmaxable_tokens_are_listed_with_their_proofs(make):
@@ -67,10 +77,10 @@ def test_tokens_and_names_are_escaped_wherever_they_stand(make):
 
 
 def test_names_stay_whole_with_the_punctuation_after_them_and_are_smaller_where_long(page, make):
-    assert '<span class="name">softmax-0;</span>' in page and "</span>:" not in page
+    assert '<span class="name">softmax-0:</span>' in page and "</span>:" not in page
     alone = audit_page(make.result(replace(make.softmax(), name="org/a-name-of-25-characters-o")))
     title = re.search(r"<h1>(.*?)</h1>", alone, flags=re.S)[1]
-    assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o</span>' in title
+    assert 'style="font-size: min(1em, 5.2vw)">a-name-of-25-characters-o?</span>' in title
 
 
 @pytest.mark.parametrize(

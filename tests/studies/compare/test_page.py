@@ -3,13 +3,20 @@
 import csv
 import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from highrank.environment import Environment
-from highrank.studies.compare.charts import Sweep, sweep_charts
+from highrank.studies.compare.charts import (
+    Sweep,
+    cost_chart,
+    learning_charts,
+    rank_chart,
+    sweep_charts,
+)
 from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.page import (
     compare_csv,
@@ -19,6 +26,7 @@ from highrank.studies.compare.page import (
     write_beside,
 )
 from highrank.studies.compare.record import RunState
+from highrank.studies.compare.sentences import notes
 
 WHERE = Environment(**dict.fromkeys(Environment.__dataclass_fields__, "1"))
 
@@ -74,6 +82,51 @@ def test_table_and_page_read_as_approved(summary, approve, tmp_path):
     write_beside(result, tmp_path / "report.html")
     assert (tmp_path / "report.csv").read_text() == compare_csv(result)
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("levels", [(5.0, 4.9995), (5.0, 4.8), (5.0, 5.2)])
+def test_the_highlighted_row_is_the_recommended_one(make_plan, make_records, monkeypatch, levels):
+    plan = make_plan("mos", seeds=(0, 1, 2, 3))
+    runs = make_records(plan, *levels)
+    monkeypatch.setattr("highrank.studies.compare.measure.read_runs", lambda *_: runs)
+    result = summarise(plan, "runs/compare-tiny-1")
+    page = compare_page(result)
+    label = re.search(r'class="highlighted">\s*<th scope="row">(.*?)</th>', page)[1]
+    assert page.count('class="highlighted"') == 1
+    assert result.recommendation.text.startswith(label := label.replace("\u00a0", " "))
+    assert label == ("MoS, K = 3" if levels[1] == 4.8 else "control, K = 1")
+
+
+def test_charts_of_several_seeds_show_them(summary):
+    result = summary("mos", "moc")
+    for chart in learning_charts(result):
+        assert all(
+            low < y < high for s in chart.series for y, (low, high) in zip(s.y, s.band, strict=True)
+        )
+    analysis = {"effective_rank_1e-3": 7.0}
+    ranked = replace(
+        result, variants=tuple(replace(one, analysis=analysis) for one in result.variants)
+    )
+    points = [*rank_chart(ranked, ranked.regimes[-1]).series[1:], *cost_chart(result).series[1:]]
+    assert len(points) == 4
+    assert all(s.intervals[0][0] < s.y[0] < s.intervals[0][1] for s in points)
+
+
+@pytest.mark.parametrize("noisy", ["mos-k3-d4", "softmax-d4"])
+def test_a_noisy_variant_is_named(summary, noisy):
+    def shake(run):
+        mark = run.marks["tokens"]
+        shift = 0.4 * (run.seed - 1) * (run.variant == noisy)
+        marks = {"tokens": replace(mark, valid_loss=mark.valid_loss + shift)}
+        return replace(run, marks=marks)
+
+    result = summary("mos", "moc", "tied-softmax", change=shake)
+    (note,) = [note for note in notes(result) if "differ" in note]
+    row = result.regimes[-1].row(noisy)
+    assert f"the seeds of {row.label} (d = 4) differ" in note
+    assert ("without it" in note) == (row.valid is not None)
+    assert result.regimes[-1].noisy.ratio > 50
+    assert summary("mos", "moc", "tied-softmax").regimes[-1].noisy is None
 
 
 def test_the_plan_reads_as_approved(make_plan, approve):

@@ -1,15 +1,26 @@
 """The question, the speed of a variant, the budget, and a plan that comes back from its file."""
 
 import json
+import re
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from highrank.data.corpus import MemoryCorpus
 from highrank.data.prepare import prepare_text
 from highrank.studies.compare import plan as plans
-from highrank.studies.compare.plan import Regime, Speed, divide_budget, read_plan, write_plan
+from highrank.studies.compare.plan import (
+    SPARE,
+    BudgetTooSmall,
+    Regime,
+    Speed,
+    divide_budget,
+    read_plan,
+    write_plan,
+)
 from highrank.studies.compare.presets import (
     COMPARISONS,
     Comparison,
@@ -17,6 +28,8 @@ from highrank.studies.compare.presets import (
     open_source,
     prepare_source,
 )
+from highrank.studies.compare.sentences import plan_note
+from highrank.training.budget import parse_duration
 
 
 def speeds(*prices):
@@ -32,8 +45,24 @@ def test_equal_tokens_share_the_time_by_their_price(make_plan):
     assert found.seconds == pytest.approx(100.0, rel=1e-3)
     assert found.cpu_of(1) == pytest.approx(3 * found.cpu_of(0))
     fixed = plans.NUM_POINTS * 0.1 + 0.3 + 1.0
-    assert found.seconds_of(0) == pytest.approx(found.num_tokens * 2e-4 + fixed)
+    assert found.seconds_of(0) == pytest.approx(found.num_tokens * 1e-4 + fixed)
     assert divide_budget(replace(plan, jobs=2), 100.0, 10).num_tokens > 2 * found.num_tokens
+    # The time of several threads is that of the clock.
+    threads = divide_budget(replace(plan, threads=2), 100.0, 10)
+    assert threads.num_tokens == pytest.approx(found.num_tokens / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("equal", [("tokens",), ("time", "tokens")])
+def test_a_busy_machine_gives_the_same_plan(make_plan, equal):
+    quiet, busy = (
+        make_plan("mos", equal=equal, speeds=[replace(one, wall=one.cpu * waiting) for one in some])
+        for waiting, some in ((1.0, speeds(1e-4, 3e-4)), (5.0, speeds(1e-4, 3e-4)))
+    )
+    found = [divide_budget(plan, 100.0, 10) for plan in (quiet, busy)]
+    assert found[0] == replace(found[1], speeds=quiet.speeds)
+    assert found[0].seconds == pytest.approx(100.0, rel=1e-3)
+    assert "busy" not in plan_note(found[0], str)
+    assert "a second of CPU time takes 5.0 seconds" in plan_note(found[1], str)
 
 
 def test_equal_time_is_the_same_for_all_and_the_slowest_reaches_equal_tokens(make_plan):
@@ -48,14 +77,25 @@ def test_equal_time_is_the_same_for_all_and_the_slowest_reaches_equal_tokens(mak
 @pytest.mark.parametrize("equal", [("tokens",), ("time", "tokens")])
 def test_a_budget_that_is_too_small_says_what_is_needed(make_plan, equal):
     plan = make_plan("mos", speeds=speeds(1e-4, 9e-2), equal=equal)
-    with pytest.raises(ValueError, match=r"at least ([\d.]+)m for 2 variants of 2 seeds, got 0\.0"):
+    message = r"at least ([\d.]+)m for 2 variants of 2 seeds, got 0\.0"
+    with pytest.raises(BudgetTooSmall, match=message) as caught:
         divide_budget(plan, 1.0, 5_000)
+    enough = parse_duration(caught.value.enough)
+    assert divide_budget(plan, enough / SPARE, 5_000).num_tokens >= 5_000
+    assert enough < 1.3 * 60 * float(re.search(message, str(caught.value))[1])
 
 
 def test_the_speed_is_measured_also_on_a_short_corpus(variants, tiny, monkeypatch):
     monkeypatch.setattr(plans, "TIMED_SECONDS", 0.05)
     seconds = {10: 1.0, 2: 2.0, 1: 4.0}
-    monkeypatch.setattr(plans, "seconds_of_test", lambda _, test, batch_size: seconds[batch_size])
+    clocks = []
+
+    def seconds_of_test(model, test, batch_size, clock):
+        clocks.append(clock)
+        return seconds[batch_size]
+
+    monkeypatch.setattr(plans, "seconds_of_test", seconds_of_test)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     control, mos = variants("mos")
     whole, comparison = open_source(tiny), Comparison(corpus=tiny, test_batch_size=2)
     splits = {name: whole.split(name)[:200] for name in ("train", "valid", "test")}
@@ -67,6 +107,7 @@ def test_the_speed_is_measured_also_on_a_short_corpus(variants, tiny, monkeypatc
     with_baselines = replace(comparison, baselines=True)
     assert plans.measure_speed(control, short, with_baselines).test == 2 + 3 * 4
     assert plans.measure_speed(mos, short, with_baselines).test == 2.0
+    assert set(clocks) == {time.process_time}
 
 
 def test_a_plan_comes_back_from_its_file(make_plan, folder):
@@ -90,10 +131,16 @@ def test_a_file_that_is_no_plan_is_refused(make_plan, folder, change):
         ({"equal": ("context",)}, "equal must have time or tokens, got context"),
         ({"equal": ("time",), "device": "meta"}, "equal time must be measured on the cpu, got"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seeds": 10**5}, "seeds must be at most 1,000, got 100000"),
+        ({"components": (2, 10**5)}, "components must be at most 1,024, got 100000"),
+        ({"heads": ("mos:100000",)}, "components must be at most 1,024, got 100000"),
+        ({"embedding": (2**63,)}, "embedding must be at most 2,147,483,647, got"),
+        ({"hidden_sizes": (8, 10**30)}, "hidden-sizes must be at most 2,147,483,647, got"),
+        ({"lr": float("inf")}, "lr must be a finite number, got inf"),
         ({"jobs": 0}, "jobs must be at least 1, got 0"),
         ({"jobs": 2, "threads": 2}, "threads must be left out with several jobs, got 2"),
-        ({"components": (4, 0)}, "components must be whole numbers from 1 on, got"),
-        ({"embedding": ()}, "embedding must be whole numbers from 1 on, got"),
+        ({"components": (4, 0)}, r"components must be at least 1, got \(4, 0\)"),
+        ({"embedding": ()}, "embedding must be at least 1, got"),
         ({"budget": "soon"}, "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
     ],
 )

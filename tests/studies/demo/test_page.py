@@ -63,7 +63,7 @@ def test_a_perfect_fit_and_one_without_matched_softmaxes_can_be_shown(result, re
     )
     alone = replace(result, languages=languages, quick=True)
     html = demo_page(alone)
-    assert "<strong>Equal parameters.</strong>" not in html and "It was a quick run" in html
+    assert "<strong>Equal parameters.</strong>" not in html and "This was a quick run" in html
     assert "equal parameters" not in answer(alone)
 
 
@@ -98,4 +98,4 @@ def test_the_picture_has_a_panel_for_each_language(result, tmp_path):
     path = tmp_path / "demo.png"
     demo_picture(result, path)
     header = path.read_bytes()[:24]
-    assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (1200, 500)
+    assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (1200, 555)

@@ -211,7 +211,6 @@ def test_a_finished_folder_has_models_and_is_not_trained_again(
     ("change", "message"),
     [
         ({"lr": 0.1}, "must be new or have the same settings, got lr 0.01, not 0.1"),
-        ({"block_length": 64}, "block-length must be at most 32 for .*, got 64"),
         ({"block_length": 1}, "block-length must be at least 2, got 1"),
         ({"block_length": 32, "batch_size": 999}, "must have 999 blocks of 32 tokens at least"),
     ],
@@ -230,6 +229,10 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
         ({"lr": 0.0}, "lr must be a positive number, got 0.0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"weight_decay": -1.0}, "weight-decay must be at least 0, got -1"),
+        ({"num_components": 10**5}, "num-components must be at most 1,024, got 100000"),
+        ({"seeds": 10**5}, "seeds must be at most 1,000, got 100000"),
+        ({"steps": 2**63}, "steps must be at most 2,147,483,647, got 9223372036854775808"),
+        ({"head_lr": 1e308}, "head-lr must be at most 1e\\+38, got 1e"),
         ({"starts": ("new", "new")}, "starts must be one or more, each once"),
         ({"starts": ("softmax",)}, "starts must be one or more, each once"),
     ],
@@ -237,6 +240,22 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
 def test_settings_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
         Settings(model="m", text="t", **change)
+
+
+def test_blocks_are_no_longer_than_the_model(settings, model):
+    for length, found in ((64, 32), (32, 32), (8, 8)):
+        wanted = replace(settings, block_length=length)
+        assert measure.with_block_length(wanted, model).block_length == found
+
+
+@pytest.mark.parametrize(
+    ("change", "rate"), [({}, 0.01), ({"head_lr": 1e-5}, 1e-5), ({"lr": 0.1}, 0.1)]
+)
+def test_added_weights_have_a_higher_rate(change, rate, start):
+    found = Settings(model="m", text="t", **change)
+    assert found.added_lr(64) == pytest.approx(rate)
+    groups = start("residual", lr=1e-3).model.parameter_groups()
+    assert sorted({group["lr_scale"] for group in groups}) == pytest.approx([1.0, 40.0])
 
 
 def test_evaluations_become_rarer():

@@ -9,11 +9,12 @@ from scipy.stats import ttest_rel
 from highrank.analysis.components import MixtureState
 from highrank.environment import Environment
 from highrank.studies.finetune.measure import FinetuneResult, compare
-from highrank.studies.finetune.page import answer, finetune_page, finetune_table
+from highrank.studies.finetune.page import answer, finetune_page, finetune_table, verdict
 from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.training import Components, Point, TrainedVariant
 
-SECONDS, TOKENS = {"softmax": 1.0, "residual": 2.0}, {"softmax": 64, "residual": 64}
+SECONDS = {"softmax": 1.0, "residual": 2.0, "linear": 1.0}
+TOKENS = dict.fromkeys(SECONDS, 64)
 WHERE = Environment(**dict.fromkeys(Environment.__dataclass_fields__, "1"))
 STATE = Components(
     divergence=0.2,
@@ -48,7 +49,12 @@ def models(components=STATE, ends=(3.9, 3.99)):
 
 def result_of(variants):
     return FinetuneResult(
-        settings=Settings(model="<base>", text="tale.txt", seeds=len(variants) // 2),
+        settings=Settings(
+            model="<base>",
+            text="tale.txt",
+            seeds=len({one.seed for one in variants}),
+            starts=tuple(dict.fromkeys(one.variant for one in variants))[1:],
+        ),
         num_train_tokens=5_000,
         num_valid_tokens=300,
         bytes_per_token=3.5,
@@ -83,6 +89,30 @@ def test_equal_time_is_steps_times_the_time_of_a_step():
     assert [models()[0].nats_at(step) for step in (0, 150, 500)] == pytest.approx([5.0, 3.75, 3.5])
 
 
+def with_linear(end, **values):
+    """The models and a linear control that is as far below the softmax as is said."""
+    softmax = [one for one in models() if one.variant == "softmax"]
+    more = [
+        trained("linear", one.seed, [(p.step, p.valid_nats - end * p.step) for p in one.points])
+        for one in softmax
+    ]
+    return sorted([*models(**values), *more], key=lambda one: one.seed)
+
+
+def test_the_mixture_is_compared_with_the_best_control():
+    found = compare(with_linear(0.002), TOKENS)
+    assert found.rows[1].gain.value == pytest.approx(0.105)
+    assert (found.finding.variant, found.finding.control) == ("residual", "linear")
+    assert found.finding.gain.value == pytest.approx(0.105 - 0.2)
+    assert found.finding.contrast.difference == pytest.approx(0.2 - 0.105)
+    assert compare(with_linear(-0.002), TOKENS).finding.control == "softmax"
+    # Without a mixture the control itself is the finding.
+    alone = [one for one in with_linear(0.002) if one.variant != "residual"]
+    finding = compare(alone, TOKENS).finding
+    assert (finding.variant, finding.control) == ("linear", "softmax")
+    assert finding.gain.value == pytest.approx(0.4)
+
+
 def test_what_is_not_trained_decides_nothing_and_keeps_its_loss():
     alone = replace(trained("softmax", 0, [(0, 5.0)]), num_trained=0)
     for costs in (TOKENS, SECONDS | {"softmax": None}):
@@ -98,8 +128,14 @@ def test_table_answers_and_page_are_as_approved(approve):
         "one seed": models()[:2],
         "collapsed": models(replace(STATE, state=MixtureState.COLLAPSED)),
         "no difference": models(ends=(3.999, 4.101)),
+        "a better control": with_linear(0.002),
+        "a worse control": with_linear(0.0001),
     }
-    lines = [f"{name}: {answer(result_of(found))}" for name, found in answers.items()]
+    lines = []
+    for name, found in answers.items():
+        one = result_of(found)
+        assert len(verdict(one).split()) <= 12
+        lines.append(f"{name}: {verdict(one)} {answer(one)}")
     approve("answers.txt", "\n".join(lines))
     page = finetune_page(result, "highrank finetune '<base>' tale.txt")
     approve("page.txt", page)

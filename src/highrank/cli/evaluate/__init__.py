@@ -1,116 +1,43 @@
-"""`highrank evaluate RUN`: perplexity of a trained run, or of each token of a text."""
+"""`highrank evaluate MODEL`: perplexity of a trained run, of each token of a text, of models."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import product, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from highrank.cli.console import plain_console, progress, show
+from highrank.cli.evaluate.models import evaluate_models, is_foreign
 from highrank.cli.evaluate.options import Options, check
+from highrank.cli.evaluate.run import evaluate_run
 from highrank.environment import set_threads
-
-if TYPE_CHECKING:
-    from highrank.evaluation.result import Dataset, Result
-    from highrank.evaluation.search import Method
-    from highrank.run.loading import LoadedRun
 
 DEFAULTS = Options()
 
 
 # The help shows each paragraph on a line of its own: none is longer than 80 columns.
 def evaluate(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL [MODEL …]", help_behavior_hint="(required)"),
+    ],
     options: Annotated[Options, tyro.conf.arg(name="")] = DEFAULTS,
 ) -> None:
     """Measure a run's perplexity: static, dynamic, with a cache.
 
     Prints a table, and writes each result into the run's folder: docs/evaluation.md
 
+    With --text, several runs and Hugging Face models are rows of one table.
+
     Args:
-        run: Folder of a run that `highrank train` made.
+        models: Run that `highrank train` made. With --text, also Hugging Face models.
         options: What to evaluate, and how.
     """
-    check(options)
+    if not models:
+        raise ValueError("a model must be given: a run's folder, or a Hugging Face model's")
+    has_foreign = any(is_foreign(name, options) for name in models)
+    check(options, has_foreign)
     set_threads(options.threads)
-    from highrank.evaluation import result as module
-    from highrank.run.loading import load_run
-
-    # Settings that cannot be are found before the run is loaded.
-    options.grids()
-    loaded = load_run(run, options.device)
-    splits = ("valid", "test") if options.split == "both" else (options.split,)
-    datasets = module.find_datasets(loaded, options.text, splits)
-    folder = module.result_folder(loaded.folder)
-    results: list[Result] = []
-    files: list[Path] = []
-    try:
-        for dataset, method in product(datasets, _methods(loaded, options)):
-            result = module.evaluate_dataset(
-                loaded,
-                dataset,
-                method,
-                # Other methods have one stream.
-                batch_size=1 if options.all else options.batch_size,
-                compat=options.compat,
-                per_token=options.per_token,
-                independent_lines=options.independent_lines,
-                progress=progress,
-            )
-            results.append(result)
-            files.append(module.write_result(folder, result))
-    finally:
-        # What there is, whatever happened to the next or to its file.
-        if results:
-            _show_results(loaded, datasets, results, files, options)
-
-
-def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
-    """The methods with their settings; what a search tried is printed before they are used."""
-    from highrank.evaluation.search import find_method
-    from highrank.report.tables import search_table
-
-    for ways, caches in options.grids():
-        method = find_method(
-            loaded,
-            ways,
-            caches,
-            convention=options.dynamic_options.convention,
-            is_search=options.search,
-            search_tokens=options.search_tokens,
-            progress=progress,
-        )
-        for name, search in method.searches.items():
-            Console(stderr=options.json, highlight=False).print(search_table(name, search))
-        yield method
-
-
-def _show_results(
-    loaded: "LoadedRun",
-    datasets: "Sequence[Dataset]",
-    results: "Sequence[Result]",
-    files: Sequence[Path],
-    options: Options,
-) -> None:
-    """The results beside the papers' rows, their files, and what is outside the vocabulary."""
-    from highrank.presets import published
-    from highrank.report.tables import results_table, unknown_text
-
-    rows = published(loaded.config, loaded.corpus.name)
-    found = {
-        "results": [
-            {"file": None if path is None else str(path)} | asdict(result)
-            for result, path in zip_longest(results, files)
-        ],
-        "published": [row._asdict() for row in rows],
-    }
-    show(found, lambda _: results_table(results, rows), json=options.json)
-    if options.json:
-        return
-    notes = [f"Result: {path}" for path in files]
-    notes += filter(None, (unknown_text(dataset, results[0].unit) for dataset in datasets))
-    notes += [] if options.per_token is None else [f"Token by token: {options.per_token}"]
-    plain_console().print("\n".join(notes))
+    if has_foreign or len(models) > 1:
+        evaluate_models(models, options)
+    else:
+        evaluate_run(Path(models[0]), options)

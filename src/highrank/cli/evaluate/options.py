@@ -1,7 +1,7 @@
 """Options of `highrank evaluate`, and which of them go together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class DynamicOptions:
     """For --dynamic. With --search, give several values to try all combinations of them."""
 
-    lr: Annotated[tuple[float, ...], unless_given("5e-5; with --search six from 3e-5 to 1e-4")] = ()
+    lr: Annotated[
+        tuple[float, ...], unless_given("best of 0 to 5e-5; with --search seven, to 1e-4")
+    ] = ()
     """η, the learning rate."""
     epsilon: Annotated[tuple[float, ...], unless_given("2e-5")] = ()
     """ε, added to the gradients' root mean square."""
@@ -41,13 +43,11 @@ class DynamicOptions:
 class CacheOptions:
     """For --cache. With --search, give several values to try all combinations of them."""
 
-    window: Annotated[tuple[int, ...], unless_given("2000; with --search 100, 500, 2000")] = ()
+    window: Annotated[tuple[int, ...], unless_given("best of 100, 500, 2000")] = ()
     """Tokens that are remembered."""
-    theta: Annotated[tuple[float, ...], unless_given("0.3; with --search seven from 0 to 1")] = ()
+    theta: Annotated[tuple[float, ...], unless_given("best of seven from 0 to 1")] = ()
     """θ: 0 counts all remembered tokens alike, 1 mostly those after similar states."""
-    weight: Annotated[
-        tuple[float, ...], unless_given("0.1; with --search seven from 0 to 0.3")
-    ] = ()
+    weight: Annotated[tuple[float, ...], unless_given("best of seven from 0 to 0.3")] = ()
     """λ, the weight of the cache."""
 
 
@@ -70,7 +70,7 @@ class Options:
     cache: bool = False
     """Make tokens likelier that followed similar states before: a neural cache."""
     search: bool = False
-    """Try many settings of --dynamic and --cache on valid, and take the best."""
+    """Try many settings of --dynamic and --cache on all of valid, and take the best."""
     search_tokens: Annotated[int | None, unless_given("all", "INT")] = None
     """Search on so many first tokens of valid only."""
     text: Annotated[Path | None, unless_given("none", "FILE")] = None
@@ -79,6 +79,10 @@ class Options:
     """Write probability, surprisal, rank, weights of --text's tokens to this .csv or .jsonl."""
     independent_lines: bool = False
     """Forget everything at the end of each line of --text."""
+    context: Annotated[int | None, unless_given("the longest, at most 1024", "INT")] = None
+    """Tokens that a Hugging Face model reads at once."""
+    stride: Annotated[int | None, unless_given("half of the context", "INT")] = None
+    """Tokens from one window to the next; those between are predicted."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
@@ -90,25 +94,45 @@ class Options:
     cache_options: Annotated[CacheOptions, tyro.conf.arg(name="cache")] = NO_CACHE
     """For --cache: what it remembers. With --search, several values of an option are tried."""
 
-    def grids(self) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
-        """For each method, the settings to try of dynamic evaluation and of the cache."""
-        from highrank.evaluation.search import cache_grid, dynamic_grid
+    @property
+    def is_given(self) -> bool:
+        """Whether a setting of the methods was chosen."""
+        dynamic, cache = self.dynamic_options, self.cache_options
+        return any((dynamic.lr, dynamic.epsilon, dynamic.decay, *astuple(cache)))
+
+    def grids(
+        self, can_search: bool = True
+    ) -> "list[tuple[Sequence[DynamicSettings], Sequence[CacheSettings]]]":
+        """For each method, the settings to try of dynamic evaluation and of the cache.
+
+        Args:
+            can_search: whether the corpus is there, on which settings are tried.
+        """
+        from highrank.evaluation.cache import CacheSettings
+        from highrank.evaluation.grids import cache_grid, dynamic_grid
 
         ways = dynamic_grid(**asdict(self.dynamic_options), is_search=self.search)
         caches = cache_grid(**asdict(self.cache_options), is_search=self.search)
+        if not (can_search or self.search) and len(caches) > 1:
+            caches = (CacheSettings(),)
         if self.all:
             return [((), ()), (ways, ()), ((), caches)]
         return [(ways if self.dynamic else (), caches if self.cache else ())]
 
 
-def check(options: Options) -> None:
-    """Raise for options that cannot be, or that do not go together."""
+def check(options: Options, is_foreign: bool = False) -> None:
+    """Raise for options that cannot be, or that do not go together.
+
+    Args:
+        is_foreign: whether there is a Hugging Face model among the models.
+    """
     is_all, is_dynamic = options.all, options.dynamic or options.all
     is_cache = options.cache or is_all
     is_file, is_static = options.text is not None, not (is_dynamic or is_cache)
     # Of the methods, dynamic evaluation alone is not done token by token.
     is_token_wise, text = is_file and not is_dynamic, "--text, and without --dynamic and --all"
     is_split_only = options.batch_size is not None or options.compat is not None
+    is_windowed = options.context is not None or options.stride is not None
     if is_all and (options.dynamic or options.cache):
         raise ValueError("--all must come without --dynamic and --cache: it has both")
     for option, is_given, partner, is_there in (
@@ -121,6 +145,7 @@ def check(options: Options) -> None:
         ("--batch-size and --compat", is_split_only, "a split, not --text", not is_file),
         ("--per-token", options.per_token is not None, text, is_token_wise),
         ("--independent-lines", options.independent_lines, text, is_token_wise),
+        ("--context and --stride", is_windowed, "Hugging Face models", is_foreign),
     ):
         if is_given and not is_there:
             raise ValueError(f"{option} must go with {partner}")
@@ -135,3 +160,20 @@ def check(options: Options) -> None:
         check_writable(options.per_token)
         if options.per_token.resolve() == options.text.resolve():
             raise ValueError(f"--per-token must be another file than --text, got {options.text}")
+
+
+def check_static(options: Options, name: str) -> None:
+    """Raise unless several models, or one of Hugging Face, can be evaluated with these options."""
+    if options.text is None:
+        raise ValueError(
+            f"--text FILE must be given for {name}: only a single run has splits of its own"
+        )
+    for option, is_given in (
+        ("--all", options.all),
+        ("--dynamic", options.dynamic),
+        ("--cache", options.cache),
+        ("--per-token", options.per_token is not None),
+        ("--independent-lines", options.independent_lines),
+    ):
+        if is_given:
+            raise ValueError(f"{option} must go with a single run, got {name}")

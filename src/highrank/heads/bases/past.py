@@ -32,7 +32,9 @@ def check_names(head: LooksBack, past: Mapping[str, Any]) -> None:
             raise TypeError(f"arguments besides hidden must be of {', '.join(PAST)}, got {name}")
         if value is not None and not head.is_stateful:
             kind = type(head).__name__
-            raise ValueError(f"{name} must be left out for {kind}, which does not look back")
+            raise ValueError(
+                f"{name} must be left out for {kind}, which does not look back, got one"
+            )
 
 
 def check_past(head: LooksBack, hidden: Tensor, tokens: Tensor | None, state: Any) -> None:

@@ -52,7 +52,8 @@ class TokenRows(nn.Module):
 
         A tied embedding is replaced here only: resize it, too, and tie again.
         """
-        raise ValueError(f"{type(self).__name__} cannot be resized.")
+        kind, V = type(self).__name__, self.vocab_size
+        raise ValueError(f"vocab_size must stay {V}: {kind} cannot be resized, got {vocab_size}")
 
     @torch.no_grad()
     def _resize_embedding(self, vocab_size: int) -> None:

@@ -3,14 +3,17 @@
 The card has what the model is, what it was trained on, what was measured, and how to load it.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from highrank.data.catalog import CATALOG
 from highrank.data.corpus import read_counts
 from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
@@ -46,7 +49,8 @@ def export_run(loaded: LoadedRun, target: Path, replace: bool = False) -> Export
     with quiet_transformers("export a run"), new_folder(target, replace=True) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        (folder / CARD_FILE).write_text(model_card(loaded), encoding="utf-8")
+        card = model_card(loaded, target.resolve().name)
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
         _check(folder, loaded)
         files = tuple(sorted(path.name for path in folder.iterdir()))
     return Export(target, files, sum(p.numel() for p in model.parameters()))
@@ -58,7 +62,7 @@ def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
     wants_counts = "token_counts" in head_arguments(config.head.kind)
     model = AWDLSTMForCausalLM(
         AWDLSTMConfig(
-            run=config_to_json(config),
+            run=config_to_json(dataclasses.replace(config, corpus=public_name(loaded))),
             vocab_size=len(vocabulary),
             token_counts=read_counts(loaded.folder, len(vocabulary)) if wants_counts else None,
             hidden_size=loaded.model.backbone.layer_sizes[-1],
@@ -87,7 +91,7 @@ def check_target(target: Path, replace: bool) -> None:
     config = target / "config.json"
     content = read_json(config) if config.is_file() else None
     if not isinstance(content, dict) or content.get("model_type") != AWDLSTMConfig.model_type:
-        raise ValueError(f"only an earlier export can be replaced, got {target}, which is none")
+        raise ValueError(f"what --force replaces must be an earlier export, got {target}")
 
 
 @torch.no_grad()
@@ -104,15 +108,26 @@ def _check(folder: Path, loaded: LoadedRun) -> None:
     assert len(tokens) == len(loaded.vocabulary), (len(tokens), len(loaded.vocabulary))
 
 
+def public_name(loaded: LoadedRun) -> str:
+    """The corpus, without the name of a file of the user's."""
+    name = loaded.corpus.header.name
+    return name if name in CATALOG else "own text"
+
+
 class Metric(NamedTuple):
     split: str
     method: str
+    settings: str
     value: float
     unit: str
 
 
-def model_card(loaded: LoadedRun) -> str:
-    """The text of card.md, filled in: Markdown with a header in YAML."""
+def model_card(loaded: LoadedRun, name: str) -> str:
+    """The text of card.md, filled in: Markdown with a header in YAML.
+
+    Args:
+        name: the folder's.
+    """
     config, head, corpus = loaded.config, loaded.model.head, loaded.corpus.header
     made, metrics = environment(), metrics_of(loaded)
     commit = "" if made.commit is None else f", commit {made.commit}"
@@ -120,11 +135,12 @@ def model_card(loaded: LoadedRun) -> str:
         f"| {name} | {split.num_tokens:,} | {split.unknown_fraction:.2%} | `{split.sha256[:16]}…` |"
         for name, split in corpus.splits.items()
     ]
-    rows = [f"| {m.split} | {m.method} | {m.value:,.2f} | {m.unit} |" for m in metrics]
-    words = [token for token in loaded.vocabulary.tokens if token.isalpha()][:2] or ["…"]
+    rows = [
+        f"| {m.split} | {m.method} | {m.settings} | {m.value:,.2f} | {m.unit} |" for m in metrics
+    ]
     return TEMPLATE.read_text(encoding="utf-8").format(
-        header=_header(loaded, metrics),
-        name=loaded.folder.resolve().name,
+        header=_header(loaded, metrics, name),
+        name=name,
         network=loaded.model.backbone.title,
         layers="-".join(map(str, loaded.model.backbone.layer_sizes[1:])),
         kind=config.head.kind,
@@ -135,54 +151,74 @@ def model_card(loaded: LoadedRun) -> str:
         bound="none is known" if head.rank_bound is None else f"{head.rank_bound:,}",
         made_by=f"highrank {made.highrank}{commit}, {made.date}",
         sha256=loaded.sha256,
-        corpus=corpus.name,
+        corpus=public_name(loaded),
         tokenizer=corpus.recipe.tokenizer,
         lower=", lower-cased" if corpus.recipe.lower else "",
         vocab_size=corpus.vocab_size,
         split=corpus.recipe.split,
         splits="\n".join(splits),
-        metrics="\n".join(rows) or "| – | none was measured | – | – |",
-        prompt=("" if loaded.corpus.level == "char" else " ").join(words),
+        metrics="\n".join(rows) or "| – | none was measured | – | – | – |",
+        prompt=json.dumps(_prompt(loaded), ensure_ascii=False),
         sigma=f"\n\n{SIGMA}" if corpus.recipe.lower else "",
     )
 
 
-def _header(loaded: LoadedRun, metrics: Sequence[Metric]) -> str:
+@torch.no_grad()
+def _prompt(loaded: LoadedRun) -> str:
+    """The likeliest words at the start of a line, by the model."""
+    model, vocabulary, is_char = loaded.model, loaded.vocabulary, loaded.corpus.level == "char"
+    is_word = [token.isalnum() or (is_char and token == " ") for token in vocabulary.tokens]
+    ids, state, words = torch.tensor([[vocabulary.eos or 0]]), model.initial_state(1), []
+    for _ in range(16 if is_char else 3):
+        read = model.read(ids, state)
+        log_p = model.head.log_prob(read.hidden, **read.past)[0, 0]  # (V,)
+        ids, state = log_p.where(torch.tensor(is_word), -torch.inf).argmax().view(1, 1), read.state
+        words.append(vocabulary.tokens[int(ids)])
+    return ("" if is_char else " ").join(words).strip()
+
+
+def _header(loaded: LoadedRun, metrics: Sequence[Metric], model_name: str) -> str:
     results = []
     for metric in metrics:
-        name, value = f"{metric.unit}, {metric.method}", round(metric.value, 2)
-        data = {"name": loaded.corpus.name, "type": "text", "split": metric.split}
+        name, value = f"{metric.unit}, {metric.method}, {metric.settings}", round(metric.value, 2)
+        data = {"name": public_name(loaded), "type": "text", "split": metric.split}
         found = {"type": "perplexity", "name": name, "value": value}
         results.append({"task": {"type": "text-generation"}, "dataset": data, "metrics": [found]})
     fields = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["highrank", "awd-lstm", loaded.config.head.kind],
-        "model-index": [{"name": loaded.folder.resolve().name, "results": results}],
+        "model-index": [{"name": model_name, "results": results}],
     }
     # JSON is YAML, too, and escapes what names may have in them.
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
 
 
 def metrics_of(loaded: LoadedRun) -> list[Metric]:
-    """Numbers of this very model in the log and in the results of `highrank evaluate`."""
+    """Numbers of this very model in the log and in the results of `highrank evaluate`.
+
+    The newest of each split and method.
+    """
     unit = f"perplexity per {unit_of(loaded.corpus.header.recipe.tokenizer)}"
-    return [*_logged(loaded, unit), *_evaluated(loaded)]
+    found = {(m.split, m.method): m for m in (*_logged(loaded, unit), *_evaluated(loaded))}
+    return [found[key] for key in sorted(found, reverse=True)]
 
 
-def _logged(loaded: LoadedRun, unit: str) -> Iterator[Metric]:
-    path = loaded.folder / METRICS_FILE
+def _logged(loaded: LoadedRun, unit: str) -> list[Metric]:
+    path, found = loaded.folder / METRICS_FILE, []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    events = [json.loads(line) for line in lines]
-    epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
-    end = events[-1] if events and events[-1].get("event") == "end" else {}
-    if epochs:
-        valid = end.get("valid_loss", min(epochs))
-        method = f"static, batch size {loaded.config.valid_batch_size}"
-        yield Metric("valid", method, math.exp(valid), unit)
-    if "test_loss" in end:
-        method = f"static, batch size {end.get('test_batch_size', 1)}"
-        yield Metric("test", method, math.exp(end["test_loss"]), unit)
+    with _explaining(path, "the log of a run"):
+        events = [json.loads(line) for line in lines]
+        epochs = [event["valid_loss"] for event in events if event.get("event") == "epoch"]
+        end = events[-1] if events and events[-1].get("event") == "end" else {}
+        if epochs:
+            valid = math.exp(end.get("valid_loss", min(epochs)))
+            settings = f"batch size {loaded.config.valid_batch_size}"
+            found.append(Metric("valid", "static", settings, valid, unit))
+        if "test_loss" in end:
+            settings = f"batch size {end.get('test_batch_size', 1)}"
+            found.append(Metric("test", "static", settings, math.exp(end["test_loss"]), unit))
+    return found
 
 
 def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
@@ -190,8 +226,20 @@ def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
         found = read_json(path)
         if not isinstance(found, dict) or found.get("model_sha256") != loaded.sha256:
             continue
-        used = {key: value for key, value in found["settings"].items() if value is not None}
-        settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
-        yield Metric(
-            found["split"], f"{found['method']}, {settings}", found["value"], found["unit"]
-        )
+        with _explaining(path, "a result of `highrank evaluate`"):
+            split, method, unit = (str(found[key]) for key in ("split", "method", "unit"))
+            used = {key: value for key, value in found["settings"].items() if value is not None}
+            settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
+            metric = Metric(split, method, settings, float(found["value"]), unit)
+        # Others are files of the user's.
+        if split in loaded.corpus.header.splits:
+            yield metric
+
+
+@contextmanager
+def _explaining(path: Path, wanted: str) -> Iterator[None]:
+    """Name the file whose numbers are damaged."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path} must be {wanted}, got {error}") from None

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
-from highrank import __version__
-from highrank.environment import install_hint
 from highrank.heads import MixtureHead
+from highrank.integrations.huggingface.card import write_card
 from highrank.integrations.huggingface.loss import CURRENT, LossCall, loss_call, taken_options
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
@@ -36,7 +35,6 @@ REFUSAL = (
     "this model has a mixture of softmaxes; import highrank and load it with "
     "AutoModelForCausalLM.from_pretrained"
 )
-CARD = Path(__file__).with_name("upgraded.md")
 # Fields that only the configurations of upgraded models have.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
 
@@ -148,18 +146,21 @@ class HighRankForCausalLM:
     def save_pretrained(self: Any, save_directory: Any, **options: Any) -> None:
         """As of transformers; a folder without README.md gets one, with what it needs to load."""
         super().save_pretrained(save_directory, **options)  # type: ignore[misc]
-        card = Path(save_directory) / "README.md"
-        if options.get("is_main_process", True) and not card.exists():
-            spec, base = self.config.output_head, base_class(self)
-            text = CARD.read_text(encoding="utf-8").format(
-                name=Path(save_directory).resolve().name,
-                base=base.__name__,
-                kind=spec["kind"],
-                num_components=self.get_output_embeddings().head.num_components,
-                version=__version__,
-                install=install_hint("hf"),
-            )
-            card.write_text(text, encoding="utf-8")
+        if options.get("is_main_process", True):
+            self._write_card(Path(save_directory), Path(save_directory).resolve().name)
+
+    def _upload_modified_files(
+        self: Any, working_dir: Any, repo_id: str, *arguments: Any, **options: Any
+    ) -> Any:
+        """As of transformers, which has just put its own README.md into the place of ours."""
+        self._write_card(Path(working_dir), repo_id)
+        return super()._upload_modified_files(  # type: ignore[misc]
+            working_dir, repo_id, *arguments, **options
+        )
+
+    def _write_card(self: Any, folder: Path, name: str) -> None:
+        kind, head = self.config.output_head["kind"], self.get_output_embeddings().head
+        write_card(folder, name, base_class(self).__name__, kind, head)
 
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
@@ -251,7 +252,10 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
     """Classes of configurations, of models and of bodies, all registered."""
     base, body = plain_class(base_config), MODELS.MODEL_MAPPING.get(base_config, None)
     if base is None or "labels" not in signature(base.forward).parameters:
-        raise ValueError(f"no causal language model with labels has a {base_config.__name__}")
+        raise ValueError(
+            "the architecture must have a causal language model with labels, "
+            f"got {base_config.__name__}"
+        )
     config = type(
         PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
     )

@@ -5,7 +5,7 @@ Names are looked up on the hub once, so that a hub that does not answer costs on
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank.files import check_plain
 from highrank.integrations.huggingface import register
 from highrank.integrations.huggingface.float32 import compute_in_float32
 from highrank.integrations.huggingface.library import quiet_transformers
@@ -30,6 +31,8 @@ from highrank.predictor import Predictor
 # A name, or that of a user or an organisation, a slash, and a name.
 NAME = re.compile(r"(?!.*(--|\.\.))\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", re.ASCII)
 MAX_LENGTH = 96
+# Keys of a configuration that count parts of a model: n_layer, num_hidden_layers, num_experts.
+COUNTED, MOST_PARTS = re.compile(r"(n|num|encoder|decoder)_(\w+_)?(layers?|experts)"), 4_096
 FILES = "config.json, a tokenizer and *.safetensors, as save_pretrained of transformers writes them"
 
 
@@ -81,9 +84,12 @@ class HuggingFaceModel:
             register()
             # A folder has all files; a hub that does not answer is not asked for each of them.
             is_local = Path(name).is_dir() or not hub_answers(name)
+            for path in Path(name).iterdir() if Path(name).is_dir() else ():
+                check_plain(path)
             self._options = {"trust_remote_code": False, "local_files_only": is_local}
             with _explained(name, "configuration"):
                 self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
+                _check_counts(self.config.to_dict())
             if self.config.is_encoder_decoder:
                 raise ValueError(
                     f"a model must predict the next token of one text, got {name}, whose type "
@@ -107,6 +113,12 @@ class HuggingFaceModel:
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens."""
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        largest, vocab_size = max(ids, default=-1), self.config.get_text_config().vocab_size
+        if largest >= vocab_size:
+            raise ValueError(
+                f"the tokens of {self.name} must be below its vocabulary size {vocab_size:,}, got "
+                f"{largest:,}"
+            )
         return [int(i) for i in ids]
 
     def token(self, index: int) -> str:
@@ -116,6 +128,10 @@ class HuggingFaceModel:
 
     def load(self, device: str = "cpu") -> "HuggingFacePredictor":
         """The weights, which compute in float32 on a CPU; checks the output layer."""
+        return HuggingFacePredictor(self.load_weights(device), self.name, self.prefix)
+
+    def load_weights(self, device: str = "cpu") -> Any:
+        """The model of transformers in evaluation mode, as it is stored."""
         with (
             quiet_transformers(_purpose(self.name)) as transformers,
             _explained(self.name, "weights"),
@@ -135,7 +151,7 @@ class HuggingFaceModel:
         for tensor_name, tensor in model.named_parameters():
             if tensor.isnan().any():
                 raise ValueError(f"The weights of {self.name} have NaN in {tensor_name}.")
-        return HuggingFacePredictor(model.to(device).eval(), self.name, self.prefix)
+        return model.to(device).eval()
 
 
 class HuggingFacePredictor(Predictor):
@@ -204,6 +220,15 @@ class HuggingFacePredictor(Predictor):
 def _purpose(name: str) -> str:
     there = "" if Path(name).exists() else " (it is no folder here)"
     return f"load {name}{there} as a Hugging Face model"
+
+
+def _check_counts(config: Mapping[str, Any]) -> None:
+    """Raise for more layers or experts than any model has: each would be made before it is read."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_counts(value)
+        elif isinstance(value, int) and COUNTED.fullmatch(key) and value > MOST_PARTS:
+            raise ValueError(f"{key} must be at most {MOST_PARTS:,}, got {value}")
 
 
 @contextmanager

@@ -132,7 +132,10 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
         """None: what a head makes of its embeddings is no linear layer."""
 
     def resize_token_embeddings(self, *sizes: Any, **options: Any) -> Any:
-        raise ValueError("The vocabulary of an exported run cannot be resized.")
+        raise ValueError(
+            f"the vocabulary of an exported run must stay {self.config.vocab_size}: it cannot be "
+            f"resized, got {sizes or options}"
+        )
 
     def forward(
         self,
@@ -157,7 +160,9 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
             num_items_in_batch: what the summed loss is divided by instead of the number of targets.
         """
         if options.get("inputs_embeds") is not None:
-            raise ValueError("inputs_embeds must be None: some heads look back at tokens")
+            raise ValueError(
+                "inputs_embeds must be None: heads may look back at tokens, got a tensor"
+            )
         batch, length = input_ids.shape
         state = cache_params and cache_params.state
         state = self.language_model.initial_state(batch) if state is None else state

@@ -9,6 +9,7 @@ left, for corpora that were lower-cased: a Greek sigma that ends a word becomes 
 import re
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,9 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from highrank.data import subwords
 from highrank.data.corpus import Recipe
+from highrank.data.subwords import learned_by
 from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 
@@ -40,13 +43,16 @@ class RunTokenizer(PreTrainedTokenizerFast):
     @property
     def recipe(self) -> Recipe:
         """How text becomes tokens."""
-        return Recipe(**self.init_kwargs["text_rules"], split="not known")
+        recipe = Recipe(**self.init_kwargs["text_rules"], split="not known")
+        if recipe.level != "subword":
+            return recipe
+        return replace(recipe, subwords=learned_by(self.backend_tokenizer))
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The run's vocabulary."""
         tokens = self.convert_ids_to_tokens(list(range(len(self))))
-        return Vocabulary(tuple(EOS if token == NEWLINE else token for token in tokens))
+        return Vocabulary(tuple(EOS if token == self.bos_token else token for token in tokens))
 
     def _decode(
         self,
@@ -59,7 +65,8 @@ class RunTokenizer(PreTrainedTokenizerFast):
         if skip_special_tokens and ids[:1] == [self.bos_token_id]:
             ids = ids[1:]
         tokens = self.convert_ids_to_tokens(ids)
-        return readable([EOS if token == NEWLINE else token for token in tokens], self.recipe.level)
+        level = Recipe(**self.init_kwargs["text_rules"], split="not known").level
+        return readable([EOS if token == self.bos_token else token for token in tokens], level)
 
 
 def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
@@ -68,12 +75,17 @@ def make_tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> RunTokenizer:
         found = "none" if vocabulary.eos is None else f"also {NEWLINE!r}"
         raise ValueError(f"the vocabulary must have {EOS} for the ends of lines, got {found}")
     # Characters are exact with the newline itself as the token: "<eos>" is five of them.
-    end = NEWLINE if recipe.tokenizer == "characters" else EOS
-    ids = {end if token == EOS else token: i for i, token in enumerate(vocabulary.tokens)}
-    backend = Tokenizer(WordLevel(ids, unk_token=UNK))
-    rules, pattern = RULES[recipe.tokenizer]
-    backend.normalizer = Normalizers([*([Lowercase()] if recipe.lower else []), *rules()])
-    backend.pre_tokenizer = Split(Regex(pattern()), "removed", invert=True)
+    end = {"char": NEWLINE, "subword": subwords.NEWLINE}.get(recipe.level, EOS)
+    if recipe.subwords is not None:
+        rules: list[Normalizer] = []
+        backend = subwords.make_backend(recipe.subwords)
+    else:
+        ids = {end if token == EOS else token: i for i, token in enumerate(vocabulary.tokens)}
+        backend = Tokenizer(WordLevel(ids, unk_token=UNK))
+        make_rules, pattern = RULES[recipe.tokenizer]
+        rules = make_rules()
+        backend.pre_tokenizer = Split(Regex(pattern()), "removed", invert=True)
+    backend.normalizer = Normalizers([*([Lowercase()] if recipe.lower else []), *rules])
     backend.post_processor = TemplateProcessing(
         single=[end, "$A"], pair=[end, "$A", "$B"], special_tokens=[(end, vocabulary.eos)]
     )

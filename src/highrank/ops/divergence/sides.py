@@ -20,11 +20,14 @@ from highrank.ops.loss.chunks import CHUNK_BYTES, new_table
 # Rows of a chunk, of student and teacher together: more make no multiply faster. Logits are kept if
 # at least a quarter of them fit.
 CHUNK_ROWS, LEAST_ROWS = 1024, 256
-# Numbers of a block's table: a handful of such tables stay in a core's cache.
-BLOCK_NUMBERS = 2**17
+# Logits of a block, of student and teacher together: a handful of such tables stay in a core's
+# cache.
+BLOCK_NUMBERS = 2**18
 # A dense teacher makes a handful of tables as wide as the vocabulary.
 DENSE_TABLES = 8
 LOG2_E = 1 / math.log(2)
+# Far from where float32 underflows.
+SAFE_PROB = 2.0**-100
 
 
 class Softmaxes(NamedTuple):
@@ -73,8 +76,10 @@ class Sizes(NamedTuple):
         tokens = max(1, rows // (K + other))
         if isinstance(teacher, Dense):
             tokens = max(1, min(tokens, fitting // DENSE_TABLES))
-        tokens = min(tokens, max(1, len(student.context)))
-        columns = min(len(student.weight), max(64, BLOCK_NUMBERS // (tokens * max(K, other))))
+        # Chunks of one size: the last would take nearly as long with a few tokens.
+        num_tokens = max(1, len(student.context))
+        tokens = math.ceil(num_tokens / math.ceil(num_tokens / tokens))
+        columns = min(len(student.weight), max(64, BLOCK_NUMBERS // (tokens * (K + other))))
         return cls(tokens, columns, keeps)
 
 
@@ -244,6 +249,10 @@ def lift(bits: Callable[[int, Tensor], Tensor], zero: Tensor, num_blocks: int) -
 
 
 def log_sum(joint: Tensor) -> Tensor:
-    """The logsumexp over components (n, v) of (n, K, v), which are overwritten."""
+    """The logsumexp over components (n, v) of log-probabilities (n, K, v), some overwritten."""
+    total = joint.exp2().sum(1)  # (n, v)
+    if total.amin() > SAFE_PROB:
+        return total.log2_()
+    # The largest may be too small for the exponent, or -inf.
     top = joint.amax(1).clamp_(min=torch.finfo(joint.dtype).min)  # (n, v)
     return joint.sub_(top[:, None]).exp2_().sum(1).log2_().add_(top)

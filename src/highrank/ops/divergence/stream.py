@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
@@ -236,12 +235,14 @@ class _Work:
         p, q = bits.exp2_(), other.exp2_()
         if self.problem.direction == "forward":
             return self._finite(ratio.mul_(q), torch.inf).sum(-1).mul_(-LOG_2), q, p
-        ratio.mul_(LOG_2)
         if self.problem.direction == "reverse":
-            part = self._finite(ratio.mul_(p), torch.inf)
+            part = self._finite(ratio.mul_(p).mul_(LOG_2), torch.inf)
             return part.sum(-1), self._finite(part, 0.0).neg_(), p
-        part = self._finite((F.softplus(-ratio, threshold=40) - LOG_2).mul_(p).div_(2), 0.0)
-        rest = self._finite((F.softplus(ratio, threshold=40) - LOG_2).mul_(q).div_(2), 0.0)
+        # log m/p and log m/q in bits, from one exponential: log(1 + 2^-|ratio|) - 1 is in both.
+        common = ratio.abs().neg_().exp2_().add_(1.0).log2_().sub_(1.0)  # (n, v)
+        part = torch.sub(common, ratio.clamp(max=0.0)).mul_(p.mul(LOG_2 / 2))
+        rest = ratio.clamp_(min=0.0).add_(common).mul_(q.mul_(LOG_2 / 2))
+        part, rest = self._finite(part, 0.0), self._finite(rest, 0.0)
         return -part.sum(-1) - rest.sum(-1), part, p
 
     def _finite(self, terms: Tensor, infinity: float) -> Tensor:

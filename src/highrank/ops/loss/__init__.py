@@ -95,7 +95,7 @@ def check_by_products(also: Sequence[ByProduct], has_extra: bool) -> None:
         if name not in BY_PRODUCTS:
             raise ValueError(f"also must be of {', '.join(BY_PRODUCTS)}, got {name!r}")
         if has_extra and name in ("prediction", "entropy"):
-            raise ValueError(f"also must be without {name} where there are extra terms")
+            raise ValueError(f"extra terms must come without also {name!r}, got both")
 
 
 def check_arguments(

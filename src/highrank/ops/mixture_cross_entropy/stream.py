@@ -257,7 +257,10 @@ def _by_products(
         if total is not None:
             weight = weight / total.view(n, K)
         p = torch.einsum("nk,nkv->nv", weight, q.unflatten(0, (n, K)))  # (n, V)
-        found |= {"prediction": reducer.argmax(p), "entropy": reducer.entropy(p)}
+        if "prediction" in also:
+            found["prediction"] = reducer.argmax(p)
+        if "entropy" in also:
+            found["entropy"] = reducer.entropy(p)
     return {name: found[name] for name in also}
 
 

@@ -4,20 +4,17 @@ T contexts, V vocabulary, D hidden size, E embedding size, n rows of a block.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from highrank.analysis.components import ComponentReport, component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
-from highrank.analysis.unargmaxable import TokenVerdict, Verdict, decide_tokens
-from highrank.analysis.unargmaxable.certificate import Proof
-from highrank.analysis.unargmaxable.problem import Box
-from highrank.environment import Environment, environment, free_memory, install_hint
+from highrank.environment import Environment, environment, free_memory
+from highrank.heads import MixtureHead
+from highrank.heads.linear import LinearHead
 from highrank.predictor import (
     LONG_HISTORY,
     Contexts,
@@ -27,7 +24,15 @@ from highrank.predictor import (
 )
 from highrank.progress import OnProgress
 from highrank.studies.audit.answer import Answer, answer_of, joint_answer
-from highrank.studies.audit.layer import HeadFacts, Layer, Vectors, layer_of
+from highrank.studies.audit.fit import (
+    QUICK_SECONDS,
+    SECONDS,
+    FitFacts,
+    fit_heads,
+    read_samples,
+    why_not,
+)
+from highrank.studies.audit.layer import HeadFacts, Layer, layer_of
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
 from highrank.studies.audit.rank import (
     Baseline,
@@ -35,6 +40,12 @@ from highrank.studies.audit.rank import (
     audit_rank,
     plan_spectrum,
     random_baseline,
+)
+from highrank.studies.audit.tokens import (
+    UnargmaxableFacts,
+    UndertrainedFacts,
+    audit_unargmaxable,
+    audit_undertrained,
 )
 
 NUM_CONTEXTS, QUICK_CONTEXTS = 2_000, 500
@@ -49,50 +60,10 @@ COSTS = {
     "unargmaxable": 0.15,
     "mixture": 0.1,
 }
-# Tokens of a context that are written out, and tokens of a proof that are named.
-NUM_SHOWN, NUM_BETWEEN = 12, 5
-# Copies of the output embedding, in float64, that deciding its tokens takes.
-COPIES = 5
-# Multiplies of one look at all tokens, V² E, that a quick audit does: some seconds.
-QUICK_MULTIPLIES = 2e10
-# Tokens of larger heads that it samples. These, or all of a smaller head, get so long.
-QUICK_SAMPLE, QUICK_SECONDS = 500, 15.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnargmaxableToken:
-    token: str
-    index: int
-    """In the vocabulary."""
-    is_exact: bool
-    """Whether the proof leaves no rounding error at all."""
-    lead: float
-    """In no state does the token lead by more than this: at most 0 for an exact proof."""
-    between: tuple[str, ...]
-    """The heaviest of the tokens whose mean it is, at most five; empty if the token is
-    forbidden."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnargmaxableFacts:
-    """Which tokens some hidden state makes the most likely; the counts add up to V."""
-
-    states: str
-    """Which hidden states were allowed, in words."""
-    num_argmaxable: int
-    """A state was found and checked, tokens that always tie with others included."""
-    num_tied: int
-    """Argmaxable tokens that share vector and bias with another token."""
-    num_unargmaxable: int
-    """Proved."""
-    num_undecided: int
-    """Too close to call."""
-    num_untried: int
-    """Left without a verdict for lack of time: 0 unless `--quick`."""
-    unargmaxable: tuple[UnargmaxableToken, ...]
-    """All of them, in the order of the vocabulary."""
-    elapsed: float
-    """Seconds."""
+# A fit takes about as long as the rest.
+FIT_COST = 0.5
+# Tokens of a context that are written out.
+NUM_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +85,13 @@ class ModelAudit:
     unargmaxable: UnargmaxableFacts | None
     unargmaxable_note: str
     """Why `unargmaxable` is None; empty if it is there."""
+    undertrained: UndertrainedFacts | None
+    """None for heads without one vector per token."""
     mixture: ComponentReport | None
     """None for heads with one component."""
+    fit: FitFacts | None
+    fit_note: str
+    """Why `fit` is None; empty if it is there."""
     elapsed: float
     """Seconds."""
 
@@ -139,6 +115,7 @@ def run_audit(
     *,
     num_contexts: int | None = None,
     quick: bool = False,
+    fit: bool = True,
     on_progress: OnProgress | None = None,
     on_model: Callable[[AuditResult], None] | None = None,
 ) -> AuditResult:
@@ -147,6 +124,7 @@ def run_audit(
     Args:
         num_contexts: T at most; 2,000 if None, or 500 if quick.
         quick: fewer contexts, and a sample of the tokens where all would take long.
+        fit: fit heads to the hidden states, which answers what a spectrum cannot; a minute.
         on_progress: called with the fraction of the work done and what is being done.
         on_model: called after each model with what has been found so far.
     """
@@ -163,7 +141,7 @@ def run_audit(
     for i, model in enumerate(models):
         title = f"{model.name}: " if len(models) > 1 else ""
         part = _part(show, i / len(models), 1 / len(models), title)
-        done = (*result.models, audit_model(model, T, quick, part))
+        done = (*result.models, audit_model(model, T, quick, part, fit))
         answer = joint_answer([m.name for m in done], [m.answer for m in done])
         elapsed = time.monotonic() - start
         result = replace(result, answer=answer, models=done, elapsed=elapsed)
@@ -173,13 +151,19 @@ def run_audit(
 
 
 def audit_model(
-    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress
+    model: AuditedModel, num_contexts: int, quick: bool, on_progress: OnProgress, fit: bool = True
 ) -> ModelAudit:
-    start, parts = time.monotonic(), _parts(on_progress)
+    start = time.monotonic()
     on_progress(0.0, "loading")
     predictor = model.model.load(model.device)
     architecture, num_parameters = predictor.architecture, predictor.num_parameters
+    fit_note = why_not(predictor, model) if fit else "no heads were fitted (--no-fit)"
+    fitting = _part(on_progress, 1 - FIT_COST, FIT_COST, "fit: ")
+    if not fit_note:
+        on_progress = _part(on_progress, 0.0, 1 - FIT_COST, "")
+    parts = _parts(on_progress)
     layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
+    samples = None if fit_note else read_samples(predictor, model)
     # Only the output layer is needed from here on.
     del predictor
     hidden, budget = contexts.hidden, memory_budget()
@@ -201,10 +185,15 @@ def audit_model(
             context=lambda row: model.context(int(contexts.positions[row]), NUM_SHOWN),
             on_progress=parts["mixture"],
         )
+    fitted = None
+    if samples is not None:
+        assert isinstance(layer.head, MixtureHead | LinearHead)
+        seconds = QUICK_SECONDS if quick else SECONDS
+        fitted = fit_heads(layer.head, samples, seconds=seconds, on_progress=fitting)
     on_progress(1.0, "done")
     return ModelAudit(
         name=model.name,
-        answer=answer_of(layer.facts, text, rank, mixture),
+        answer=answer_of(layer.facts, text, rank, mixture, fitted, fit_note),
         source=model.source,
         architecture=architecture,
         num_parameters=num_parameters,
@@ -215,7 +204,10 @@ def audit_model(
         baseline=baseline,
         unargmaxable=unargmaxable,
         unargmaxable_note=note,
+        undertrained=audit_undertrained(layer.head, model),
         mixture=mixture,
+        fit=fitted,
+        fit_note=fit_note,
         elapsed=time.monotonic() - start,
     )
 
@@ -267,70 +259,6 @@ def _predictions(
     divergence = expected_divergence(watched, on_progress=on_progress)
     nats, shuffled = torch.cat(losses).T.contiguous()  # (T,)
     return divergence, nats.mean().item(), shuffled.mean().item()
-
-
-def audit_unargmaxable(
-    vectors: Vectors | None,
-    token: Callable[[int], str],
-    quick: bool,
-    budget: int,
-    on_progress: OnProgress,
-) -> tuple[UnargmaxableFacts | None, str]:
-    """Which tokens can be the most likely, or None and why.
-
-    Args:
-        token: the text of a token.
-        budget: bytes that may be used.
-    """
-    if vectors is None:
-        return None, "not decided, as no single logit decides which token is the most likely"
-    if find_spec("scipy") is None:
-        return None, f"not decided, as linear programs need scipy: {install_hint('cli')}"
-    V, E = vectors.weight.shape
-    if (needed := 8 * COPIES * V * E) > budget:
-        return None, f"not decided, as it would take {needed / 2**30:.1f} GiB of memory"
-    start = time.perf_counter()
-    found = decide_tokens(
-        vectors.weight,
-        vectors.bias,
-        vectors.states,
-        num_sampled=QUICK_SAMPLE if quick and V * V * E > QUICK_MULTIPLIES else None,
-        seconds=QUICK_SECONDS if quick else None,
-        on_progress=on_progress,
-    )
-    counts = Counter(verdict.verdict for verdict in found)
-    num_untried = sum(verdict.is_untried for verdict in found)
-    states = f"all vectors of {E:,} numbers"
-    if isinstance(vectors.states, Box):
-        bound = vectors.states.bound
-        states = f"all states between -{bound:g} and {bound:g} in each number"
-    facts = UnargmaxableFacts(
-        states=states,
-        num_argmaxable=counts[Verdict.ARGMAXABLE] + counts[Verdict.TIED],
-        num_tied=counts[Verdict.TIED],
-        num_unargmaxable=counts[Verdict.UNARGMAXABLE],
-        num_undecided=counts[Verdict.UNDECIDED] - num_untried,
-        num_untried=num_untried,
-        unargmaxable=tuple(
-            _token(verdict, token) for verdict in found if verdict.verdict is Verdict.UNARGMAXABLE
-        ),
-        elapsed=time.perf_counter() - start,
-    )
-    return facts, ""
-
-
-def _token(verdict: TokenVerdict, token: Callable[[int], str]) -> UnargmaxableToken:
-    proof = verdict.certificate
-    assert isinstance(proof, Proof), verdict
-    heaviest = proof.weights.argsort(descending=True)[:NUM_BETWEEN]
-    return UnargmaxableToken(
-        token=token(verdict.token),
-        index=verdict.token,
-        is_exact=proof.is_exact,
-        # Forbidden tokens have −inf, which JSON cannot express.
-        lead=max(proof.lead, -1e308),
-        between=tuple(token(index) for index in proof.tokens[heaviest].tolist()),
-    )
 
 
 def _parts(on_progress: OnProgress) -> dict[str, OnProgress]:

@@ -74,6 +74,10 @@ class AuditedModel:
     """The text's name."""
     text_sha256: str
     device: str = "cpu"
+    train: Tokens | None = None
+    """What a fit learns from: a run's training split; None takes a part of the text."""
+    unused: tuple[int, ...] = ()
+    """Tokens that never occur in a run's training split, or that a tokenizer does not have."""
 
     @property
     def name(self) -> str:
@@ -137,13 +141,15 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
     corpus, vocabulary = run.corpus, run.vocabulary
     name, sha256 = f"{corpus.name}/test", corpus.header.splits["test"].sha256
     tokens: NDArray[np.integer[Any]]
+    train: NDArray[np.integer[Any]] | None = None
     if text is None:
-        tokens = corpus.split("test")
+        tokens, train = corpus.split("test"), corpus.split("train")
     else:
         words = list(chain.from_iterable(tokenized_lines(read_file(text), corpus.header.recipe)))
         check_known(words, vocabulary, f"the text {text}")
         tokens = vocabulary.encode([EOS, *words])
         name, sha256 = text.name, file_sha256(text)
+    counts = np.bincount(corpus.split("train"), minlength=len(vocabulary))
     return AuditedModel(
         model=RunModel(run),
         source=Source.RUN,
@@ -151,6 +157,8 @@ def audited_run(run: LoadedRun, text: Path | None, device: str) -> AuditedModel:
         text=name,
         text_sha256=sha256,
         device=device,
+        train=train,
+        unused=tuple(np.flatnonzero(counts == 0).tolist()),
     )
 
 
@@ -163,6 +171,7 @@ def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedMo
     check_device(device)
     title, sha256, content = _default_text(name) if text is None else _own_text(text)
     model = HuggingFaceModel(name)
+    known, vocab_size = len(model.tokenizer), model.config.get_text_config().vocab_size
     return AuditedModel(
         model=model,
         source=Source.HUGGING_FACE,
@@ -170,6 +179,7 @@ def audited_hugging_face(name: str, text: Path | None, device: str) -> AuditedMo
         text=title,
         text_sha256=sha256,
         device=device,
+        unused=tuple(range(known, vocab_size)),
     )
 
 

@@ -34,17 +34,20 @@ from highrank.report.formats import (
     power,
 )
 from highrank.report.page import Column, render
-from highrank.studies.audit.answer import EFFECTIVE, by_verdict, joint_answer, question
-from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableToken
+from highrank.studies.audit.answer import EFFECTIVE, FREE, LIMITED, SETTLED, joint_headline
+from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.table import (
     FACTS,
     comparison,
+    four_numbers,
     glossary,
     mixture_verdict,
     rows_of,
     short_names,
     unargmaxable_verdict,
+    undertrained_verdict,
 )
+from highrank.studies.audit.tokens import UnargmaxableToken
 
 # Unargmaxable tokens with a row of their own; the others follow as a list.
 MOST_ROWS = 50
@@ -56,7 +59,6 @@ NUM_PREFERRED, NUM_CONTEXTS = 8, 2
 FLOAT32_EPS = 2.0**-23
 # Points of a curve: more cannot be seen.
 MAX_POINTS = 300
-# Far below the round-off of any model's own numbers.
 LOWEST = 1e-9
 STYLES = (
     line_style("series-1", marker="o", linewidth=3.2, markersize=8.0),
@@ -81,27 +83,28 @@ def audit_page(result: AuditResult, command: str = "") -> str:
     """
     names, models = short_names(result.models), result.models
     pairs = list(zip(names, models, strict=True))
-    title = f"{len(names)} output layers" if len(names) > 1 else f"The output layer of {names[0]}"
+    which = names[0] if len(names) == 1 else f"these {len(names)} models"
+    answers = [model.answer for model in models]
     shown = [row for row in rows_of(models) if not row.is_brief]
     return render(
         "studies/audit/page.html.j2",
-        title=title,
-        answer=joint_answer(names, [model.answer for model in models]),
-        question=question(len(names)),
-        verdicts=by_verdict(names, [model.answer for model in models]),
+        title=f"Does one softmax limit {which}?",
+        verdict=joint_headline(names, answers),
+        answer=answers[0].reason if len(answers) == 1 else comparison(names, models),
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
         f"{duration(result.elapsed)}",
         result=result,
         command=command,
         environment=environment_text(result.environment),
         glossary=glossary(models).items(),
-        comparison=comparison(names, models),
         models=[_model(name, model) for name, model in pairs],
         key_table=_side_by_side(names, ((_upper(r.label), *map(r.cell, models)) for r in shown)),
+        four_table=_side_by_side(names, four_numbers(models)),
         spectra=_figure(spectra_chart(names, models)),
         residuals=_figure(residual_chart(names, models)),
         growth=_figure(growth_chart(names, models, "numerical_rank_float32")),
         effective_growth=_figure(growth_chart(names, models, EFFECTIVE)),
+        fit_rule={"limited": f"{LIMITED:.1%}", "free": f"{FREE:.1%}", "settled": f"{SETTLED:.0%}"},
         epsilon=(power(EPSILON), f"{EPSILON:.1%}"),
         argmaxable_table=_argmaxable([(n, m) for n, m in pairs if m.unargmaxable is not None]),
         facts_table=_table(
@@ -131,6 +134,8 @@ def _model(name: str, model: ModelAudit) -> Block:
         "note": _upper(model.unargmaxable_note),
         "tokens_table": _table(("Token", "Index", "Between", "Proof"), rows, numbers=(1,)),
         "more_tokens": [legible(token.token, model.source) for token in tokens[MOST_ROWS:]],
+        "undertrained_verdict": undertrained_verdict(model),
+        "undertrained_table": _undertrained(model),
         "mixture": None if model.mixture is None else _mixture(model.mixture, model.source),
     }
 
@@ -145,8 +150,9 @@ def _argmaxable(decided: Sequence[tuple[str, ModelAudit]]) -> Block:
         "left for lack of time": [count(f.num_untried) for f in facts],
         "time": [duration(f.elapsed) for f in facts],
     }
-    names = [name for name, _ in decided]
-    return _side_by_side(names, ((label, *cells) for label, cells in rows.items()), "Tokens")
+    return _side_by_side(
+        dict(decided), ((label, *cells) for label, cells in rows.items()), "Tokens"
+    )
 
 
 def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
@@ -156,6 +162,16 @@ def _unargmaxable(token: UnargmaxableToken, source: str) -> tuple[str, ...]:
         between = " · ".join(legible(other, source) for other in token.between)
         proof = "exact" if token.is_exact else f"lead ≤ {power(token.lead)}"
     return legible(token.token, source), count(token.index), between, proof
+
+
+def _undertrained(model: ModelAudit) -> Block | None:
+    if (facts := model.undertrained) is None:
+        return None
+    rows = (
+        (legible(t.token, model.source), count(t.index), f"{t.score:.3f}", count(t.num_seen))
+        for t in facts.undertrained[:MOST_ROWS]
+    )
+    return _side_by_side(("Index", _upper(facts.measure), "Seen"), rows, "Token")
 
 
 def _mixture(mixture: ComponentReport, source: str) -> Block:
@@ -224,9 +240,7 @@ def _table(
 
 
 def _figure(chart: Lines | Bars | None) -> Block | None:
-    if chart is None:
-        return None
-    return {"svg": to_svg(draw(chart)), "description": describe(chart)}
+    return None if chart is None else {"svg": to_svg(draw(chart)), "description": describe(chart)}
 
 
 def _upper(text: str) -> str:

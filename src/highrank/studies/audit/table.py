@@ -15,6 +15,7 @@ from rich.text import Text
 
 from highrank.analysis.components import ComponentReport
 from highrank.analysis.rank import MEASURES, Measure
+from highrank.analysis.undertrained import Closeness
 from highrank.files import path_text
 from highrank.heads import head_class
 from highrank.report.formats import (
@@ -27,10 +28,11 @@ from highrank.report.formats import (
     shortened,
     with_error,
 )
-from highrank.studies.audit.answer import EFFECTIVE, FINE, question
-from highrank.studies.audit.measure import AuditResult, ModelAudit, UnargmaxableFacts
+from highrank.studies.audit.answer import EFFECTIVE, FINE, better, question
+from highrank.studies.audit.measure import AuditResult, ModelAudit
 from highrank.studies.audit.model import Source
 from highrank.studies.audit.rank import RANDOM_WEIGHTS
+from highrank.studies.audit.tokens import UnargmaxableFacts
 
 # Columns of a terminal are 80: three models beside each other, or two with long names.
 NAME_WIDTHS = {3: 16, 2: 25}
@@ -41,6 +43,15 @@ LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see
 OWN = "own: the model's number, of as few contexts as the random weights had."
 
 
+# Fields of a fit, as rows of perplexities.
+FIT_ROWS = {
+    "nats": ("held out, own head", "perplexity on held-out text of the model as it is"),
+    "softmax_nats": ("– fitted Softmax", "of one softmax, fitted to the hidden states"),
+    "moc_nats": ("– fitted MoC", "of a mixture of contexts, which has the bound, too"),
+    "mos_nats": ("– fitted MoS", "of a mixture of softmaxes, which has no bound"),
+}
+
+
 class Row(NamedTuple):
     label: str
     cell: Callable[[ModelAudit], str]
@@ -48,6 +59,8 @@ class Row(NamedTuple):
     """For the glossary; empty where the label says all."""
     of_mixtures: bool = False
     """Whether it is left out where no model is a mixture."""
+    of_fits: bool = False
+    """Whether it is left out where nothing was fitted."""
     is_brief: bool = False
     """Whether only the terminal has it: the page says more about it elsewhere."""
 
@@ -81,6 +94,10 @@ def _of_mixture(
 
 def _of_tokens(number: Callable[[UnargmaxableFacts], int]) -> Callable[[ModelAudit], str]:
     return lambda m: "–" if m.unargmaxable is None else count(number(m.unargmaxable))
+
+
+def _of_fit(key: str) -> Callable[[ModelAudit], str]:
+    return lambda m: "–" if m.fit is None else f"{math.exp(getattr(m.fit, key)):,.2f}"
 
 
 def _random_specialisation(model: ModelAudit) -> str:
@@ -142,6 +159,10 @@ ROWS = (
         "mutual information, nats: 0 for weights that never change",
         of_mixtures=True,
     ),
+    *(
+        Row(label, _of_fit(key), definition, of_fits=True)
+        for key, (label, definition) in FIT_ROWS.items()
+    ),
     Row(
         "unargmaxable",
         _of_tokens(lambda facts: facts.num_unargmaxable),
@@ -151,6 +172,12 @@ ROWS = (
     Row(
         "undecided",
         _of_tokens(lambda facts: facts.num_undecided + facts.num_untried),
+        is_brief=True,
+    ),
+    Row(
+        "under-trained",
+        lambda m: "–" if m.undertrained is None else count(m.undertrained.num_undertrained),
+        "tokens whose vectors lie near those of tokens that never occur, or are short",
         is_brief=True,
     ),
     Row(
@@ -196,7 +223,24 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
 def rows_of(models: Sequence[ModelAudit]) -> list[Row]:
     """The rows that these models need."""
     has_mixtures = any(model.mixture for model in models)
-    return [row for row in ROWS if has_mixtures or not row.of_mixtures]
+    has_fits = any(model.fit for model in models)
+    return [
+        row
+        for row in ROWS
+        if (has_mixtures or not row.of_mixtures) and (has_fits or not row.of_fits)
+    ]
+
+
+def four_numbers(models: Sequence[ModelAudit]) -> Iterator[tuple[str, ...]]:
+    """What stands beside the spectrum."""
+    measures = ("numerical_rank_float32", EFFECTIVE)
+    yield "Bound", *(count(m.rank.bound) for m in models)
+    for label, key in zip(("Rank", "Effective rank"), measures, strict=True):
+        yield label, *(count(m.rank.measures[key]) for m in models)
+    yield (
+        "A mixture, fitted",
+        *("–" if m.fit is None else better(m.fit.gain, m.fit.error) for m in models),
+    )
 
 
 def glossary(models: Sequence[ModelAudit]) -> dict[str, str]:
@@ -277,6 +321,21 @@ def unargmaxable_verdict(model: ModelAudit) -> str:
     if facts.num_untried:
         text += f"; left for lack of time: {count(facts.num_untried)}"
     return f"{text}."
+
+
+def undertrained_verdict(model: ModelAudit) -> str:
+    """How many tokens look under-trained, and by what."""
+    facts = model.undertrained
+    if facts is None:
+        return "This head has no single vector for each token."
+    found, many = facts.num_undertrained, facts.num_undertrained != 1
+    text = f"{count(found)} token{'s look' if many else ' looks'} under-trained"
+    if found:
+        text += f" ({found / model.head.vocab_size:.2%} of all)"
+    if facts.measure is Closeness.NORM:
+        return f"{text}, by the lengths of the vectors."
+    never = "the one that never occurs" if facts.num_unused == 1 else "those that never occur"
+    return f"{text}, by the distance of the vectors from {never} ({count(facts.num_unused)})."
 
 
 def mixture_verdict(mixture: ComponentReport) -> str:

@@ -135,6 +135,7 @@ def loss_page(result: LossBenchResult) -> str:
     return page.render(
         "studies/bench/page.html.j2",
         title="What the loss of a mixture costs",
+        verdict=verdict(result),
         answer="Fastest implementation of the mixture's loss: "
         f"{'; '.join(map(_winners, result.groups))}.",
         footer=f"{environment_text(result.environment)} · {duration(result.elapsed)}",
@@ -142,6 +143,18 @@ def loss_page(result: LossBenchResult) -> str:
         growth=_growth_text(result),
         result=result,
     )
+
+
+def verdict(result: LossBenchResult) -> str:
+    """What is fastest, in at most twelve words."""
+    found = [{m.name for m in fastest(group)} for group in result.groups]
+    everywhere = [name for name in IMPLEMENTATIONS if all(name in names for names in found)]
+    if everywhere:
+        where = "at all shapes" if len(found) > 1 else f"at {result.groups[0].name}"
+        return (
+            f"{listed(everywhere)} {'is' if len(everywhere) == 1 else 'are'} the fastest {where}."
+        )
+    return "No implementation is the fastest at all shapes."
 
 
 def _winners(group: Group) -> str:
@@ -200,7 +213,8 @@ def loss_picture(result: LossBenchResult, path: Path) -> None:
         replace(chart, title=f"{result.groups[0].name}: {title.lower()}")
         for title, chart in _loss_charts(result.groups[0]).items()
     ]
-    save_png(draw(*charts, size=(8 / len(charts), 4), margin=0.1), path, dpi=150)
+    title = f"Loss and gradients of a mixture: {shape_text(result.shapes[result.groups[0].name])}"
+    save_png(draw(*charts, size=(8 / len(charts), 4), margin=0.1, title=title), path, dpi=150)
 
 
 def _loss_charts(group: Group) -> dict[str, Bars]:
@@ -219,7 +233,8 @@ def head_picture(result: BenchResult, path: Path) -> None:
     """Write a PNG of the heads by their time, at the first and at the last size."""
     groups = {group.name: group for group in (result.groups[0], result.groups[-1])}
     charts = [_head_chart(group) for group in groups.values()]
-    save_png(draw(*charts, size=(8, 4.5), margin=0.1), path, dpi=120)
+    title = "Output layers: time of loss and gradients, in multiples of one softmax"
+    save_png(draw(*charts, size=(8, 4.5), margin=0.1, title=title), path, dpi=120)
 
 
 def _head_chart(group: Group) -> Bars:

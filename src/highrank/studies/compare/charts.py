@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from highrank.report.figure import DASHED, Axis, Lines, Mark, Series, Style, line_style
 from highrank.report.formats import perplexity
-from highrank.studies.compare.record import break_even, curves_of, mean_loss_at
+from highrank.studies.compare.record import break_even, curves_of, loss_at, mean_loss_at
 from highrank.studies.compare.result import CompareResult, RegimeResult, Row, VariantResult
 from highrank.studies.compare.variant import Role
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
 CONTROL = line_style("truth", marker="o", linewidth=4.0, markersize=8.0)
+POINT: Style = {"markersize": 9.0}
 # Points of a learning curve, as far apart as validations; earlier ones would hide the differences.
 FACTOR, NUM_POINTS = 2**0.5, 8
 TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
@@ -68,12 +70,12 @@ def _perplexity_axis(values: Sequence[float]) -> Axis:
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [tick * 10.0**power for power in powers for tick in TICKS]
     inside = tuple(tick for tick in ticks if low * 0.98 <= tick <= high * 1.02)
-    shown = inside[:: max(1, len(inside) // 7)]
+    shown = inside[:: math.ceil(len(inside) / 7) or 1]
     return Axis(label="perplexity, valid", is_log=True, ticks=shown if len(shown) > 1 else None)
 
 
 def learning_charts(result: CompareResult) -> list[Lines]:
-    """The best loss on valid against million tokens and CPU seconds, means over seeds."""
+    """The best loss on valid against million tokens and CPU seconds: means and range of seeds."""
     series: list[tuple[Series, Series]] = []
     for variant in result.variants:
         own = [run for run in result.runs if run.variant == variant.name and run.curve]
@@ -86,9 +88,16 @@ def learning_charts(result: CompareResult) -> list[Lines]:
         grid = [last * FACTOR**-n for n in reversed(range(NUM_POINTS))]
         grid = [tokens for tokens in grid if tokens >= first * 0.999]
         y = [perplexity(mean_loss_at(curves, tokens)) for tokens in grid]
-        name, style = label(variant, result), styles(result)[variant.name]
+        each = [[perplexity(loss_at(curve, tokens)) for curve in curves] for tokens in grid]
+        line = Series(
+            label=label(variant, result),
+            x=grid,
+            y=y,
+            style=styles(result)[variant.name],
+            band=[(min(values), max(values)) for values in each] if len(curves) > 1 else (),
+        )
         tokens, seconds = (
-            Series(label=name, x=[tokens * price for tokens in grid], y=y, style=style)
+            replace(line, x=[tokens * price for tokens in grid])
             for price in (1e-6, variant.cpu_per_token or 0.0)
         )
         series.append((tokens, seconds))
@@ -97,7 +106,7 @@ def learning_charts(result: CompareResult) -> list[Lines]:
         Lines(
             series=lines,
             x=Axis(label=title, is_log=True),
-            y=_perplexity_axis([y for line in lines for y in line.y]),
+            y=_perplexity_axis([y for line in lines for y in (*line.y, *sum(line.band, ()))]),
         )
         for title, lines in zip(titles, zip(*series, strict=True), strict=False)
     ]
@@ -111,7 +120,8 @@ def rank_chart(result: CompareResult, regime: RegimeResult) -> Lines | None:
             label=label(variant, result),
             x=[rank],
             y=[perplexity(rows[variant.name].valid_loss)],
-            style=look[variant.name],
+            style=look[variant.name] | POINT,
+            intervals=[_interval(rows[variant.name])],
         )
         for variant in result.variants
         if variant.name in rows and (rank := variant.analysis.get("effective_rank_1e-3"))
@@ -121,7 +131,7 @@ def rank_chart(result: CompareResult, regime: RegimeResult) -> Lines | None:
     return Lines(
         series=series,
         x=Axis(label="effective rank, ε = 10⁻³", is_log=True),
-        y=_perplexity_axis([line.y[0] for line in series]),
+        y=_perplexity_axis([y for line in series for y in (*line.y, *line.intervals[0])]),
     )
 
 
@@ -140,8 +150,19 @@ def cost_chart(result: CompareResult) -> Lines | None:
         y=[_percent_won(break_even(curves, regime.amount, ratio)) for ratio in grid],
         style=line_style("truth", linewidth=3.0, linestyle=DASHED),
     )
+    contrasts = {row.name: row.valid for row in regime.rows}
     points = (
-        Series(label=cost.label, x=[cost.ratio], y=[_percent_won(cost.gain)], style=look[cost.name])
+        Series(
+            label=cost.label,
+            x=[cost.ratio],
+            y=[_percent_won(cost.gain)],
+            style=look[cost.name] | POINT,
+            intervals=[
+                (_percent_won(-found.high), _percent_won(-found.low))
+                for found in (contrasts[cost.name],)
+                if found is not None
+            ],
+        )
         for cost in result.costs
     )
     return Lines(

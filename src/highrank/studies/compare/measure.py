@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from highrank.analysis.contrasts import Analysis, Contrast, Pair, analyse
+from highrank.analysis.contrasts import (
+    Analysis,
+    Contrast,
+    Pair,
+    analyse,
+    is_homogeneous,
+    residuals,
+)
 from highrank.build import build_head
 from highrank.environment import environment
 from highrank.studies.compare import sentences
@@ -27,6 +34,7 @@ from highrank.studies.compare.record import (
 from highrank.studies.compare.result import (
     CompareResult,
     Cost,
+    Noisy,
     Payoff,
     RegimeResult,
     Row,
@@ -36,6 +44,8 @@ from highrank.studies.compare.result import (
 from highrank.studies.compare.variant import Variant
 
 Floats = NDArray[np.float64]
+# A variant blurs the others if without it differences of this fraction would be found.
+MUCH_FINER = 2 / 3
 
 
 def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
@@ -55,6 +65,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         num_train=len(corpus.split("train")),
         floor=getattr(corpus, "floor", None),
         folder=str(folder),
+        verdict=sentences.verdict(regimes, name),
         answer=sentences.answer(plan, regimes, is_complete, name),
         recommendation=sentences.recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
@@ -189,7 +200,30 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> R
         best_control=measured[control].name,
         contrast=_best_contrast(valid, measured, order, control),
         smaller=tuple(_against_smaller(valid, measured, order, control)),
+        noisy=None if found is None else _noisy(valid, measured, pairs, found.detectable),
     )
+
+
+def _noisy(
+    valid: Floats, measured: Sequence[Measured], pairs: Sequence[Pair], detectable: float
+) -> Noisy | None:
+    """The variant whose seeds differ most, if that blurs all others."""
+    if len(measured) < 3 or is_homogeneous(valid):
+        return None
+    most = int((residuals(valid) ** 2).sum(1).argmax())
+    others = np.delete(valid, most, axis=0)  # (C - 1, S)
+    degrees = (len(others) - 1) * (others.shape[1] - 1)
+    error = np.sqrt((residuals(others) ** 2).sum() / degrees)
+    ratio = float((valid[most] - others.mean(0)).std(ddof=1) / max(error, 1e-12))
+    name = measured[most].name
+    if measured[most].is_control:
+        return Noisy(name=name, ratio=ratio, detectable=None)
+    # Rows after the one that is left out move up.
+    kept = [(a - (a > most), b - (b > most)) for a, b in pairs if a != most]
+    without = analyse(others, kept)
+    if without is None or without.detectable > MUCH_FINER * detectable:
+        return None
+    return Noisy(name=name, ratio=ratio, detectable=without.detectable)
 
 
 def _measured(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> Iterator[Measured]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table as PrintedTable
+from rich.text import Text
 
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
-from highrank.report.formats import duration, environment_text, make_table, perplexity
+from highrank.report.formats import count, duration, environment_text, make_table, perplexity
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.compare.charts import (
     Sweep,
@@ -27,7 +28,13 @@ from highrank.studies.compare.record import Mark
 from highrank.studies.compare.result import CompareResult, RegimeResult
 from highrank.studies.compare.sentences import amount_text, notes, plan_note, regime_note
 
-SIZE = (7.0, 4.4)
+LEARNING = ("Against tokens", "Against time")
+SCATTER = {
+    "What a head wins, and what it must win": "Heads above the dashed line pay for their time. "
+    "Vertical lines: 95 % intervals.",
+    "Rank and loss": "Singular values of log p after 500 contexts of valid that carry all but 10⁻³ "
+    "of the sum of squares. Vertical lines: as in the other chart.",
+}
 SWEEPS = {Sweep.COMPONENTS: "The number of components", Sweep.SIZE: "The size d"}
 # Charts of a sweep that a picture shows: loss, gap and rank.
 NUM_PICTURED = 3
@@ -50,18 +57,18 @@ def plan_table(plan: Plan) -> RenderableType:
         }
         for index, (variant, speed) in enumerate(zip(plan.variants, plan.speeds, strict=True))
     ]
-    return Group(_printed(_table(rows, 2), "The plan"), plan_note(plan, duration(plan.seconds)))
+    return Group(_printed(_table(rows, 2), "The plan"), plan_note(plan, duration))
 
 
 def compare_table(result: CompareResult) -> RenderableType:
     """The answer, a table for each regime, costs, the recommendation."""
-    return Group(result.answer, "", *_parts(result))
+    return Group(Text(result.verdict, "bold"), result.answer, "", *_parts(result))
 
 
 def _parts(result: CompareResult) -> Iterator[RenderableType]:
     for regime in result.regimes:
         title = f"Equal {regime.name}, {amount_text(regime)}: perplexities"
-        yield _printed(_regime_table(regime, is_brief=True), title)
+        yield _printed(_regime_table(result, regime), title)
         yield regime_note(regime)
         yield ""
     if result.regimes:
@@ -82,8 +89,8 @@ def _printed(table: Table, title: str) -> PrintedTable:
     words = [column.title for column in table.columns if not column.is_number]
     numbers = [column.title for column in table.columns if column.is_number]
     printed = make_table(words, numbers, title=title)
-    for row in table.rows:
-        printed.add_row(*row)
+    for index, row in enumerate(table.rows):
+        printed.add_row(*row, style="bold" if index in table.highlighted else None)
     return printed
 
 
@@ -93,28 +100,30 @@ def _table(rows: Sequence[dict[str, str]], num_text: int) -> Table:
     return Table(columns=columns, rows=tuple(tuple(row.values()) for row in rows))
 
 
-def _regime_table(regime: RegimeResult, *, is_brief: bool = False) -> Table:
+def _regime_table(result: CompareResult, regime: RegimeResult) -> Table:
+    """A row for each variant; the one that is recommended is highlighted."""
+    has_sizes = len({row.embedding_size for row in regime.rows}) > 1
     rows = [
         {
             "Head": row.label,
-            "d": str(row.embedding_size),
-            "On valid": _verdict(row.valid, is_brief),
+            **({"d": str(row.embedding_size)} if has_sizes else {}),
+            "On valid": _verdict(row.valid),
             "Valid": _perplexity(row.valid_loss, row.valid_deviation),
             "Test": _perplexity(row.test_loss, row.test_deviation),
             "Valid − control, %": _relative(row.valid),
-            "Test − control, %": _relative(row.test, has_interval=not is_brief),
+            "Test − control, %": _relative(row.test, has_interval=False),
         }
         for row in regime.rows
     ]
-    best = frozenset(i for i, row in enumerate(regime.rows) if row.name == regime.best)
-    return replace(_table(rows, 3), highlighted=best)
+    taken = None if result.recommendation is None else result.recommendation.row
+    index = frozenset(i for i, row in enumerate(regime.rows) if row.name == taken)
+    return replace(_table(rows, 2 + has_sizes), highlighted=index)
 
 
-def _verdict(contrast: Contrast | None, is_brief: bool) -> str:
+def _verdict(contrast: Contrast | None) -> str:
     if contrast is None:
         return NONE
-    is_none = contrast.verdict is Verdict.NO_DIFFERENCE
-    return "none seen" if is_brief and is_none else contrast.verdict
+    return "none seen" if contrast.verdict is Verdict.NO_DIFFERENCE else contrast.verdict
 
 
 def _perplexity(loss: float, deviation: float | None) -> str:
@@ -147,7 +156,7 @@ def _variant_table(result: CompareResult) -> Table:
                 "Tokens": NONE if row is None else f"{row.tokens:,.0f}",
                 "CPU s": NONE if row is None else f"{row.cpu_seconds:,.0f}",
                 "Gap, nats": NONE if row is None else f"{row.gap:.2f}",
-                "Rank, ε = 10⁻³": NONE if rank is None else f"{rank:.0f}",
+                "Rank, ε = 10⁻³": count(rank),
                 "I(component; token)": NONE if information is None else f"{information:.2f}",
             }
         )
@@ -179,6 +188,7 @@ def compare_page(result: CompareResult, command: str = "") -> str:
     return render(
         "studies/compare/page.html.j2",
         title=f"Output layers on {result.corpus}",
+        verdict=result.verdict,
         answer=result.answer,
         footer=f"highrank {result.environment.highrank} · {result.environment.date} UTC · "
         f"{duration(sum(run.cpu_seconds for run in result.runs))} of CPU time in training",
@@ -189,38 +199,40 @@ def compare_page(result: CompareResult, command: str = "") -> str:
         regimes=[
             {
                 "title": f"Equal {regime.name}: {amount_text(regime)}",
-                "table": _regime_table(regime),
+                "table": _regime_table(result, regime),
                 "note": regime_note(regime),
             }
             for regime in result.regimes
         ],
         variants=None if main is None else _variant_table(result),
         costs=_cost_table(result) if result.costs else None,
-        learning=_figures(*learning_charts(result)),
+        learning=[
+            _figure(chart, title)
+            for chart, title in zip(learning_charts(result), LEARNING, strict=False)
+        ],
         sweeps=[(SWEEPS[by], _sweep(charts)) for by, charts in sweeps.items() if charts],
-        rank=_figures(None if main is None else rank_chart(result, main)),
-        cost=_figures(cost_chart(result)),
+        scatter=[
+            _figure(chart, title, caption)
+            for (title, caption), chart in zip(
+                SCATTER.items(),
+                (cost_chart(result), None if main is None else rank_chart(result, main)),
+                strict=True,
+            )
+            if chart is not None
+        ],
     )
 
 
-def _figures(*charts: Lines | None) -> list[Figure]:
-    return [
-        Figure(svg=to_svg(draw(chart, size=SIZE)), description=describe(chart))
-        for chart in charts
-        if chart is not None
-    ]
+def _figure(chart: Lines, title: str, caption: str = "") -> Figure:
+    svg, description = to_svg(draw(chart)), describe(chart)
+    return Figure(svg=svg, description=description, title=title, caption=caption)
 
 
 def _sweep(charts: Sequence[Lines]) -> list[Figure]:
     caption = "Vertical lines: 95 % intervals of the difference to the control of the same d."
     titles = (chart.y.label.split(":")[0].split(",")[0] for chart in charts)
     return [
-        Figure(
-            svg=to_svg(draw(chart)),
-            description=describe(chart),
-            title=f"{title[0].upper()}{title[1:]}",
-            caption="" if count else caption,
-        )
+        _figure(chart, f"{title[0].upper()}{title[1:]}", "" if count else caption)
         for count, (chart, title) in enumerate(zip(charts, titles, strict=True))
     ]
 
@@ -232,7 +244,8 @@ def write_beside(result: CompareResult, page: Path) -> None:
     if result.regimes:
         swept = [sweep_charts(result, result.regimes[-1], by) for by in SWEEPS]
         charts = next((some[:NUM_PICTURED] for some in swept if some), learning_charts(result))
-        picture = draw(*charts, size=(12.0 / len(charts), 4.6), margin=0.1)
+        title = f"Output layers on {result.corpus}, {len(result.regimes[-1].seeds)} seeds"
+        picture = draw(*charts, size=(12.0 / len(charts), 4.6), margin=0.1, title=title)
         save_png(picture, page.with_suffix(".png"))
 
 

@@ -1,7 +1,10 @@
 """A comparison before it runs: its variants, their speed, how long each trains, and `plan.json`."""
 
 import json
+import math
 import os
+import shlex
+import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -23,7 +26,12 @@ from highrank.studies.compare.presets import (
     open_source,
     prepare_source,
 )
-from highrank.studies.compare.variant import Variant, make_variants, variant_from_json
+from highrank.studies.compare.variant import (
+    Variant,
+    make_variants,
+    parse_spec,
+    variant_from_json,
+)
 from highrank.training.budget import parse_duration, seconds_of_test
 from highrank.training.trainer import Trainer
 
@@ -34,6 +42,8 @@ NUM_POINTS = 10
 RESERVE = 0.12
 # The slowest variant reaches equal tokens before equal time is over.
 MARGIN = 0.9
+# A budget that is advised has so many times what is needed: speeds are measured anew.
+SPARE = 1.15
 # With fewer steps nothing has been learned.
 FEWEST_STEPS = 150
 # More runs at the same time wait for memory rather than for cores.
@@ -56,9 +66,9 @@ class Speed:
     cpu: float
     """CPU seconds of training for each token."""
     wall: float
-    """Seconds of training for each token."""
+    """Seconds of training for each token, whatever else the machine was doing."""
     valid: float
-    """Seconds of a validation."""
+    """Seconds of a validation, as `Plan.seconds_per_token` counts them."""
     test: float
     """Seconds of a test."""
     analysis: float
@@ -111,16 +121,60 @@ class Plan:
         """CPU seconds that a run of this variant trains for, as far as one knows."""
         return max(self.num_tokens * self.speeds[index].cpu, self.cpu_seconds or 0.0)
 
+    def seconds_per_token(self, speed: Speed) -> float:
+        """Seconds of training for each token on a machine that does nothing else."""
+        return speed.cpu if takes_cpu_time(self.threads, self.device) else speed.wall
+
     def seconds_of(self, index: int) -> float:
         """Seconds of a run of this variant, with its validations and tests."""
         speed = self.speeds[index]
-        return self.cpu_of(index) * speed.wall / speed.cpu + speed.fixed(len(self.regimes))
+        ratio = self.seconds_per_token(speed) / speed.cpu
+        return self.cpu_of(index) * ratio + speed.fixed(len(self.regimes))
 
     @property
     def seconds(self) -> float:
-        """About how long the comparison takes."""
+        """About how long the comparison takes on a machine that does nothing else."""
         each = sum(self.seconds_of(index) for index in range(len(self.variants)))
         return each * len(self.seeds) / self.jobs / (1 - RESERVE)
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for each second of a quiet machine, while speeds were measured."""
+        return statistics.median(one.wall / self.seconds_per_token(one) for one in self.speeds)
+
+
+class BudgetTooSmall(ValueError):
+    """A budget in which nothing can be learned.
+
+    Args:
+        message: for the user.
+        enough: a budget that suffices, as it is typed.
+    """
+
+    def __init__(self, message: str, enough: str) -> None:
+        super().__init__(message)
+        self.enough = enough
+
+    def advice(self, arguments: list[str]) -> str:
+        """The message with a command that fits.
+
+        Args:
+            arguments: of the command that was typed.
+        """
+        kept = [text for text in arguments if not text.startswith("--budget=")]
+        if "--budget" in kept:
+            place = kept.index("--budget")
+            del kept[place : place + 2]
+        command = shlex.join(["highrank", *kept, "--budget", self.enough])
+        return (
+            f"{self}. This fits: {command}\n"
+            "Or take fewer --heads or --seeds, or smaller --hidden-sizes."
+        )
+
+
+def takes_cpu_time(threads: int, device: str) -> bool:
+    """Whether a run takes as long as its CPU time on a machine that does nothing else."""
+    return threads == 1 and device == "cpu"
 
 
 def make_plan(
@@ -132,6 +186,8 @@ def make_plan(
         comparison: its corpus may be a text, which is prepared on the way.
     """
     comparison.check()
+    for head in comparison.heads:
+        parse_spec(head)
     check_device(comparison.device)
     budget, jobs = parse_duration(comparison.budget), _num_jobs(comparison)
     set_threads(1 if jobs > 1 else comparison.threads)
@@ -190,8 +246,13 @@ def available_cores() -> list[int]:
 
 
 def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) -> Speed:
-    """Train a fresh model for a moment, and evaluate it."""
+    """Train a fresh model for a moment, and evaluate it.
+
+    One thread is timed by its CPU time, so that a busy machine gives the same plan.
+    """
     torch.manual_seed(0)
+    is_cpu_time = takes_cpu_time(torch.get_num_threads(), comparison.device)
+    clock = time.process_time if is_cpu_time else time.monotonic
     config, vocab_size, device = variant.config, len(corpus.vocabulary), comparison.device
     model = build_model(config, vocab_size, corpus.token_counts).to(device)
     batches = build_batches(config, corpus.split("train"), device)
@@ -199,17 +260,17 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     for _ in range(NUM_FIRST):
         trainer.step(_next(batches))
     start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
-    while count < NUM_WINDOWS or time.monotonic() - start < TIMED_SECONDS:
+    while count < NUM_WINDOWS or time.process_time() - cpu_start < TIMED_SECONDS:
         batch = _next(batches)
         trainer.step(batch)
         tokens += batch.num_targets
         count += 1
     wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
-    valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size)
-    test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size)
+    valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock)
+    test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock)
     if comparison.baselines and variant.is_control:
         # The cache reads one stream.
-        test += 3 * seconds_of_test(model, corpus.split("test"), 1)
+        test += 3 * seconds_of_test(model, corpus.split("test"), 1, clock)
     return Speed(
         cpu=max(cpu, 1e-9) / tokens,
         wall=max(wall, 1e-9) / tokens,
@@ -235,14 +296,14 @@ def divide_budget(plan: Plan, budget: float, fewest_tokens: int) -> Plan:
     """
     needed, found = budget, _fill(plan, budget)
     while found.num_tokens < fewest_tokens:
-        needed *= 1.1
+        needed *= 1.02
         found = _fill(plan, needed)
     if needed > budget:
-        raise ValueError(
+        message = (
             f"the budget must be at least {needed / 60:.1f}m for {len(plan.variants)} variants of "
-            f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m: or take fewer --heads or --seeds, "
-            "or smaller --hidden-sizes"
+            f"{len(plan.seeds)} seeds, got {budget / 60:.1f}m"
         )
+        raise BudgetTooSmall(message, f"{math.ceil(needed * SPARE / 60)}m")
     return found
 
 
@@ -251,9 +312,9 @@ def _fill(plan: Plan, budget: float) -> Plan:
     fixed = sum(speed.fixed(2 if "time" in plan.equal else 1) for speed in plan.speeds)
     left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) - fixed
     if "time" not in plan.equal:
-        per_token = sum(speed.wall for speed in plan.speeds)
+        per_token = sum(map(plan.seconds_per_token, plan.speeds))
         return replace(plan, num_tokens=int(left / per_token), cpu_seconds=None)
-    cpu = left / sum(speed.wall / speed.cpu for speed in plan.speeds)
+    cpu = left / sum(plan.seconds_per_token(speed) / speed.cpu for speed in plan.speeds)
     slowest = max(speed.cpu for speed in plan.speeds)
     return replace(plan, num_tokens=int(MARGIN * cpu / slowest), cpu_seconds=cpu)
 

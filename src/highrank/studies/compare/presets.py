@@ -36,6 +36,8 @@ from highrank.data.languages import sample_corpus
 from highrank.data.prepare import resolve_corpus
 from highrank.presets.papers import ptb_mos
 from highrank.progress import OnProgress
+from highrank.signatures import check_ranges
+from highrank.studies.compare.variant import parse_spec
 
 # Exact languages by name; the group of the last token is all that matters. Mixtures of three
 # softmaxes of size 8 represent `senses`; one softmax of size 31 represents `factorised`, one of
@@ -58,6 +60,17 @@ CONSTANT = StageConfig(
     clip=1.0,
     epochs=1_000_000,
     average_power=AVERAGE_POWER,
+)
+
+# Numbers that are at least 1, alone or in a tuple that is not empty.
+COUNTS = (
+    "components",
+    "embedding",
+    "hidden_sizes",
+    "seeds",
+    "jobs",
+    "test_batch_size",
+    "max_tokens",
 )
 
 
@@ -106,21 +119,20 @@ class Comparison:
     """Streams of the test; 1 reads it in order, more are faster."""
 
     def check(self) -> None:
+        check_ranges(self)
         if not {"time", "tokens"} & set(self.equal):
             raise ValueError(f"equal must have time or tokens, got {', '.join(self.equal)}")
         if "time" in self.equal and self.device != "cpu":
             raise ValueError(f"equal time must be measured on the cpu, got {self.device}")
         if self.jobs is not None and self.jobs > 1 and self.threads is not None:
             raise ValueError(f"threads must be left out with several jobs, got {self.threads}")
-        for name in ("seeds", "jobs", "test_batch_size"):
-            found = getattr(self, name)
-            if found is not None and found < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {found}")
-        for name in ("components", "embedding"):
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ValueError(
-                    f"{name} must be whole numbers from 1 on, got {getattr(self, name)}"
-                )
+        for name in COUNTS:
+            found, option = getattr(self, name), name.replace("_", "-")
+            values = found if isinstance(found, tuple) else () if found is None else (found,)
+            if found == () or not all(value >= 1 for value in values):
+                raise ValueError(f"{option} must be at least 1, got {found}")
+        for text in self.heads:
+            parse_spec(text)
 
 
 def small_config(comparison: Comparison, num_train: int) -> RunConfig:

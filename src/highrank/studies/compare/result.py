@@ -50,6 +50,18 @@ class Smaller:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noisy:
+    """A variant whose seeds differ so much that differences of all others are hard to see."""
+
+    name: str
+    """Name of its row."""
+    ratio: float
+    """Standard deviation over seeds, around the mean of the others, over theirs around it."""
+    detectable: float | None
+    """`RegimeResult.detectable` without it; None for a control, which cannot be left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RegimeResult:
     name: Regime
     amount: float
@@ -71,6 +83,7 @@ class RegimeResult:
     """The best variant that is no control against the best control, corrected for all pairs."""
     smaller: tuple[Smaller, ...] = ()
     """Contrasts that show what a larger d alone does, where there are several."""
+    noisy: Noisy | None = None
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
@@ -125,6 +138,8 @@ class VariantResult:
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     variant: str
+    row: str
+    """Name of the row that is recommended: the variant, or the control with a cache."""
     text: str
     """The head, K and d."""
     description: str
@@ -142,6 +157,8 @@ class CompareResult:
     floor: float | None
     """Loss of the language itself on test, for an exact language."""
     folder: str
+    verdict: str
+    """The answer in at most twelve words."""
     answer: str
     recommendation: Recommendation | None
     is_complete: bool

@@ -31,7 +31,8 @@ from highrank.analysis.rank import measure_ranks
 from highrank.analysis.svd import singular_values
 from highrank.environment import check_device, set_threads
 from highrank.evaluation.cache import with_cache
-from highrank.evaluation.search import cache_grid, search_cache
+from highrank.evaluation.grids import cache_grid
+from highrank.evaluation.search import search_cache
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress

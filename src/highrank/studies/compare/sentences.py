@@ -3,7 +3,7 @@
 import inspect
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
@@ -38,6 +38,20 @@ def main_regime(regimes: Sequence[RegimeResult]) -> RegimeResult | None:
     """Equal time where it was measured."""
     found = {regime.name: regime for regime in regimes}
     return found.get(Regime.TIME, found.get(Regime.TOKENS))
+
+
+def verdict(regimes: Sequence[RegimeResult], corpus: str) -> str:
+    """The answer in at most twelve words."""
+    regime = main_regime(regimes)
+    if regime is None:
+        return "Nothing has been measured yet."
+    if len(regime.seeds) < 2:
+        return "One seed decides nothing."
+    if (winner := _winner(regime)) is not None:
+        return f"{winner.label} beats one softmax on {corpus}."
+    if _is(regime.contrast, Verdict.WORSE):
+        return f"One softmax wins on {corpus}."
+    return f"No head is seen to beat one softmax on {corpus}."
 
 
 def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpus: str) -> str:
@@ -156,6 +170,11 @@ def _winner(regime: RegimeResult) -> Row | None:
     return best
 
 
+def choose(regime: RegimeResult) -> Row:
+    """The row to take: one that is better than the control, or else the control itself."""
+    return _winner(regime) or regime.row(regime.best_control)
+
+
 def recommend(
     plan: Plan, regimes: Sequence[RegimeResult], costs: Sequence[Cost], num_train: int
 ) -> Recommendation | None:
@@ -167,18 +186,17 @@ def recommend(
     regime = main_regime(regimes)
     if regime is None or len(regime.seeds) < 2:
         return None
-    winner = _winner(regime)
-    choice = winner or regime.row(regime.best_control)
+    choice = choose(regime)
     name = choice.name.removesuffix("+cache")
     variant = next(variant for variant in plan.variants if variant.name == name)
     reason = (
         f"no head was seen to be better than the control at equal {regime.name}, so the "
         "simplest is taken"
     )
-    if winner is not None and winner.valid is not None:
+    if choice.valid is not None:
         reason = (
-            f"at equal {regime.name} its loss on valid is {-winner.valid.difference:.4f} nats "
-            f"below the control's ({interval_text(winner.valid)} in perplexity, "
+            f"at equal {regime.name} its loss on valid is {-choice.valid.difference:.4f} nats "
+            f"below the control's ({interval_text(choice.valid)} in perplexity, "
             f"{len(regime.seeds)} seeds)"
         )
     if others := _indistinguishable(regime, choice):
@@ -188,6 +206,7 @@ def recommend(
     number = "" if "K = " in choice.label else f", K = {variant.num_components}"
     return Recommendation(
         variant=name,
+        row=choice.name,
         text=f"{choice.label}{number}, d = {variant.embedding_size}",
         description=describe(variant),
         command=_command(plan, variant, choice.name, num_train),
@@ -238,14 +257,24 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"
 
 
-def plan_note(plan: Plan, duration: str) -> str:
-    """Number of runs, where they are measured, and how long everything takes."""
+def plan_note(plan: Plan, duration: Callable[[float], str]) -> str:
+    """Number of runs, where they are measured, and how long everything takes.
+
+    Args:
+        duration: seconds as text.
+    """
     time = "" if plan.cpu_seconds is None else f", and at {plan.cpu_seconds:,.0f} CPU seconds"
-    return (
+    note = (
         f"{len(plan.variants)} variants × {len(plan.seeds)} seeds, measured at "
         f"{plan.num_tokens:,} tokens{time} of training each; {plan.jobs} at a time, with a "
-        f"reserve: about {duration}. CPU s and minutes are those of one run."
+        f"reserve: about {duration(plan.seconds)}. CPU s and minutes are those of one run."
     )
+    if plan.waiting > MUCH_WAITING:
+        note += (
+            f" The machine is busy now: a second of CPU time takes {plan.waiting:.1f} seconds, and "
+            f"if it stays so, everything takes about {duration(plan.waiting * plan.seconds)}."
+        )
+    return note
 
 
 def regime_note(regime: RegimeResult) -> str:
@@ -264,24 +293,46 @@ def regime_note(regime: RegimeResult) -> str:
 
 def notes(result: CompareResult) -> Iterator[str]:
     """Warnings about single runs, their length and the machine."""
+    disturbed = []
     for variant in result.variants:
         where = f"{variant.label} (d = {variant.embedding_size})"
         if variant.num_diverged:
-            yield f"Diverged: {variant.num_diverged} runs of {where}; it is left out."
+            yield f"Diverged: {variant.num_diverged} of the runs of {where}; it is left out."
         if variant.num_disturbed:
-            yield (
-                f"Disturbed: {variant.num_disturbed} runs of {where} waited for the processor, or "
-                "changed their speed, more than the others: do not trust their time."
-            )
+            disturbed.append(f"{variant.num_disturbed} of {where}")
+    if disturbed:
+        yield (
+            f"Disturbed runs: {', '.join(disturbed)}. They waited for the processor, or changed "
+            "their speed, more than the others: do not trust their time."
+        )
+    yield from _noise_notes(result)
     yield from _length_note(result)
     waiting = [run.waiting for run in result.runs if run.cpu_seconds > 0]
     if waiting and statistics.median(waiting) > MUCH_WAITING:
         yield (
             f"The machine was busy: a second of CPU time took {statistics.median(waiting):.1f} "
-            "seconds. When it is quiet, the same budget trains longer."
+            "seconds, and everything took so much longer."
         )
     if not result.is_complete:
         yield f"Unfinished. Resume with: highrank compare --resume {result.folder}"
+
+
+def _noise_notes(result: CompareResult) -> Iterator[str]:
+    """The variant that widens the intervals of all others, in each regime."""
+    for regime in result.regimes:
+        if (noisy := regime.noisy) is None or regime.detectable is None:
+            continue
+        row = regime.row(noisy.name)
+        text = (
+            f"At equal {regime.name} the seeds of {row.label} (d = {row.embedding_size}) differ "
+            f"{noisy.ratio:.1f} times as much as those of the others, which blurs all differences: "
+            f"{percent(regime.detectable)} of the perplexity would be found"
+        )
+        if noisy.detectable is None:
+            yield f"{text}. Every head is compared with it: take more --seeds."
+        else:
+            finer = f"{percent(noisy.detectable)} without it"
+            yield f"{text}, and {finer}. Compare again without it, or with more --seeds."
 
 
 def _length_note(result: CompareResult) -> Iterator[str]:

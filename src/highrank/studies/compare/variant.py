@@ -20,7 +20,7 @@ from highrank.build import HEAD_GIVEN, build_model
 from highrank.config import RunConfig, with_options
 from highrank.heads import ALIASES, HEADS, head_arguments, head_class
 from highrank.run.configuration import config_from_json
-from highrank.signatures import checked_options, import_kind
+from highrank.signatures import check_ranges, checked_options, import_kind
 
 # Names of --heads that are no kind of head.
 TIED, REPEAT = "tied-softmax", "repeat"
@@ -118,6 +118,8 @@ def parse_spec(text: str) -> Spec:
             head_class(kind)
         except ValueError as error:
             raise ValueError(f"heads must be {TIED}, {REPEAT} or kinds: {error}") from None
+    if count:
+        check_ranges(int(count), "components")
     if count and not has_components(kind):
         raise ValueError(f"{kind} must come without a number of components, got {text!r}")
     options = {}

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -233,6 +234,10 @@ def _in_processes(tasks: list[Task], num_processes: int) -> Iterator[tuple[Task,
         futures = {pool.submit(fit, task): task for task in by_cost}
         for future in as_completed(futures):
             yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise MemoryError(
+            "a process that fitted a head was ended by the system: fewer --threads need less"
+        ) from None
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()

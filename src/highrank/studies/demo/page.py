@@ -136,6 +136,7 @@ def demo_page(result: DemoResult) -> str:
     return render(
         "studies/demo/page.html.j2",
         title="What one softmax cannot express",
+        verdict=headline(result),
         answer=answer(result),
         footer=f"highrank {__version__} · seed {result.seed}, {duration(result.elapsed)}",
         result=result,
@@ -147,9 +148,10 @@ def demo_page(result: DemoResult) -> str:
 
 
 def demo_picture(result: DemoResult, path: Path) -> None:
-    """Write a PNG of 1200 × 500 pixels: excess against d, one panel per language."""
+    """Write a PNG of 1200 pixels' width: excess against d, one panel per language."""
     charts = [size_chart(language, TITLES[language.name]) for language in result.languages]
-    save_png(draw(*charts, size=(8 / len(charts), 10 / 3), margin=0.1), path, dpi=150)
+    title = "What one softmax cannot express: two exact languages"
+    save_png(draw(*charts, size=(8 / len(charts), 3.7), margin=0.1, title=title), path, dpi=150)
 
 
 def demo_table(result: DemoResult) -> RichTable:
@@ -210,8 +212,21 @@ def verdict(groups: Mapping[Any, list[Fit]], where: str, everywhere: str) -> str
     )
 
 
+def headline(result: DemoResult) -> str:
+    """The heads with the lowest excess at equal parameters, in at most twelve words."""
+    found = {
+        language.name: leader_names(fits)
+        for language in result.languages
+        if (fits := comparisons(language)["equal parameters"].get(CLOSE_UP))
+    }
+    if len(set(found.values())) == 1:
+        return f"{next(iter(found.values()))}: best at equal parameters, whatever the language."
+    parts = ", ".join(f"{names} ({language})" for language, names in found.items())
+    return f"Best at equal parameters: {parts}." if found else ""
+
+
 def answer(result: DemoResult) -> str:
-    """The sentence that the page opens with."""
+    """The sentence that follows the headline of the page."""
     clauses = []
     places = (f"With d = {CLOSE_UP} numbers per context", "at equal parameters")
     for place, kind in zip(places, ("equal d", "equal parameters"), strict=True):

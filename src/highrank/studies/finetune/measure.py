@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -72,10 +73,24 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The best mixture against the best of the controls, by their mean losses."""
+
+    variant: str
+    """The mixture; the linear control if there is none."""
+    control: str
+    gain: Mean
+    """Nats below the control of the same seed."""
+    contrast: Contrast | None
+    """Loss minus the control's, corrected for all mixtures and controls; None with one seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     at: float
     """Tokens, or seconds."""
     rows: tuple[Row, ...]
+    finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +149,24 @@ def compare(models: Sequence[TrainedVariant], costs: Mapping[str, float | None])
         )
         for i, name in enumerate(variants)
     )
-    return Comparison(at=at, rows=tuple(rows))
+    return Comparison(at=at, rows=tuple(rows), finding=_find(variants, losses))
+
+
+def _find(variants: Sequence[str], losses: NDArray[np.float64]) -> Finding:
+    """What is won by the mixture, and not by the weights that were added with it."""
+    mixtures = [i for i, name in enumerate(variants) if name not in (BASELINE, CONTROL)]
+    controls = [i for i in range(len(variants)) if i not in mixtures]
+    if not mixtures:
+        mixtures, controls = [variants.index(CONTROL)], [variants.index(BASELINE)]
+    means = losses.mean(1)
+    best, control = min(mixtures, key=means.__getitem__), min(controls, key=means.__getitem__)
+    found = analyse(losses, [(best, control)], list(product(mixtures, controls)))
+    return Finding(
+        variant=variants[best],
+        control=variants[control],
+        gain=Mean.over(losses[control] - losses[best]),
+        contrast=None if found is None else found.contrasts[0],
+    )
 
 
 class Split(NamedTuple):
@@ -155,7 +187,7 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     A signal raises `Stopped`; what was done until then is saved, and the same call resumes.
     """
     model = HuggingFaceModel(settings.model)
-    check_block_length(settings.block_length, model)
+    settings = with_block_length(settings, model)
     splits = read_splits(model, Path(settings.text), on_progress)
     signals: list[int] = []
 
@@ -295,12 +327,14 @@ def make_task(
     )
 
 
-def check_block_length(length: int, model: HuggingFaceModel) -> None:
-    least, most = 2 + len(model.prefix), model.max_window
+def with_block_length(settings: Settings, model: HuggingFaceModel) -> Settings:
+    """The settings with blocks that are no longer than the model's positions."""
+    length, least, most = settings.block_length, 2 + len(model.prefix), model.max_window
     if length < least:
         raise ValueError(f"block-length must be at least {least}, got {length}")
-    if most is not None and length > (most := most + len(model.prefix)):
-        raise ValueError(f"block-length must be at most {most} for {model.name}, got {length}")
+    if most is None:
+        return settings
+    return replace(settings, block_length=min(length, most + len(model.prefix)))
 
 
 def prepare_folder(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:

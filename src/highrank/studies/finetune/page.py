@@ -6,13 +6,13 @@ from typing import Any
 
 from rich.table import Table as RichTable
 
-from highrank.analysis.components import MixtureState
+from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
 from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
-from highrank.studies.finetune.measure import FinetuneResult, Mean, Row, select_variant
-from highrank.studies.finetune.settings import BASELINE, CONTROL
+from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
+from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE
 from highrank.studies.finetune.training import Point, TrainedVariant
 
 STYLES = [
@@ -24,10 +24,15 @@ CAPTION = (
     "below softmax: of the same seed, + is better. JS divergence: Jensen-Shannon, mean of two "
     "components, nats; collapsed: components that predict as another does; both at the end."
 )
+NEXT_STEP = (
+    "Give it more steps (--steps, --budget) or a higher --head-lr: as long as the divergence "
+    "grows, the components are on their way."
+)
 CAPTIONS = {
-    "Equal tokens": "Held-out loss of the averaged weights, mean over seeds.",
+    "Equal tokens": "Held-out loss of the averaged weights, mean over seeds; shaded: all seeds.",
     "Equal time": "The same against minutes of training, evaluations left out.",
-    "Do components differ?": "Jensen-Shannon divergence of two components.",
+    "Do components differ?": "Jensen-Shannon divergence of two components. Below the dashed line "
+    "they count as one.",
     "Collapsed components": "That predict as another does.",
 }
 
@@ -49,10 +54,12 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
     return render(
         "studies/finetune/page.html.j2",
         title="A mixture for a pretrained model",
+        verdict=verdict(result),
         answer=answer(result),
         footer=environment_text(result.environment),
         result=result,
         command=command,
+        head_rate=HEAD_RATE,
         where=_where(result),
         table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
         figures=list(_figures(result)),
@@ -60,31 +67,56 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
 
 
 def answer(result: FinetuneResult) -> str:
-    """Whether a mixture is better than the softmax, at equal tokens and at equal time."""
-    parts = []
-    for name, found in (("tokens", result.equal_tokens), ("time", result.equal_time)):
-        rows = [row for row in found.rows if row.variant not in (BASELINE, CONTROL)]
-        best = max(rows or found.rows[1:], key=lambda row: row.gain.value if row.gain else 0.0)
-        parts.append(f"At equal {name} {_sentence(best)}.")
-    ends = [model.points[-1].components for model in select_variant(result.variants, best.variant)]
-    if all(end is not None and end.state is MixtureState.COLLAPSED for end in ends):
-        parts.append("Its components have collapsed: it predicts as one softmax does.")
+    """Whether the best mixture is better than the best control, and what to change if not."""
+    found = {"tokens": result.equal_tokens.finding, "time": result.equal_time.finding}
+    parts = [f"At equal {name} {_sentence(one)}." for name, one in found.items()]
+    best = found["tokens"]
+    if best.variant != CONTROL and _has_collapsed(result, best.variant):
+        parts.append(f"Its components have collapsed: it predicts as one softmax does. {NEXT_STEP}")
+    elif best.gain.value > 0 and CONTROL not in result.settings.starts:
+        parts.append(
+            f"--starts {' '.join(result.settings.starts)} linear shows how much of it the added "
+            "weights win without a mixture."
+        )
     return " ".join(parts)
 
 
-def _sentence(row: Row) -> str:
-    """How a variant compares with the softmax."""
-    gain, contrast = row.gain, row.contrast
-    assert gain is not None
+def verdict(result: FinetuneResult) -> str:
+    """The finding at equal tokens in at most twelve words."""
+    found = result.equal_tokens.finding
+    name, control = _name(found.variant), _named_control(found.control)
+    if found.variant != CONTROL and _has_collapsed(result, found.variant):
+        return f"The components of {name} have collapsed."
+    if found.contrast is None:
+        return f"One seed decides nothing: {name} against {control}."
+    if found.contrast.verdict is Verdict.NO_DIFFERENCE:
+        return f"No difference is seen between {name} and {control}."
+    return f"{name} is {found.contrast.verdict} than {control} at equal tokens."
+
+
+def _has_collapsed(result: FinetuneResult, variant: str) -> bool:
+    """Whether the components of all seeds have collapsed."""
+    ends = [model.points[-1].components for model in select_variant(result.variants, variant)]
+    return all(end is not None and end.state is MixtureState.COLLAPSED for end in ends)
+
+
+def _sentence(found: Finding) -> str:
+    """How a variant compares with a control."""
+    gain, contrast = found.gain, found.contrast
     side = "below" if gain.value >= 0 else "above"
-    name, amount = _name(row.variant), f"{abs(gain.value):.4f} nats per token {side}"
+    name, control = _name(found.variant), _named_control(found.control)
+    amount = f"{abs(gain.value):.4f} nats per token {side}"
     if contrast is None:
-        return f"{name} is {amount} the softmax, with one seed"
-    finding = f"{name} is {contrast.verdict} than the softmax"
+        return f"{name} is {amount} {control}, with one seed"
+    finding = f"{name} is {contrast.verdict} than {control}"
     if contrast.verdict is Verdict.NO_DIFFERENCE:
-        finding = f"no difference is seen between {name} and the softmax"
+        finding = f"no difference is seen between {name} and {control}"
     interval = f"{contrast.low:+.4f} to {contrast.high:+.4f}".replace("-", "−")
     return f"{finding}: {amount} it (95 % interval {interval})"
+
+
+def _named_control(variant: str) -> str:
+    return "the linear control" if variant == CONTROL else "the softmax"
 
 
 def _where(result: FinetuneResult) -> str:
@@ -147,21 +179,24 @@ def _figures(result: FinetuneResult) -> Iterator[Figure]:
     minutes = {name: (each or 0.0) / 60 for name, each in result.step_seconds.items()}
     steps = dict.fromkeys(names, 1)
     nats = Axis(label="held-out nats per token")
-    divergence = Axis(label="nats", is_log=True, floor=1e-6)
+    divergence = Axis(label="nats", is_log=True, floor=1e-9)
+    K = settings.num_components
+    components = Axis(label="components", ticks=tuple(range(0, K + 1, -(-K // 5))))
     for title, field, y, unit, of_step in (
         ("Equal tokens", "valid_nats", nats, "million tokens", tokens),
         ("Equal time", "valid_nats", nats, "minutes", minutes),
         ("Do components differ?", "divergence", divergence, "steps", steps),
-        ("Collapsed components", "num_collapsed", Axis(label="components"), "steps", steps),
+        ("Collapsed components", "num_collapsed", components, "steps", steps),
     ):
         if series := tuple(_series(result, field, of_step)):
-            chart = Lines(series=series, x=Axis(label=unit), y=y)
+            levels = (COLLAPSED,) if field == "divergence" else ()
+            chart = Lines(series=series, x=Axis(label=unit), y=y, levels=levels)
             svg, text = to_svg(draw(chart)), describe(chart)
             yield Figure(svg=svg, description=text, title=title, caption=CAPTIONS[title])
 
 
 def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) -> Iterator[Series]:
-    """One line per variant: means over the seeds, at steps that all of them have.
+    """One line per variant: means and range of the seeds, at steps that all of them have.
 
     Args:
         field: of a point or of its components.
@@ -173,12 +208,14 @@ def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) ->
             for one in select_variant(result.variants, variant)
         ]
         if steps := sorted(set.intersection(*map(set, curves))):
+            seeds = [[float(curve[step]) for curve in curves] for step in steps]
             yield Series(
                 label=_name(variant),
                 x=[step * of_step[variant] for step in steps],
-                y=[fmean(curve[step] for curve in curves) for step in steps],
+                y=[fmean(some) for some in seeds],
                 style=style,
                 marker_spacing=0.1,
+                band=[(min(some), max(some)) for some in seeds] if len(curves) > 1 else (),
             )
 
 

@@ -1,16 +1,19 @@
 """Settings of a finetuning: everything that decides its numbers, the options of the command."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from highrank.config import StageConfig
+from highrank.signatures import check_ranges
 
 # The model with its own softmax, trained in the same way: what every variant is compared with.
 BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
-COUNTS = ("num_components", "seeds", "steps", "batch_size", "eval_tokens")
+COUNTS = ("num_components", "seeds", "steps", "batch_size", "block_length", "eval_tokens")
+# The learning rate of added weights is this over the hidden size, unless it is given: with the rate
+# of the others, components stay equal for thousands of steps (docs/log.md).
+HEAD_RATE = 0.64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +44,29 @@ class Settings:
     batch_size: int = 8
     """Blocks of text in a step."""
     block_length: int = 256
-    """Tokens of a block."""
+    """Tokens of a block; at most as many as the model has positions."""
     eval_tokens: int = 50_000
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name in COUNTS:
-            value = getattr(self, name)
+            value, option = getattr(self, name), name.removeprefix("num_").replace("_", "-")
             if value is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
+                raise ValueError(f"{option} must be at least 1, got {value}")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if value is not None and not value > 0:
                 raise ValueError(f"{name.replace('_', '-')} must be a positive number, got {value}")
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+        if not self.weight_decay >= 0:
             raise ValueError(f"weight-decay must be at least 0, got {self.weight_decay}")
         if not self.starts or len(set(self.variants)) <= len(self.starts):
             raise ValueError(f"starts must be one or more, each once, got {list(self.starts)}")
         self.seconds_of_each()
+
+    def added_lr(self, hidden_size: int) -> float:
+        """The learning rate of the weights that the upgrade adds, at least that of the others."""
+        return self.head_lr or max(self.lr, HEAD_RATE / hidden_size)
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -127,7 +127,8 @@ class VariantTraining:
         self.task, self.variant, self.seed = task, variant, seed
         settings = task.settings
         FREEZE[settings.weights](model)
-        self.model = TrainableModel(model, (settings.head_lr or settings.lr) / settings.lr)
+        size = model.get_output_embeddings().head.hidden_size
+        self.model = TrainableModel(model, settings.added_lr(size) / settings.lr)
         # None if there is nothing to train.
         has_trained = any(p.requires_grad for p in model.parameters())
         self.trainer = Trainer(self.model, settings.stage) if has_trained else None

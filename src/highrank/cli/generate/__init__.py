@@ -32,9 +32,10 @@ class Options:
     """Draw from the fewest likeliest tokens that together have this probability."""
     seed: int = 0
     """The same seed gives the same text."""
+    no_unk: bool = False
+    """Never draw <unk>, which stands for all words outside the vocabulary."""
     show_components: bool = False
-    """Colour each token by the softmax or further component most responsible for it; without
-    colours: token/number."""
+    """Colour each token by the softmax most responsible for it; without colours: token/number."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
@@ -48,7 +49,7 @@ DEFAULTS = Options()
 
 # The help shows each paragraph on a line of its own: none is longer than 80 columns.
 def generate(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     options: Annotated[Options, tyro.conf.arg(name="")] = DEFAULTS,
 ) -> None:
     """Generate text with a trained model, such as `highrank generate runs/small-1`.
@@ -56,14 +57,16 @@ def generate(
     Temperature and cuts act on the whole mixture, not on each of its components.
 
     Args:
-        run: Folder of a run that `highrank train` made.
+        run: Folder of a run that `highrank train` made, or of a Hugging Face model.
         options: How to generate.
     """
-    from highrank.cli.samples import has_colors, print_legend, print_samples, samples_json
+    from highrank.cli.generate.huggingface import generate_foreign
+    from highrank.cli.samples import print_legend, print_samples, samples_json
     from highrank.data.text import check_known
     from highrank.generation import Sampling, stream
     from highrank.predictor import prompt_tokens
     from highrank.report.formats import printable
+    from highrank.run.configuration import is_hugging_face
     from highrank.run.loading import load_run
 
     sampling = Sampling(
@@ -71,16 +74,20 @@ def generate(
         top_k=options.top_k,
         top_p=options.top_p,
         seed=options.seed,
+        no_unk=options.no_unk,
     )
     set_threads(options.threads)
-    loaded = load_run(run, options.device)
-    if options.show_components and not _has_components(loaded.model.head):
-        raise ValueError(
-            "show-components must go with a mixture, got a run with "
-            f"--head.kind {loaded.config.head.kind}"
-        )
     # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
     text = os.fsencode(options.prompt).decode(errors="replace")
+    if is_hugging_face(run):
+        generate_foreign(run, text, sampling, options)
+        return
+    loaded = load_run(run, options.device)
+    if options.show_components and not component_names(loaded.model.head):
+        raise ValueError(
+            "show-components must go with a mixture of softmaxes or a pointer, got a run with "
+            f"--head.kind {loaded.config.head.kind}"
+        )
     prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
     if text.strip():
         unknown = check_known(prompt, loaded.vocabulary, "the prompt")
@@ -103,15 +110,17 @@ def generate(
             Console(stderr=True).out(printable(text), highlight=False)
         console = Console()
         print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
-        if options.show_components and has_colors(console):
-            head = loaded.model.head
-            numbers = [str(component + 1) for component in range(head.num_components)]
-            print_legend(console, getattr(head, "names", numbers))
+        if options.show_components:
+            print_legend(console, component_names(loaded.model.head))
 
 
-def _has_components(head: "Head") -> bool:
-    """Whether it mixes distributions, rather than contexts before the softmax."""
-    from highrank.heads import Composed, MixtureHead, MixtureOfContexts, Softmax
+def component_names(head: "Head") -> list[str]:
+    """Its softmaxes, or its softmax and a pointer; empty if it mixes none."""
+    from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+    from highrank.heads.shares import share_names
 
-    is_mixture = isinstance(head, MixtureHead | Composed)
-    return is_mixture and not isinstance(head, Softmax | MixtureOfContexts)
+    if head.beside:
+        return list(share_names(head))
+    if isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts):
+        return [str(k + 1) for k in range(head.num_components)]
+    return []

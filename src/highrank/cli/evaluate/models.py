@@ -1,0 +1,64 @@
+"""`highrank evaluate MODEL … --text FILE`: several models, Hugging Face's among them, on a text."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from highrank.cli.console import progress, show
+from highrank.cli.evaluate.options import Options, check_static
+
+if TYPE_CHECKING:
+    from highrank.evaluation.result import Result
+
+
+def is_foreign(name: str, options: Options) -> bool:
+    """Whether it is a Hugging Face model; the hub is not asked yet."""
+    from highrank.integrations.huggingface.reader import is_hub_name
+    from highrank.run.configuration import is_hugging_face, nearest_run
+
+    folder = Path(name)
+    if folder.exists():
+        return is_hugging_face(folder)
+    return options.text is not None and is_hub_name(name) and not nearest_run(folder)
+
+
+def evaluate_models(names: Sequence[str], options: Options) -> None:
+    """Print a row for each model; nothing is written into their folders."""
+    from highrank.report.tables import models_table
+
+    check_static(options, names[0])
+    results: list[Result] = []
+    try:
+        for name in names:
+            results.append(_evaluate(name, options))
+    finally:
+        # What there is, whatever happened to the next.
+        if results:
+            found = {"results": [asdict(result) for result in results]}
+            show(found, lambda _: models_table(results), json=options.json)
+
+
+def _evaluate(name: str, options: Options) -> "Result":
+    assert options.text is not None
+    if is_foreign(name, options):
+        from highrank.environment import check_device
+        from highrank.integrations.huggingface.evaluation import evaluate_text
+        from highrank.integrations.huggingface.reader import HuggingFaceModel
+
+        check_device(options.device)
+        return evaluate_text(
+            HuggingFaceModel(name),
+            options.text,
+            context=options.context,
+            stride=options.stride,
+            device=options.device,
+            progress=progress,
+        )
+    from highrank.evaluation.result import evaluate_dataset, file_dataset
+    from highrank.evaluation.search import Method
+    from highrank.run.loading import load_run
+
+    loaded = load_run(Path(name), options.device)
+    dataset = file_dataset(loaded, options.text)
+    return evaluate_dataset(loaded, dataset, Method(), progress=progress)

@@ -1,0 +1,88 @@
+"""Runs of other networks than AWD-LSTM."""
+
+from dataclasses import replace
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.presets.small import small
+
+
+def small_transformer() -> RunConfig:
+    """The head of `small` on a Transformer of as many parameters."""
+    config = small()
+    options = {
+        "hidden_size": 128,
+        "num_layers": 3,
+        "feedforward_size": 422,
+        "memory": 64,
+        "input_dropout": 0.1,
+        "hidden_dropout": 0.1,
+        "output_dropout": 0.1,
+        "embedding_range": 0.5,
+    }
+    model = replace(config.model, kind="transformer", options=options)
+    return replace(config, model=model, train=replace(config.train, warmup_steps=100))
+
+
+def small_gated_cnn() -> RunConfig:
+    """The head of `small` on a gated CNN of as many parameters."""
+    config = small()
+    options = {
+        "hidden_size": 192,
+        "num_blocks": 9,
+        "bottleneck_size": 55,
+        "kernel_size": 5,
+        "input_dropout": 0.1,
+        "hidden_dropout": 0.1,
+        "output_dropout": 0.1,
+        "embedding_range": 0.5,
+    }
+    model = replace(config.model, kind="gated-cnn", options=options)
+    return replace(config, model=model, train=replace(config.train, warmup_steps=100))
+
+
+def ptb_transformer_softmax() -> RunConfig:
+    """A Transformer of 24 million parameters: Dai's recipe for Transformer-XL, 55.3 test.
+
+    Three public logs have 59.5 to 59.9 on valid and 55.3 to 55.4 on test. Here positions are
+    rotary, norms come first, each layer remembers 70 tokens instead of reading 70 again, the
+    average at the end is a power mean, and embeddings learn at the same rate.
+    """
+    return RunConfig(
+        corpus="penn-treebank",
+        model=ModelConfig(
+            kind="transformer",
+            embedding_size=380,
+            options={
+                "hidden_size": 380,
+                "num_layers": 16,
+                "num_heads": 10,
+                "feedforward_size": 900,
+                "feedforward": "relu",
+                "norm": "layer",
+                "memory": 70,
+                "embedding_dropout": 0.2,
+                "input_dropout": 0.6,
+                "attention_dropout": 0.2,
+                "feedforward_dropout": 0.2,
+                "output_dropout": 0.5,
+                "activation_penalty": 0.2,
+                "temporal_penalty": 0.1,
+            },
+        ),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
+        batch=BatchConfig(batch_size=10, options={"bptt_std": 0.0}),
+        train=StageConfig(
+            optimizer="adamw", lr=3e-4, warmup_steps=3000, epochs=125, anneal=True, anneal_to=1 / 3
+        ),
+        finetune=StageConfig(optimizer="adamw", lr=5e-5, epochs=50, average_power=0.0),
+    )
+
+
+def ptb_transformer_mos() -> RunConfig:
+    """The same Transformer with a mixture of 15 softmaxes, d = 280 as in AWD-LSTM-MoS."""
+    softmax = ptb_transformer_softmax()
+    return replace(
+        softmax,
+        model=replace(softmax.model, embedding_size=280),
+        head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
+    )

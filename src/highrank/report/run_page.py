@@ -1,0 +1,97 @@
+"""The page of a training run: perplexities, learning curve, samples, settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from highrank.config import RunConfig
+from highrank.data.corpus import Corpus
+from highrank.data.tokenizer import unit_of
+from highrank.environment import environment
+from highrank.report.figure import draw, to_svg
+from highrank.report.formats import duration, environment_text, millions, printable
+from highrank.report.page import Column, Figure, Table, render
+from highrank.report.training import learning_chart
+from highrank.training.result import TrainingResult
+
+
+def run_page(
+    result: TrainingResult,
+    config: RunConfig,
+    corpus: Corpus,
+    metrics: Sequence[Mapping[str, Any]],
+    samples: Sequence[str],
+    temperature: float,
+) -> str:
+    """The page as HTML.
+
+    Args:
+        metrics: the lines of metrics.jsonl.
+        samples: generated texts, without <unk>.
+        temperature: of the samples.
+    """
+    unit, chart = unit_of(corpus.header.recipe.tokenizer), learning_chart(metrics)
+    spent = f"{result.outcome.num_tokens:,} tokens in {duration(result.outcome.seconds)}"
+    return render(
+        "report/run_page.html.j2",
+        title=printable(f"{result.run}"),
+        answer=_answer(result, corpus, unit),
+        footer=environment_text(environment()),
+        numbers=_numbers(result, config, unit),
+        curve=Figure(
+            svg=to_svg(draw(chart, size=(7, 4), margin=0.1)),
+            title="Learning curve",
+            caption=f"The run is {result.outcome.reason}: {spent}.",
+            description="Perplexity of train and valid against tokens read.",
+        ),
+        samples=[printable(text) for text in samples],
+        temperature=temperature,
+        settings=Table(
+            title="Settings",
+            columns=(Column("option", is_number=False), Column("value", is_number=False)),
+            rows=(("parameters", millions(result.num_parameters)), *_flat(asdict(config))),
+        ),
+    )
+
+
+def _answer(result: TrainingResult, corpus: Corpus, unit: str) -> str:
+    name, found = ("valid", result.valid) if result.test is None else ("test", result.test)
+    text = f"{found.perplexity:.2f} perplexity per {unit} on {name} of {printable(corpus.name)}"
+    if (bits := result.bits_per_byte(name)) is not None:
+        text += f", {bits:.3f} bits per byte"
+    unknown = result.unknown_fraction(name)
+    return f"{text}; {unknown:.1%} of its tokens are <unk>." if unknown else f"{text}."
+
+
+def _numbers(result: TrainingResult, config: RunConfig, unit: str) -> Table:
+    """A row for each split that was evaluated."""
+    titles = ("perplexity", "nats", "bits/byte", "<unk>", "tokens", "batch size")
+    rows = []
+    for name, found, batch_size in result.evaluations(config.valid_batch_size):
+        bits, unknown = result.bits_per_byte(name), result.unknown_fraction(name)
+        values = (
+            f"{found.perplexity:.2f}",
+            f"{found.nats:.4f}",
+            "–" if bits is None else f"{bits:.4f}",
+            "–" if unknown is None else f"{unknown:.1%}",
+            f"{found.num_tokens:,}",
+        )
+        rows.append((name, *values, str(batch_size)))
+    return Table(
+        title="Perplexity, static",
+        caption=f"Perplexity and nats: per {unit}. tokens: how many were predicted. bits/byte: a "
+        "lower bound where there are <unk>, since what they stand for is not spelled.",
+        columns=(Column("split", is_number=False), *map(Column, titles)),
+        rows=tuple(rows),
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Options as they are called on the command line, and their values."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            inner = prefix if name == "options" else f"{prefix}{name.replace('_', '-')}."
+            yield from _flat(value, inner)
+        elif value is not None:
+            text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+            yield f"{prefix}{name.replace('_', '-')}", printable(text)

@@ -1,0 +1,171 @@
+"""Runs, comparisons and finetunings in a folder, from their JSON files alone.
+
+Neither weights nor checkpoints are loaded, and torch is not imported.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from highrank.files import file_sha256, read_json
+
+# As their own modules name them: those import torch.
+RUN, COMPARISON, FINETUNING = "highrank run", "highrank comparison", "highrank finetuning"
+DAMAGES = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, OverflowError)
+
+
+class State(StrEnum):
+    FINISHED = "finished"
+    UNFINISHED = "unfinished"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A head and its perplexities; None where they were not measured."""
+
+    head: str
+    method: str
+    """static, dynamic, cache; of comparisons: equal tokens or equal time."""
+    valid: float | None
+    test: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    folder: str
+    kind: str
+    """run, comparison or finetuning."""
+    state: State
+    date: str
+    """When its numbers were last written, UTC."""
+    corpus: str = ""
+    measured: tuple[Measured, ...] = ()
+    tokens: int | None = None
+    """Tokens that each model was trained on."""
+    seconds: float | None = None
+    """Seconds of training of each model."""
+    problem: str = ""
+    """The damage."""
+
+
+def list_runs(folder: Path) -> list[Entry]:
+    """Everything that `train`, `compare` and `finetune` made in the folder, the newest first."""
+    if not folder.is_dir():
+        raise ValueError(
+            f"the folder must exist, got {folder}: `highrank train` makes runs in runs/"
+        )
+    found = (_entry(child) for child in sorted(folder.iterdir()) if child.is_dir())
+    return sorted((one for one in found if one is not None), key=lambda e: e.date, reverse=True)
+
+
+def _entry(folder: Path) -> Entry | None:
+    """None if nothing of ours is in the folder."""
+    for name, kind, written, read in (
+        ("config.json", RUN, "metrics.jsonl", _run),
+        ("plan.json", COMPARISON, "report.json", _comparison),
+        ("settings.json", FINETUNING, "finetune.json", _finetuning),
+    ):
+        file = folder / name
+        if not file.is_file():
+            continue
+        times = [path.stat().st_mtime for path in (file, folder / written) if path.is_file()]
+        about: dict[str, Any] = {
+            "folder": str(folder),
+            "kind": kind.removeprefix("highrank "),
+            "date": datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d %H:%M"),
+        }
+        try:
+            content = read_json(file)
+            if content.get("format") == kind:
+                return Entry(**about, **read(folder, content))
+        except DAMAGES as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            return Entry(**about, state=State.DAMAGED, problem=problem)
+    return None
+
+
+def _run(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    events = list(_events(folder / "metrics.jsonl"))
+    nothing: Mapping[str, Any] = {}
+    end = next((one for one in reversed(events) if one["event"] == "end"), nothing)
+    losses = [one["valid_loss"] for one in events if one["event"] == "epoch"]
+    last = next((one for one in reversed(events) if "tokens" in one), nothing)
+    static = {"valid": end.get("valid_loss", min(losses, default=None))}
+    values = {"static": static | {"test": end.get("test_loss")}}
+    for result in _results(folder):
+        values.setdefault(result["method"], {})[result["split"]] = result["nats"]
+    kind, num_components = config["head"]["kind"], config["head"]["num_components"]
+    head = f"{kind}, K = {num_components}" if num_components > 1 else str(kind)
+    return {
+        "corpus": str(config["corpus"]),
+        "state": State.FINISHED if end else State.UNFINISHED,
+        "measured": tuple(
+            _measured(head, method, nats.get("valid"), nats.get("test"))
+            for method, nats in values.items()
+        ),
+        "tokens": last.get("tokens"),
+        "seconds": last.get("seconds"),
+    }
+
+
+def _events(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of a log; the last may be half written."""
+    lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else [""]
+    for line in lines[:-1]:
+        yield json.loads(line)
+
+
+def _results(folder: Path) -> list[Mapping[str, Any]]:
+    """Evaluations of the best model on splits of the corpus, in the order of their dates."""
+    found = [read_json(file) for file in sorted(folder.glob("results/*.json")) if file.is_file()]
+    if not found:
+        return []
+    # Others are of the model as it was before the run was resumed.
+    digest = file_sha256(folder / "model.safetensors")
+    return [
+        one for one in found if one["split"] in ("valid", "test") and one["model_sha256"] == digest
+    ]
+
+
+def _comparison(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
+    file = folder / "report.json"
+    report: Any = {"regimes": (), "is_complete": False}
+    if file.is_file():
+        report = read_json(file)
+    return {
+        "corpus": Path(plan["corpus"]).name,
+        "state": State.FINISHED if report["is_complete"] else State.UNFINISHED,
+        "measured": tuple(
+            _measured(row["name"], f"equal {regime['name']}", row["valid_loss"], row["test_loss"])
+            for regime in report["regimes"]
+            for row in regime["rows"]
+        ),
+        "tokens": plan["num_tokens"],
+        "seconds": plan["cpu_seconds"],
+    }
+
+
+def _finetuning(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    file = folder / "finetune.json"
+    rows = read_json(file)["equal_tokens"]["rows"] if file.is_file() else ()
+    size = settings["batch_size"] * settings["block_length"]
+    return {
+        "corpus": f"{Path(settings['model']).name} on {Path(settings['text']).name}",
+        "state": State.FINISHED if rows else State.UNFINISHED,
+        "measured": tuple(
+            _measured(row["variant"], "equal tokens", row["nats"]["value"], None) for row in rows
+        ),
+        "tokens": round(size * max(row["step"] for row in rows)) if rows else None,
+    }
+
+
+def _measured(head: str, method: str, valid: float | None, test: float | None) -> Measured:
+    """Perplexities from nats."""
+    values = [None if nats is None else math.exp(min(nats, 700.0)) for nats in (valid, test)]
+    return Measured(head=head, method=method, valid=values[0], test=values[1])

@@ -1,0 +1,38 @@
+"""Networks and tokenizers from a text to an exported model, with commands only."""
+
+import json
+
+import pytest
+
+SIZES = {
+    "transformer": ("--model.hidden-size", "8", "--model.num-layers", "1", "--model.memory", "3"),
+    "gated-cnn": (
+        "--model.hidden-size",
+        "8",
+        "--model.num-blocks",
+        "2",
+        "--model.kernel-size",
+        "2",
+    ),
+}
+CONTEXT = {"transformer": 4, "gated-cnn": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer"), [("transformer", "bpe:270"), ("gated-cnn", "characters")]
+)
+def test_a_text_becomes_an_exported_model(kind, tokenizer, highrank, trained, tmp_path):
+    text, run = tmp_path / "tale.txt", tmp_path / "run"
+    text.write_text((trained / "tale.txt").read_text())
+    options = ("--model.kind", kind, *SIZES[kind], "--tokenizer", tokenizer)
+    rest = ("--train.epochs", "1", "--train.steps", "3", "--threads", "1", "--out", run)
+    code, printed, errors = highrank("train", text, *options, *rest)
+    assert code == 0, errors
+    code, printed, _ = highrank("evaluate", run, "--split", "test", "--json")
+    result = json.loads(printed)["results"][0]
+    assert code == 0 and result["settings"]["context"] == CONTEXT[kind]
+    assert result["unit"].endswith("per character" if tokenizer == "characters" else "per token")
+    assert f"context {CONTEXT[kind]}, stride 1" in highrank("evaluate", run)[1]
+    assert highrank("generate", run, "--num-tokens", "5", "--prompt", "the")[0] == 0
+    code, printed, errors = highrank("export", run, tmp_path / "exported")
+    assert code == 0, errors
