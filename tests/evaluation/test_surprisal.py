@@ -22,6 +22,7 @@ from highrank.heads import (
     Pointer,
     Softmax,
 )
+from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("the", "<eos>", "cat", "sat", "<unk>", "on", "mat"))
@@ -186,13 +187,12 @@ def test_a_head_that_is_no_mixture_has_neither_weights_nor_components():
 
 
 def test_a_pointer_s_part_is_a_column(tmp_path):
-    pointer = Pointer(8, V, num_states=5, key_size=4)
-    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [pointer])
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [Pointer(8, V, num_states=5, key_size=4)])
     model = LanguageModel(AWDLSTM(V, 6, (8,)), head).double().eval()
     found = list(surprisals(model, VOCABULARY, WORDS, window=3))
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *WORDS]))[:, None]
     out = model.read(ids[:-1], model.initial_state(1))
-    want = head.mixed(out.hidden, ids[1:], **out.past)[1][:, 0, 1]
+    want = shares(head, out.hidden, ids[1:], **out.past)[:, 0, 1]
     assert [one.parts["pointer"] for one in found] == pytest.approx(want.tolist())
     evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))

@@ -27,6 +27,7 @@ from highrank.heads import (
     Softmax,
     head_class,
 )
+from highrank.heads.shares import share_names, shares
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.run.configuration import config_from_json, config_to_json
 from highrank.signatures import import_kind
@@ -174,24 +175,21 @@ def test_components_that_learn_alone_stand_around_those_that_learn_with_the_base
     assert joint.objective == "joint" and len(joint.parts) == 2
 
 
-def test_weights_and_responsibilities_are_bayes_rule_for_all_that_is_mixed(generic):
+def test_shares_are_bayes_rule_for_all_that_is_mixed(generic):
     base = MixtureOfSoftmaxes(D, V, 2, E)
     pointer, constant = parts(base)
     head = generic(Composed(Composed(base, [pointer]), [constant], "own"))
     hidden, target, past = make_window(head)
-    weights, shares = head.mixed(hidden, target, **past)
-    assert head.names == ["MoS", "pointer", "constant 1", "constant 2", "constant 3"]
+    found = shares(head, hidden, target, **past)
+    assert share_names(head) == ("softmax", "pointer", "constant 1", "constant 2", "constant 3")
     inner, index = past["state"][0], target[..., None]
-    features = head.features(hidden, **past)
-    gate = torch.nn.functional.pad(features.gate, (1, 0)).softmax(-1)
+    gate = torch.nn.functional.pad(head.features(hidden, **past).gate, (1, 0)).softmax(-1)
     joined = head.base.log_prob(hidden, tokens=past["tokens"], state=inner).gather(-1, index).exp()
-    log_p = head.log_prob(hidden, **past).gather(-1, index)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(T, B).double())
-    torch.testing.assert_close(weights[..., :2].sum(-1), gate[..., 0])
-    got = shares[..., :2].sum(-1, keepdim=True)
-    torch.testing.assert_close(got, gate[..., :1] * joined / log_p.exp())
+    prob = head.log_prob(hidden, **past).gather(-1, index).exp()
+    got = found[..., :2].sum(-1, keepdim=True)
+    torch.testing.assert_close(got, gate[..., :1] * joined / prob, **EXACT)
     own = constant.log_constants()[:, target].movedim(0, -1).exp()
-    torch.testing.assert_close(shares[..., 2:], gate[..., 1:] * own / log_p.exp())
+    torch.testing.assert_close(found[..., 2:], gate[..., 1:] * own / prob, **EXACT)
 
 
 def test_wrong_parts_are_named():

@@ -62,14 +62,10 @@ def run_train(arguments: list[str]) -> None:
 
     source = read_source(arguments, Options)
     checked, corpus, budget = check_options(options := _parse(source), source)
-    name, console = (
-        source.preset if source.text is None else corpus.name,
-        plain_console(stderr=True),
-    )
-    if source.text is not None:
-        console.print(run_text(checked, corpus, options.budget))
+    name = source.preset if source.text is None else corpus.name
+    text = "" if source.text is None else run_text(checked, corpus, options.budget) + "\n"
     folder = options.resume or options.out or new_run(options.runs, name)
-    console.print(f"Run: {folder}")
+    plain_console(stderr=True).print(f"{text}Run: {folder}")
     with closing(Session(checked, folder)) as session:
         show_training(session, corpus, _train(session, options, budget), options.json)
 

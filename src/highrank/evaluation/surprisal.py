@@ -21,7 +21,7 @@ from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.heads.composed import Composed
+from highrank.heads.shares import shares
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
@@ -43,12 +43,12 @@ class Surprisal(NamedTuple):
     """1 is the likeliest token."""
     component: int | None
     """The softmax most responsible for the token, from 1; None if the contexts were mixed before
-    one softmax (MoC). Of a head with further components, 1 is the head without them."""
+    one softmax (MoC)."""
     weights: tuple[float, ...]
-    """Weights of what is mixed, before the token is known; (1.0,) for one softmax."""
+    """Weights of the mixture's components, before the token is known; (1.0,) for one softmax."""
     parts: Mapping[str, float] = MappingProxyType({})
-    """Fractions of the model's probability that come from further components, by name, such as a
-    pointer."""
+    """Fractions of the model's probability that come from parts beside its softmaxes, by name, such
+    as a pointer."""
     cache: float | None = None
     """The fraction of the probability that comes from the cache; None without one."""
 
@@ -81,7 +81,7 @@ def surprisals(
             hidden, past, state, out = model.read(tokens_in, state)
             target = column[:, 0]  # (T,)
             log_prob = model.head.log_prob(hidden, **past)[:, 0]  # (T, V)
-            weights, components = _mixture(model.head, hidden, target, past)
+            weights, components = _mixture(model.head, hidden[:, 0], target)
             parts = _parts(model.head, hidden, column, past)
             fractions: list[float | None] = [None] * len(target)
             if history is not None and cache is not None:
@@ -105,11 +105,11 @@ def surprisals(
 def _parts(
     head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
 ) -> list[dict[str, float]]:
-    """Of each target (T, 1), the fractions of its probability from further components."""
-    if not isinstance(head, Composed):
+    """Of each target (T, 1), the fractions of its probability beside the softmaxes."""
+    if not head.beside:
         return [{}] * len(target)
-    shares = head.mixed(hidden, target, **past)[1][:, 0, 1:]  # (T, J)
-    return [dict(zip(head.names[1:], row, strict=True)) for row in shares.tolist()]
+    found = shares(head, hidden, target, **past)[:, 0, 1:].tolist()
+    return [dict(zip(head.beside, row, strict=True)) for row in found]
 
 
 def _target_log_prob(log_prob: Tensor, target: Tensor) -> Tensor:
@@ -132,17 +132,11 @@ def _with_cache(
     return log_prob, torch.expm1(of_model).clamp(max=0).abs()
 
 
-def _mixture(
-    head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
-) -> tuple[Tensor, list[int | None]]:
+def _mixture(head: Head, hidden: Tensor, target: Tensor) -> tuple[Tensor, list[int | None]]:
     """The weights of the components (T, K), and the most responsible one from 1 on, T of them.
 
     A head that is no mixture has no weights; one that mixes before the softmax, no responsibility.
     """
-    if isinstance(head, Composed):
-        weights, shares = head.mixed(hidden, target[:, None], **past)  # (T, 1, 1 + J)
-        return weights[:, 0], (shares[:, 0].argmax(-1) + 1).tolist()
-    hidden = hidden[:, 0]  # (T, D)
     none: list[int | None] = [None] * len(hidden)
     if not isinstance(head, MixtureHead):
         return hidden.new_zeros(len(hidden), 0), none

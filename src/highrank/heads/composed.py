@@ -211,34 +211,19 @@ class Composed(Head):
         return Beside(self.log_gate(features), log_q)
 
     @property
-    def names(self) -> list[str]:
-        """What is mixed: the core, then the terms of each component, as `mixed` orders them."""
-        first = self.base.names if isinstance(self.base, Composed) else [self.core.title or "base"]
-        numbered = [[f" {j + 1}" for j in range(n)] if n > 1 else [""] for n in self._terms]
+    def beside(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The terms of the base's components, then its own."""
+        numbered = [range(1, n + 1) if n > 1 else ("",) for n in self._terms]
         pairs = zip(self.parts, numbered, strict=True)
-        return first + [f"{part.name}{number}" for part, each in pairs for number in each]
+        own = (f"{part.name} {number}".strip() for part, each in pairs for number in each)
+        return (*self.base.beside, *own)
 
-    @torch.no_grad()
-    def mixed(self, hidden: Tensor, target: Tensor, **past: Any) -> tuple[Tensor, Tensor]:
-        """Weights of the core and of all terms, and their responsibility for a token.
-
-        Both are (..., 1 + J) and sum to one, before and after the token is known.
-        """
-        log_gate, log_q = self._all_terms(self.features(hidden, **past), target)
-        joint = log_gate + log_q
-        nowhere = joint.isneginf().all(-1, keepdim=True)
-        return log_gate.exp(), torch.where(nowhere, log_gate, joint).softmax(-1)
-
-    def _all_terms(self, features: Features, target: Tensor) -> tuple[Tensor, Tensor]:
-        """log g and log q of the targets, of the core and all terms, each (..., 1 + J)."""
-        if isinstance(self.base, Composed):
-            log_gate, log_q = self.base._all_terms(features.base, target)
-        else:
-            settings = LossSettings("none", -100, (), {})
-            log_q = self.base._loss(features.base, target, settings).output[..., None]
-            log_gate = torch.zeros_like(log_q)
-        gate, q = self._terms_of(features, target)
-        return torch.cat((log_gate + gate[..., :1], gate[..., 1:]), -1), torch.cat((log_q, q), -1)
+    def log_beside(self, features: Features, target: Tensor) -> Tensor:
+        log_gate, log_q = self._terms_of(features, target)
+        found = [log_gate[..., 1:] + log_q]
+        if self.base.beside:
+            found.insert(0, self.base.log_beside(features.base, target) + log_gate[..., :1])
+        return torch.cat(found, -1)
 
     def _flat_loss(
         self, features: Features, targets: Targets, settings: LossSettings

@@ -35,8 +35,7 @@ class Options:
     no_unk: bool = False
     """Never draw <unk>, which stands for all words outside the vocabulary."""
     show_components: bool = False
-    """Colour each token by the softmax or further component most responsible for it; without
-    colours: token/number."""
+    """Colour each token by the softmax most responsible for it; without colours: token/number."""
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
@@ -86,7 +85,7 @@ def generate(
     loaded = load_run(run, options.device)
     if options.show_components and not component_names(loaded.model.head):
         raise ValueError(
-            "show-components must go with a mixture, got a run with "
+            "show-components must go with a mixture of softmaxes or a pointer, got a run with "
             f"--head.kind {loaded.config.head.kind}"
         )
     prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
@@ -116,11 +115,12 @@ def generate(
 
 
 def component_names(head: "Head") -> list[str]:
-    """The softmaxes, or the head and its further components; empty if it mixes none."""
-    from highrank.heads import Composed, MixtureHead, MixtureOfContexts, Softmax
+    """Its softmaxes, or its softmax and a pointer; empty if it mixes none."""
+    from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
+    from highrank.heads.shares import share_names
 
-    if isinstance(head, Composed):
-        return head.names
+    if head.beside:
+        return list(share_names(head))
     if isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts):
         return [str(k + 1) for k in range(head.num_components)]
     return []
