@@ -52,10 +52,9 @@ class Options(presets.Comparison):
 
 def run_compare(arguments: list[str]) -> None:
     """Compare on a preset, a text or a corpus; without one, on `senses` and `sotu`."""
-    found, given = take_positional(arguments, Options)
-    name = found or ""
+    name, given = take_positional(arguments, Options)
     defaults = [presets.find_comparison(name)] if name else presets.DEFAULTS
-    options = [_parse(given, default, name) for default in defaults]
+    options = [_parse(given, default, name or "") for default in defaults]
     folder = options[0].resume
     if folder is None:
         for one in options:

@@ -94,6 +94,15 @@ def test_results_are_json(model):
     assert [audit["answer"]["verdict"] for audit in found["models"]] == ["unknown"] * 2
 
 
+def test_a_fit_is_part_of_the_progress(make, monkeypatch):
+    monkeypatch.setattr(module, "fit_heads", lambda *_, on_progress, **__: on_progress(0.5, "mos"))
+    done = []
+    model = make.audited(make.predictor(Softmax(D, V)), num_tokens=4500)
+    run_audit([model], num_contexts=60, on_progress=lambda part, text: done.append((part, text)))
+    assert done[-2:] == [(0.75, "fit: mos"), (1.0, "done")]
+    assert [part for part, _ in done] == sorted(part for part, _ in done)
+
+
 def test_a_head_that_looks_back_is_measured_after_a_long_history(make, monkeypatch):
     pointer = Pointer(7, V, num_states=8, key_size=5)
     head = Composed(MixtureOfSoftmaxes(7, V, 2, 6), [pointer])

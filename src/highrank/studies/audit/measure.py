@@ -155,6 +155,7 @@ def audit_model(
 ) -> ModelAudit:
     start = time.monotonic()
     on_progress(0.0, "loading")
+    on_all = on_progress
     predictor = model.model.load(model.device)
     architecture, num_parameters = predictor.architecture, predictor.num_parameters
     fit_note = why_not(predictor, model) if fit else "no heads were fitted (--no-fit)"
@@ -190,7 +191,7 @@ def audit_model(
         assert isinstance(layer.head, MixtureHead | LinearHead)
         seconds = QUICK_SECONDS if quick else SECONDS
         fitted = fit_heads(layer.head, samples, seconds=seconds, on_progress=fitting)
-    on_progress(1.0, "done")
+    on_all(1.0, "done")
     return ModelAudit(
         name=model.name,
         answer=answer_of(layer.facts, text, rank, mixture, fitted, fit_note),
