@@ -209,7 +209,7 @@ def test_a_picture_has_a_title_that_fits(chart):
     figure.canvas.draw()
     owner = figure._suptitle or figure.legends[0].get_title()
     box = owner.get_window_extent()
-    assert "\n" in owner.get_text() and 0 <= box.x0 and box.x1 <= figure.bbox.width
+    assert "\n" in owner.get_text() and box.x0 >= 0 and box.x1 <= figure.bbox.width
 
 
 def test_a_level_far_above_the_values_has_numbers_up_to_it():
