@@ -12,8 +12,8 @@ import tyro
 from highrank.cli.console import (
     Threads,
     as_json,
+    parse,
     plain_console,
-    printable_errors,
     progress,
     unless_given,
     wide_console,
@@ -56,10 +56,9 @@ class Options(presets.Comparison):
 
 def run_compare(arguments: list[str]) -> None:
     """Compare on a preset, a text or a corpus; without one, on `senses` and `sotu`."""
-    found, given = take_positional(arguments, Options)
-    name = found or ""
+    name, given = take_positional(arguments, Options)
     defaults = [presets.find_comparison(name)] if name else presets.DEFAULTS
-    options = [_parse(given, default, name) for default in defaults]
+    options = [_parse(given, default, name or "") for default in defaults]
     folder = options[0].resume
     if folder is None:
         for one in options:
@@ -70,9 +69,8 @@ def run_compare(arguments: list[str]) -> None:
         _run(read_plan(folder), folder, options[0])
 
 
-@printable_errors()
 def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Options:
-    return tyro.cli(
+    return parse(
         Options,
         prog=f"highrank compare {name}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"
