@@ -12,8 +12,8 @@ import tyro
 from highrank.cli.console import (
     Threads,
     as_json,
+    parse,
     plain_console,
-    printable_errors,
     progress,
     unless_given,
     wide_console,
@@ -65,9 +65,8 @@ def run_compare(arguments: list[str]) -> None:
         _run(read_plan(folder), folder, options[0])
 
 
-@printable_errors()
 def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Options:
-    return tyro.cli(
+    return parse(
         Options,
         prog=f"highrank compare {name}".strip(),
         description="Compare output layers on a text: fairly, with several seeds, in a budget.\n\n"

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -72,17 +72,21 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
-@contextmanager
-def printable_errors() -> Iterator[None]:
-    """Escape what the parser repeats of a command's arguments; its own colours stay."""
+def parse(
+    kind: Callable[..., Result] | Mapping[str, Callable[..., Result]],
+    parser: Callable[..., Any] = tyro.cli,
+    **options: Any,
+) -> Result:
+    """Call a parser of tyro; its errors escape what is invisible in arguments, but its colours."""
     errors = io.StringIO()
     try:
         with redirect_stderr(errors):
-            yield
+            found: Result = parser(kind, **options)
     finally:
         parts = COLOUR.split(errors.getvalue())
         text = "".join(part if COLOUR.fullmatch(part) else printable(part) for part in parts)
         print(text, end="", file=sys.stderr)
+    return found
 
 
 def plain_console(*, stderr: bool = False) -> Console:

@@ -131,12 +131,10 @@ def _run(arguments: list[str]) -> None:
         else:
             import tyro
 
-            from highrank.cli.console import printable_errors
+            from highrank.cli.console import parse
 
             command, config = _in_range(getattr(module, name)), (tyro.conf.FlagCreatePairsOff,)
-            with printable_errors():
-                work = tyro.cli(command, prog=f"highrank {name}", args=rest, config=config)
-            work()
+            parse(command, prog=f"highrank {name}", args=rest, config=config)()
 
 
 def _imported(arguments: list[str]) -> list[str]:
@@ -156,16 +154,16 @@ def _run_one_of(
 ) -> None:
     import tyro
 
-    from highrank.cli.console import printable_errors
+    from highrank.cli.console import parse
 
-    with printable_errors():
-        work = tyro.extras.subcommand_cli_from_dict(
-            {name: _in_range(command) for name, command in commands.items()},
-            prog="highrank" if group is None else f"highrank {group}",
-            description=DESCRIPTION if group is None else COMMANDS[group],
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+    work = parse(
+        {name: _in_range(command) for name, command in commands.items()},
+        tyro.extras.subcommand_cli_from_dict,
+        prog="highrank" if group is None else f"highrank {group}",
+        description=DESCRIPTION if group is None else COMMANDS[group],
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     work()
 
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from highrank.cli.console import (
-    Threads,
-    plain_console,
-    printable_errors,
-    progress,
-    training_progress,
-    unless_given,
-)
+from highrank.cli.console import Threads, parse, plain_console, progress, unless_given
 from highrank.config import RunConfig
 
 if TYPE_CHECKING:
@@ -53,7 +46,7 @@ class Options:
 
 
 def run_train(arguments: list[str]) -> None:
-    """The command itself, of a preset or a text; the preset `small` if none is given."""
+    """Train a preset, `small` if none is given, or a text; options override what either has."""
     from highrank.cli.options import check_options, read_source
     from highrank.cli.training import show_training
     from highrank.report.training import run_text
@@ -70,12 +63,11 @@ def run_train(arguments: list[str]) -> None:
         show_training(session, corpus, _train(session, options, budget), options.json)
 
 
-@printable_errors()
 def _parse(source: "Source") -> Options:
     """The options, with the configuration's values where there are none."""
     from highrank.cli.options import plain_config, with_own_options
 
-    options = tyro.cli(
+    options = parse(
         Options,
         prog=f"highrank train {source.preset}",
         description=f"Train a language model, starting from the preset {source.preset}.\n\n"
@@ -90,6 +82,7 @@ def _parse(source: "Source") -> Options:
 
 def _train(session: "Session", options: Options, budget: float | None) -> "TrainingResult":
     """Train and test; a signal ends the command once the run is saved, a divergence at once."""
+    from highrank.cli.console import training_progress
     from highrank.cli.options import resume_command
     from highrank.training.log import tensorboard_writer
     from highrank.training.result import Interrupted, set_budget, train_and_test

@@ -19,6 +19,7 @@ from torch import Tensor
 from highrank import ngram
 from highrank.heads.bases.component import Component
 from highrank.ops.precision import at_least_float32
+from highrank.ops.tracing import in_torch_func
 
 FOLDER = "ngram"
 # Less of the mass than this was not kept but rounded.
@@ -105,6 +106,11 @@ class NGramComponent(Component):
         context = torch.stack(rows, -1)  # (T, B, n - 1)
         if tokens.is_meta:
             return Place(context, hidden.new_empty(context.shape), tokens[..., None])
+        if in_torch_func():
+            raise ValueError(
+                "a head with an n-gram must be called outside of torch.func, got a call inside: "
+                "its table is looked up on the host; torch.autograd works"
+            )
         place = np.full(tokens.shape, -1)
         if position is not None:
             place = self._next(tokens.numpy(force=True), position.numpy(force=True))
