@@ -24,7 +24,7 @@ def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
 
 def test_a_failed_export_leaves_the_earlier_one(loaded, tmp_path, monkeypatch):
     (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "config.json").write_text('{"model_type": "highrank-awd-lstm"}')
+    (tmp_path / "x" / "config.json").write_text('{"model_type": "highrank-run"}')
     monkeypatch.setattr(export, "model_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_run(loaded, tmp_path / "x", replace=True)

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from highrank.integrations.huggingface.export import export_run
-from highrank.integrations.huggingface.run_model import AWDLSTMForCausalLM
+from highrank.integrations.huggingface.run_model import RunForCausalLM
 
 TEXTS = ["the cat", "a dog saw the old cat. it slept", "it"]
 OPTIONS = {
@@ -62,7 +62,7 @@ assert "highrank.integrations.huggingface.run_model" not in sys.modules
 tokenizer = transformers.AutoTokenizer.from_pretrained({str(exported)!r})
 assert type(tokenizer).__name__ == "RunTokenizer"
 model = transformers.AutoModelForCausalLM.from_pretrained({str(exported)!r})
-assert type(model).__name__ == "AWDLSTMForCausalLM"
+assert type(model).__name__ == "RunForCausalLM"
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
 
@@ -126,7 +126,7 @@ def test_gradients_are_those_of_the_run(model, loaded):
 
 def test_tied_weights_stay_tied_and_are_saved_once(model, tmp_path):
     model.save_pretrained(tmp_path)
-    again = AWDLSTMForCausalLM.from_pretrained(tmp_path)
+    again = RunForCausalLM.from_pretrained(tmp_path)
     inner = again.language_model
     assert inner.head.weight is inner.backbone.embedding.weight
     assert torch.equal(again(torch.arange(5)[None]).logits, model(torch.arange(5)[None]).logits)

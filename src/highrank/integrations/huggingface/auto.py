@@ -24,11 +24,11 @@ class UpgradedConfig(PreTrainedConfig):
 class ExportedConfig(PreTrainedConfig):
     """A run that `highrank export` wrote."""
 
-    model_type = "highrank-awd-lstm"
+    model_type = "highrank-run"
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        from highrank.integrations.huggingface.run_model import AWDLSTMConfig, register
+        from highrank.integrations.huggingface.run_model import RunModelConfig, register
 
         register()
-        return AWDLSTMConfig.from_dict(config_dict, **kwargs)
+        return RunModelConfig.from_dict(config_dict, **kwargs)

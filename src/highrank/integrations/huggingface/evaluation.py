@@ -26,7 +26,7 @@ from highrank.progress import OnProgress, ProgressBar, no_progress
 # Of models that can read more, too: longer windows need much more memory.
 LONGEST_CONTEXT = 1024
 # The type of exported runs.
-EXPORTED = "highrank-awd-lstm"
+EXPORTED = "highrank-run"
 
 
 class Window(NamedTuple):

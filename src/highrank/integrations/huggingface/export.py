@@ -21,7 +21,7 @@ from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
 from highrank.heads.bases.component import components_of
 from highrank.integrations.huggingface.library import quiet_transformers
-from highrank.integrations.huggingface.run_model import AWDLSTMConfig, AWDLSTMForCausalLM
+from highrank.integrations.huggingface.run_model import RunForCausalLM, RunModelConfig
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
 from highrank.models.weights import load_state, save_state
 from highrank.run.configuration import config_to_json
@@ -57,12 +57,12 @@ def export_run(loaded: LoadedRun, target: Path, replace: bool = False) -> Export
     return Export(target, files, sum(p.numel() for p in model.parameters()))
 
 
-def make_model(loaded: LoadedRun) -> AWDLSTMForCausalLM:
+def make_model(loaded: LoadedRun) -> RunForCausalLM:
     """The run's best model as one of transformers, in evaluation mode."""
     config, vocabulary = loaded.config, loaded.vocabulary
     wants_counts = "token_counts" in head_arguments(config.head.kind)
-    model = AWDLSTMForCausalLM(
-        AWDLSTMConfig(
+    model = RunForCausalLM(
+        RunModelConfig(
             run=config_to_json(dataclasses.replace(config, corpus=public_name(loaded))),
             vocab_size=len(vocabulary),
             token_counts=read_counts(loaded.folder, len(vocabulary)) if wants_counts else None,
@@ -93,14 +93,14 @@ def check_target(target: Path, replace: bool) -> None:
         )
     config = target / "config.json"
     content = read_json(config) if config.is_file() else None
-    if not isinstance(content, dict) or content.get("model_type") != AWDLSTMConfig.model_type:
+    if not isinstance(content, dict) or content.get("model_type") != RunModelConfig.model_type:
         raise ValueError(f"what --force replaces must be an earlier export, got {target}")
 
 
 @torch.no_grad()
 def _check(folder: Path, loaded: LoadedRun) -> None:
     """Compare predictions and tokens of the written folder with those of the run."""
-    model, read = AWDLSTMForCausalLM.from_pretrained(folder), loaded.model
+    model, read = RunForCausalLM.from_pretrained(folder), loaded.model
     ids = torch.arange(16)[:, None] % len(loaded.vocabulary)  # (T, 1)
     ids = ids.to(next(read.parameters()).device)
     found = read.read(ids, read.initial_state(1))
@@ -190,7 +190,7 @@ def _header(loaded: LoadedRun, metrics: Sequence[Metric], model_name: str) -> st
     fields = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["highrank", "awd-lstm", loaded.config.head.kind],
+        "tags": ["highrank", loaded.config.model.kind, loaded.config.head.kind],
         "model-index": [{"name": model_name, "results": results}],
     }
     # JSON is YAML, too, and escapes what names may have in them.

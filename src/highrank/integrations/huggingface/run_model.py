@@ -1,4 +1,4 @@
-"""A run's language model as a causal LM of transformers: AWD-LSTM with any of our heads.
+"""A run's language model as a causal LM of transformers: any network and head.
 
 It is recurrent: the state after the last token is its whole cache, as in Mamba. Logits are
 normalised log-probabilities. B sequences, T time, L tokens that are no padding, V vocabulary.
@@ -24,10 +24,10 @@ from highrank.models.weights import tied_names
 from highrank.run.configuration import config_from_json
 
 
-class AWDLSTMConfig(PreTrainedConfig):
+class RunModelConfig(PreTrainedConfig):
     """A run's whole configuration, and what its corpus decided."""
 
-    model_type = "highrank-awd-lstm"
+    model_type = "highrank-run"
     run: dict[str, Any] | None = None
     """`config.json` of the run."""
     vocab_size: int = 2
@@ -62,7 +62,7 @@ class RecurrentCache:
 
 
 @dataclass
-class AWDLSTMOutput(ModelOutput):
+class RunModelOutput(ModelOutput):
     loss: Tensor | None = None
     """Mean negative log-likelihood of the labels, in nats."""
     logits: Tensor | None = None
@@ -90,16 +90,16 @@ class Part(NamedTuple):
         return torch.searchsorted(self.columns.contiguous(), places.contiguous(), right=True).T - 1
 
 
-class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
+class RunForCausalLM(PreTrainedModel, GenerationMixin):
     """A `LanguageModel` that transformers can load, train and generate with."""
 
-    config_class = AWDLSTMConfig
+    config_class = RunModelConfig
     base_model_prefix = "language_model"
     main_input_name = "input_ids"
     _is_stateful = True
     _no_split_modules = ["WeightDropLSTM"]  # noqa: RUF012
 
-    def __init__(self, config: AWDLSTMConfig) -> None:
+    def __init__(self, config: RunModelConfig) -> None:
         super().__init__(config)
         if config.run is None:
             raise ValueError("config.run must be the configuration of a run, got None")
@@ -194,7 +194,7 @@ class AWDLSTMForCausalLM(PreTrainedModel, GenerationMixin):
             cache_params = cache_params or RecurrentCache(None)
             cache_params.state = map_state(Tensor.detach, tree["state"])
             cache_params.num_tokens += length
-        out = AWDLSTMOutput(
+        out = RunModelOutput(
             loss=loss,
             logits=None if tree["logits"] is None else tree["logits"].transpose(0, 1),
             cache_params=cache_params,
@@ -271,6 +271,6 @@ def _kept(length: int, logits_to_keep: int | Tensor) -> Tensor:
 
 
 def register() -> None:
-    """Let transformers find model and tokenizer of an `AWDLSTMConfig`."""
-    register_causal(AWDLSTMConfig, AWDLSTMForCausalLM)
-    AutoTokenizer.register(AWDLSTMConfig, tokenizer_class=RunTokenizer, exist_ok=True)
+    """Let transformers find model and tokenizer of an `RunModelConfig`."""
+    register_causal(RunModelConfig, RunForCausalLM)
+    AutoTokenizer.register(RunModelConfig, tokenizer_class=RunTokenizer, exist_ok=True)
