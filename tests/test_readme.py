@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 def test_the_example_runs_and_trains():
     names = {}
-    exec(BLOCKS[0], names)
+    exec(BLOCKS[1], names)
     assert names["loss"].isfinite()
     assert names["embedding"].weight.grad.abs().sum() > 0
     assert names["head"].weight is names["embedding"].weight
@@ -33,7 +33,7 @@ def test_the_example_of_an_upgrade_runs(monkeypatch):
     want = plain(torch.arange(9)[None]).logits
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda name: plain)
     names = {}
-    exec(BLOCKS[1], names)
+    exec(BLOCKS[0], names)
     got = names["model"](torch.arange(9)[None]).logits
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
 
