@@ -126,7 +126,7 @@ def check_threads(threads: int) -> None:
 
 
 def memory_bytes() -> int | None:
-    """Of this machine; None where the system does not tell."""
+    """Memory of this machine; None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

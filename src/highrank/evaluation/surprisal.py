@@ -105,7 +105,7 @@ def surprisals(
 def _parts(
     head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
 ) -> list[dict[str, float]]:
-    """Of each target (T, 1), the fractions of its probability beside the softmaxes."""
+    """Fractions of the probability of each target (T, 1) that lie beside the softmaxes."""
     if not head.beside:
         return [{}] * len(target)
     found = shares(head, hidden, target, **past)[:, 0, 1:].tolist()

@@ -117,6 +117,13 @@ class Backbone(nn.Module):
         return decay_matrices_only(model)
 
 
+def projection(embedding_size: int, hidden_size: int, **tensors: Any) -> nn.Module:
+    """A linear layer from embeddings to hidden states, or nothing where they are of one size."""
+    if embedding_size == hidden_size:
+        return nn.Identity()
+    return nn.Linear(embedding_size, hidden_size, bias=False, **tensors)
+
+
 def embed_with_dropout(
     embedding: nn.Embedding | AdaptiveEmbedding, tokens: Tensor, p: float
 ) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput
+from highrank.models.backbone import Backbone, BackboneOutput, projection
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 1000
@@ -151,12 +151,7 @@ class GatedCNN(Backbone):
         self.embedding: nn.Embedding | AdaptiveEmbedding = nn.Embedding(
             vocab_size, embedding_size, device=device, dtype=dtype
         )
-        is_wider = embedding_size != hidden_size
-        self.projection = (
-            nn.Linear(embedding_size, hidden_size, bias=False, device=device, dtype=dtype)
-            if is_wider
-            else nn.Identity()
-        )
+        self.projection = projection(embedding_size, hidden_size, device=device, dtype=dtype)
         size = bottleneck_size or hidden_size // 2
         self.blocks = nn.ModuleList(
             Block(hidden_size, size, kernel_size, device, dtype) for _ in range(num_blocks)

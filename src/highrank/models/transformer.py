@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput
+from highrank.models.backbone import Backbone, BackboneOutput, projection
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 1000
@@ -213,12 +213,7 @@ class Transformer(Backbone):
         self.embedding: nn.Embedding | AdaptiveEmbedding = nn.Embedding(
             vocab_size, embedding_size, **tensors
         )
-        is_wider = embedding_size != hidden_size
-        self.projection = (
-            nn.Linear(embedding_size, hidden_size, bias=False, **tensors)
-            if is_wider
-            else nn.Identity()
-        )
+        self.projection = projection(embedding_size, hidden_size, **tensors)
         self.layers = nn.ModuleList(make_layer() for _ in range(num_layers))
         self.norm = make_norm()
         self.reset_parameters()

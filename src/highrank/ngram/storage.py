@@ -31,7 +31,7 @@ class Header:
     """Of each file, by its stem."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the arrays that must be there."""
+        """Shapes of the arrays that must be there."""
         total = sum(self.sizes)
         found: dict[str, tuple[int, ...]] = {
             "key": (total - self.sizes[0],),
