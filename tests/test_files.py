@@ -15,6 +15,7 @@ from highrank.files import (
     HOST,
     check_writable,
     clear_temporaries,
+    final_name,
     from_json,
     new_folder,
     read_json,
@@ -290,3 +291,9 @@ def test_a_full_disk_is_named_with_the_file(tmp_path):
     with pytest.raises(OSError, match=f"The disk is full: {tmp_path / 'new'} was not written"):
         write_atomically(tmp_path / "new", full)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_knows_its_final_name(tmp_path):
+    with new_folder(tmp_path / "my-model") as folder:
+        assert final_name(folder) == "my-model" != folder.name
+    assert final_name(tmp_path / "my-model") == "my-model"

@@ -337,3 +337,10 @@ def lock_file(handle: int, is_shared: bool = False) -> bool:
         if error.errno not in NO_LOCKS:
             raise
     return True
+
+
+def final_name(folder: Path) -> str:
+    """The name of a folder, or that which a temporary one of `new_folder` is going to have."""
+    name = folder.resolve().name
+    found = re.fullmatch(rf"\.(.+)-{re.escape(HOST)}-\d+-[0-9a-f]{{8}}", name)
+    return name if found is None else found[1]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
+from highrank.files import final_name
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.card import write_card
 from highrank.integrations.huggingface.loss import CURRENT, LossCall, loss_call, taken_options
@@ -147,7 +148,7 @@ class HighRankForCausalLM:
         """As of transformers; a folder without README.md gets one, with what it needs to load."""
         super().save_pretrained(save_directory, **options)  # type: ignore[misc]
         if options.get("is_main_process", True):
-            self._write_card(Path(save_directory), Path(save_directory).resolve().name)
+            self._write_card(Path(save_directory), final_name(Path(save_directory)))
 
     def _upload_modified_files(
         self: Any, working_dir: Any, repo_id: str, *arguments: Any, **options: Any
