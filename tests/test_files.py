@@ -294,6 +294,6 @@ def test_a_full_disk_is_named_with_the_file(tmp_path):
 
 
 def test_a_temporary_folder_knows_its_final_name(tmp_path):
-    with new_folder(tmp_path / "my-model") as folder:
+    with new_folder(tmp_path / "my-model", replace=False) as folder:
         assert final_name(folder) == "my-model" != folder.name
     assert final_name(tmp_path / "my-model") == "my-model"
