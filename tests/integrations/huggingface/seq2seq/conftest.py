@@ -29,7 +29,8 @@ CONFIGS = {
     # Its output embedding is not that of its inputs, and its hidden states are not scaled.
     "t5 1.1": lambda: transformers.T5Config(**T5, tie_word_embeddings=False),
     "umt5": lambda: transformers.UMT5Config(**T5),
-    "m2m100": lambda: transformers.M2M100Config(**BART),
+    # Where a text starts with padding, its positions depend on the cache.
+    "m2m100": lambda: transformers.M2M100Config(**{**BART, "decoder_start_token_id": EOS}),
     "pegasus": lambda: transformers.PegasusConfig(**BART),
     "blenderbot-small": lambda: transformers.BlenderbotSmallConfig(**BART),
 }
