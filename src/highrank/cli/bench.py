@@ -98,7 +98,7 @@ def hf(options: Common = DEFAULTS) -> None:
 
     It takes some ten minutes on two free cores, and 8 GB of memory.
     """
-    from highrank.studies.bench.step import run_huggingface_bench
+    from highrank.studies.bench.huggingface import run_huggingface_bench
 
     _show("Measuring a GPT-2", run_huggingface_bench, options)
 

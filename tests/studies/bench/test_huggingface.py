@@ -5,9 +5,9 @@ import warnings
 import pytest
 import torch
 
-from highrank.studies.bench import harness, step
+from highrank.studies.bench import harness, huggingface
 from highrank.studies.bench.harness import Peak
-from highrank.studies.bench.step import (
+from highrank.studies.bench.huggingface import (
     BODY,
     DENSE,
     OURS,
@@ -30,7 +30,7 @@ PEAKS = {BODY: 100 * MIB, OURS: 150 * MIB, DENSE: 300 * MIB}
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     transformers.utils.logging.set_verbosity_error()
-    monkeypatch.setattr(step, "QUICK", TINY)
+    monkeypatch.setattr(huggingface, "QUICK", TINY)
     peaks = {**dict.fromkeys(VARIANTS), **PEAKS}
     monkeypatch.setattr(harness, "peak_memory", lambda prepare, _: Peak(peaks[prepare.args[0]]))
 
@@ -55,6 +55,6 @@ def test_all_variants_are_measured_and_the_memory_of_a_head_is_what_it_adds_to_t
 
 
 def test_different_losses_are_an_error(monkeypatch):
-    monkeypatch.setattr(step, "TOLERANCE", -1.0)
+    monkeypatch.setattr(huggingface, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="all heads must have the same loss"):
         run_huggingface_bench(rounds=1, quick=True)
