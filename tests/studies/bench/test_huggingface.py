@@ -1,4 +1,4 @@
-"""A training step of a GPT-2 with different heads: the same loss, and what each needs."""
+"""A training step of models with different heads: the same loss, and what each needs."""
 
 import warnings
 
@@ -11,11 +11,12 @@ from highrank.studies.bench.huggingface import (
     BODY,
     DENSE,
     OURS,
-    TINY,
+    SIZES,
     VARIANTS,
-    build_gpt2,
+    build_model,
     dense_loss,
     run_huggingface_bench,
+    tiny_size,
 )
 
 with warnings.catch_warnings():
@@ -30,25 +31,28 @@ PEAKS = {BODY: 100 * MIB, OURS: 150 * MIB, DENSE: 300 * MIB}
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     transformers.utils.logging.set_verbosity_error()
-    monkeypatch.setattr(huggingface, "QUICK", TINY)
+    monkeypatch.setattr(huggingface, "quick_size", tiny_size)
     peaks = {**dict.fromkeys(VARIANTS), **PEAKS}
     monkeypatch.setattr(harness, "peak_memory", lambda prepare, _: Peak(peaks[prepare.args[0]]))
 
 
-def test_dense_logits_have_our_loss_and_our_gradients():
-    model = build_gpt2(OURS, TINY).double()
-    tokens = torch.randint(TINY.vocab_size, (1, TINY.num_tokens))
+@pytest.mark.parametrize("kind", SIZES)
+def test_dense_logits_have_our_loss_and_our_gradients(kind):
+    size = tiny_size(SIZES[kind])
+    model = build_model(OURS, size).double().train()
+    tokens = torch.randint(size.vocab_size, size.shape)
     found = []
     for loss in (model(tokens, labels=tokens).loss, dense_loss(model, tokens)):
         model.zero_grad()
         loss.backward()
-        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
         found.append((loss.detach(), gradients))
     torch.testing.assert_close(*found)
 
 
-def test_all_variants_are_measured_and_the_memory_of_a_head_is_what_it_adds_to_the_body():
-    (group,) = run_huggingface_bench(rounds=1, quick=True).groups
+@pytest.mark.parametrize("kind", SIZES)
+def test_all_variants_are_measured_and_the_memory_of_a_head_is_what_it_adds_to_the_body(kind):
+    (group,) = run_huggingface_bench(kind, rounds=1, quick=True).groups
     assert tuple(m.name for m in group.measurements) == VARIANTS
     known = {name: mib for name, mib in group.numbers["head MiB"].items() if mib is not None}
     assert known == {OURS: 50.0, DENSE: 200.0}

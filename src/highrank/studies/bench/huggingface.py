@@ -1,7 +1,9 @@
 """`bench hf`: a training step of a model of transformers, forward and backward.
 
-It is a GPT-2 small, whose 50,257 tokens share one embedding for input and output. The memory of a
-head is what it needs beyond the body alone.
+It is a GPT-2 small, or a Marian, the encoder–decoder of the OPUS translation models. All embeddings
+of a model are one. The memory of a head is what it needs beyond the body alone.
+
+B texts, L tokens of a text, D hidden size, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,32 +31,57 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class BodySize:
-    """Sizes of a GPT-2, and the tokens of a step."""
+    """An architecture, its sizes, and the tokens of a step."""
 
+    kind: str = "gpt2"
+    title: str = "a GPT-2"
     num_layers: int = 12
     hidden_size: int = 768
     vocab_size: int = 50_257
-    num_tokens: int = 512
+    shape: tuple[int, int] = (1, 512)
+    """B, L."""
 
 
-FULL, QUICK = BodySize(), BodySize(num_layers=2, num_tokens=128)
-TINY = BodySize(num_layers=1, hidden_size=12, vocab_size=100, num_tokens=8)
+GPT2 = BodySize()
+# As Helsinki-NLP/opus-mt-de-en.
+MARIAN = BodySize(
+    kind="marian", title="a Marian", num_layers=6, hidden_size=512, vocab_size=58_101, shape=(8, 64)
+)
+SIZES = {"gpt2": GPT2, "marian": MARIAN}
+
+
+def quick_size(size: BodySize) -> BodySize:
+    """Two blocks, and a quarter of the tokens."""
+    return replace(size, num_layers=2, shape=(size.shape[0], size.shape[1] // 4))
+
+
+def tiny_size(size: BodySize) -> BodySize:
+    return replace(size, num_layers=1, hidden_size=16, vocab_size=100, shape=(2, 8))
 
 
 def run_huggingface_bench(
-    *, rounds: int = 5, quick: bool = False, on_progress: OnProgress = harness.silent
+    kind: str = "gpt2",
+    *,
+    rounds: int = 5,
+    quick: bool = False,
+    on_progress: OnProgress = harness.silent,
 ) -> harness.BenchResult:
     """Measure forward and backward of the body alone, of softmaxes and of mixtures.
 
     Args:
+        kind: a key of `SIZES`.
         quick: two blocks, a quarter of the tokens, and at most two rounds.
     """
-    size = QUICK if quick else FULL
+    if kind not in SIZES:
+        raise ValueError(f"model must be one of {', '.join(SIZES)}, got {kind!r}")
+    size = quick_size(SIZES[kind]) if quick else SIZES[kind]
+    sizes = ((size,), (tiny_size(size),))
+    B, L = size.shape
     result = harness.measure(
-        {"": harness.make_variants(prepare_huggingface_step, VARIANTS, (size,), (TINY,))},
-        title=f"A training step of a GPT-2 with {size.num_layers} blocks",
+        {"": harness.make_variants(prepare_huggingface_step, VARIANTS, *sizes)},
+        title=f"A training step of {size.title} with {size.num_layers} blocks",
         method=(
-            f"Forward and backward of {size.num_tokens} tokens, float32, D = {size.hidden_size}, "
+            f"Forward and backward of {B * L} tokens, float32, D = {size.hidden_size}, "
             f"V = {size.vocab_size:,}, mixtures with K = {NUM_COMPONENTS}. head MiB: beyond "
             "those of the body alone."
         ),
@@ -81,48 +108,87 @@ def mib_beyond_body(measurements: Sequence[harness.Measurement]) -> dict[str, fl
 
 def prepare_huggingface_step(name: str, size: BodySize) -> Callable[[], float]:
     """A function that does forward and backward, and returns the loss."""
-    model = build_gpt2(name, size).train()
+    model = build_model(name, size).train()
     torch.manual_seed(SEED)
-    tokens = torch.randint(size.vocab_size, (1, size.num_tokens))
+    tokens = torch.randint(size.vocab_size, size.shape)
 
     def step() -> float:
         model.zero_grad()
         if name == BODY:
             # Some number that needs all weights.
-            loss = model.base_model(tokens).last_hidden_state.square().mean()
+            loss = hidden_states(model, tokens).square().mean()
+        elif name == DENSE:
+            loss = dense_loss(model, tokens)
         else:
-            loss = dense_loss(model, tokens) if name == DENSE else model(tokens, labels=tokens).loss
+            loss = model(tokens, labels=tokens).loss
         loss.backward()
         return float(loss.item())
 
     return step
 
 
-def build_gpt2(name: str, size: BodySize) -> Any:
+def build_model(name: str, size: BodySize) -> Any:
     """A model with random weights, without dropout."""
+    torch.manual_seed(SEED)
+    model = (build_marian if size.kind == "marian" else build_gpt2)(size)
+    if name in (BODY, PLAIN):
+        return model
+    return upgrade(model, "softmax" if name == SOFTMAX else "mos", NUM_COMPONENTS)
+
+
+def build_gpt2(size: BodySize) -> Any:
     with quiet_transformers("measure a Hugging Face model") as transformers:
         config = transformers.GPT2Config(
             n_layer=size.num_layers,
             n_embd=size.hidden_size,
+            n_head=size.hidden_size // 64 or 1,
             vocab_size=size.vocab_size,
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,
             use_cache=False,
         )
-        torch.manual_seed(SEED)
-        model = transformers.GPT2LMHeadModel(config)
-    if name in (BODY, PLAIN):
-        return model
-    return upgrade(model, "softmax" if name == SOFTMAX else "mos", NUM_COMPONENTS)
+        return transformers.GPT2LMHeadModel(config)
+
+
+def build_marian(size: BodySize) -> Any:
+    with quiet_transformers("measure a Hugging Face model") as transformers:
+        start = size.vocab_size - 1
+        config = transformers.MarianConfig(
+            encoder_layers=size.num_layers,
+            decoder_layers=size.num_layers,
+            d_model=size.hidden_size,
+            encoder_ffn_dim=4 * size.hidden_size,
+            decoder_ffn_dim=4 * size.hidden_size,
+            encoder_attention_heads=size.hidden_size // 64 or 1,
+            decoder_attention_heads=size.hidden_size // 64 or 1,
+            vocab_size=size.vocab_size,
+            decoder_vocab_size=size.vocab_size,
+            pad_token_id=start,
+            decoder_start_token_id=start,
+            dropout=0.0,
+            use_cache=False,
+        )
+        return transformers.MarianMTModel(config)
+
+
+def hidden_states(model: Any, tokens: Tensor) -> Tensor:
+    """What the output layer gets (B, L, D); a source of a Marian is its target, too."""
+    inputs = {"input_ids": tokens}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(tokens)
+    found: Tensor = model.base_model(**inputs).last_hidden_state
+    return found
 
 
 def dense_loss(model: Any, tokens: Tensor) -> Tensor:
     """The loss of a mixture from the logits of all components and tokens at once."""
     head = model.get_output_embeddings().head
-    log_weight, context = head.mixture(model.base_model(tokens).last_hidden_state)
-    log_p = dense_log_prob(context, log_weight, head.weight, head.bias)  # (1, N, V)
-    target = F.pad(tokens, (0, 1), value=-100)[:, 1:]  # (1, N)
+    log_weight, context = head.mixture(hidden_states(model, tokens))
+    log_p = dense_log_prob(context, log_weight, head.weight, head.bias)  # (B, L, V)
+    target = tokens
+    if not model.config.is_encoder_decoder:
+        target = F.pad(tokens, (0, 1), value=-100)[:, 1:]  # (B, L)
     return F.nll_loss(log_p.flatten(0, -2), target.flatten())
 
 
