@@ -1,12 +1,13 @@
 """`bench hf`: a training step of a model of transformers, forward and backward.
 
 It is a GPT-2 small, or a Marian, the encoder–decoder of the OPUS translation models. All embeddings
-of a model are one. The memory of a head is what it needs beyond the body alone.
+of a model are one. The memory of a head is what it needs for given hidden states, gradients of its
+weights and of these states included: in a step, the body's own peak is at another time.
 
 B texts, L tokens of a text, D hidden size, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,8 +83,8 @@ def run_huggingface_bench(
         title=f"A training step of {size.title} with {size.num_layers} blocks",
         method=(
             f"Forward and backward of {B * L} tokens, float32, D = {size.hidden_size}, "
-            f"V = {size.vocab_size:,}, mixtures with K = {NUM_COMPONENTS}. head MiB: beyond "
-            "those of the body alone."
+            f"V = {size.vocab_size:,}, mixtures with K = {NUM_COMPONENTS}. head MiB: the "
+            "output layer alone, forward and backward, with its gradients."
         ),
         baselines=(BODY, OURS),
         rounds=min(rounds, 2) if quick else rounds,
@@ -91,19 +92,15 @@ def run_huggingface_bench(
         on_progress=on_progress,
     )
     (group,) = result.groups
-    numbers = {"head MiB": mib_beyond_body(group.measurements)}
+    numbers = {"head MiB": head_mib(*sizes)}
     return replace(result, groups=(replace(group, numbers=numbers),))
 
 
-def mib_beyond_body(measurements: Sequence[harness.Measurement]) -> dict[str, float | None]:
-    """Memory of each variant beyond that of the body alone; None if unknown."""
-    body, *others = measurements
-    return {
-        m.name: (m.peak_bytes - body.peak_bytes) / 2**20
-        if m.peak_bytes and body.peak_bytes
-        else None
-        for m in others
-    }
+def head_mib(size: tuple[BodySize], tiny: tuple[BodySize]) -> dict[str, float | None]:
+    """Memory of each output layer alone; None if unknown."""
+    variants = harness.make_variants(prepare_head_step, VARIANTS[1:], size, tiny)
+    peaks = {v.name: harness.peak_memory(v.prepare, v.warm_up).num_bytes for v in variants}
+    return {name: None if peak is None else peak / 2**20 for name, peak in peaks.items()}
 
 
 def prepare_huggingface_step(name: str, size: BodySize) -> Callable[[], float]:
@@ -118,9 +115,24 @@ def prepare_huggingface_step(name: str, size: BodySize) -> Callable[[], float]:
             # Some number that needs all weights.
             loss = hidden_states(model, tokens).square().mean()
         elif name == DENSE:
-            loss = dense_loss(model, tokens)
+            loss = head_loss(name, model, hidden_states(model, tokens), tokens)
         else:
             loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        return float(loss.item())
+
+    return step
+
+
+def prepare_head_step(name: str, size: BodySize) -> Callable[[], float]:
+    """The same for the output layer alone."""
+    model = build_model(name, size).train()
+    torch.manual_seed(SEED)
+    tokens = torch.randint(size.vocab_size, size.shape)
+    hidden = torch.randn(*size.shape, size.hidden_size, requires_grad=True)
+
+    def step() -> float:
+        loss = head_loss(name, model, hidden, tokens)
         loss.backward()
         return float(loss.item())
 
@@ -181,14 +193,19 @@ def hidden_states(model: Any, tokens: Tensor) -> Tensor:
     return found
 
 
-def dense_loss(model: Any, tokens: Tensor) -> Tensor:
-    """The loss of a mixture from the logits of all components and tokens at once."""
-    head = model.get_output_embeddings().head
-    log_weight, context = head.mixture(hidden_states(model, tokens))
-    log_p = dense_log_prob(context, log_weight, head.weight, head.bias)  # (B, L, V)
+def head_loss(name: str, model: Any, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """The loss of hidden states (B, L, D), from our loss or from all logits at once."""
     target = tokens
     if not model.config.is_encoder_decoder:
         target = F.pad(tokens, (0, 1), value=-100)[:, 1:]  # (B, L)
+    output = model.get_output_embeddings()
+    if name in (SOFTMAX, OURS):
+        found: Tensor = output(hidden, target)
+        return found
+    if name == PLAIN:
+        return F.cross_entropy(output(hidden).flatten(0, -2), target.flatten())
+    log_weight, context = output.head.mixture(hidden)
+    log_p = dense_log_prob(context, log_weight, output.head.weight, output.head.bias)  # (B, L, V)
     return F.nll_loss(log_p.flatten(0, -2), target.flatten())
 
 
