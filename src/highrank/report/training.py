@@ -64,6 +64,8 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
     ]
+    if result.is_busy:
+        lines.append(busy_text(result))
     if result.is_unigram:
         lines.append(
             f"Token frequencies alone have a valid perplexity of {perplexity(result.unigram):.2f}: "
@@ -73,6 +75,14 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))
     return "\n".join(lines)
+
+
+def busy_text(result: TrainingResult) -> str:
+    """How much a training on a busy machine has waited."""
+    return (
+        f"The machine was busy: for {result.waiting_fraction:.0%} of its time the training waited "
+        "while other processes had the core. Alone, it gets further in the same time."
+    )
 
 
 def _text(result: TrainingResult, split: str) -> str:
