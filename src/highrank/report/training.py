@@ -52,7 +52,8 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
 def _sizes(model: ModelConfig) -> str:
     """256-192 of an LSTM, 3 × 128 of layers of one size."""
     own = arguments_of(backbone_class(model.kind))
-    found = {name: argument.default for name, argument in own.items()} | model.options
+    found: dict[str, Any] = {name: argument.default for name, argument in own.items()}
+    found |= model.options
     if "hidden_sizes" in found:
         return "-".join(map(str, found["hidden_sizes"]))
     count = found.get("num_layers", found.get("num_blocks"))
