@@ -229,7 +229,7 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
         ({"lr": 0.0}, "lr must be a positive number, got 0.0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"weight_decay": -1.0}, "weight-decay must be at least 0, got -1"),
-        ({"num_components": 10**5}, "num-components must be at most 1,024, got 100000"),
+        ({"num_components": 10**5}, "^components must be at most 1,024, got 100000"),
         ({"seeds": 10**5}, "seeds must be at most 1,000, got 100000"),
         ({"steps": 2**63}, "steps must be at most 2,147,483,647, got 9223372036854775808"),
         ({"head_lr": 1e308}, "head-lr must be at most 1e\\+38, got 1e"),

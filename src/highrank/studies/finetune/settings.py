@@ -52,7 +52,8 @@ class Settings:
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        values = {name.removeprefix("num_"): value for name, value in vars(self).items()}
+        check_ranges(values)
         for name in COUNTS:
             value, option = getattr(self, name), name.removeprefix("num_").replace("_", "-")
             if value is not None and value < 1:
