@@ -2,7 +2,7 @@ r"""Train a GPT-2-shaped model and its tokenizer on a text: what `highrank finet
 
     python examples/pretrain_gpt2.py my.txt base --minutes 20 --width 256 --layers 6 \
         --vocab-size 8192 --block-length 256
-    highrank finetune base my.txt --starts residual identity --seeds 3 --budget 1h
+    highrank finetune base my.txt --seeds 3 --budget 1h
 
 Only the train split is read, so that finetuning on the same text holds out what was never seen.
 """

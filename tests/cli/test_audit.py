@@ -208,16 +208,19 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypat
     assert "give the model's folder" in errors
 
 
-def test_the_name_of_a_run_without_its_folder_says_which_it_is(highrank, monkeypatch, tmp_path):
+@pytest.mark.parametrize("command", ["audit", "evaluate"])
+@pytest.mark.parametrize("name", ["small-1", "smal-1", "runs/smal-1"])
+def test_a_wrong_name_of_a_run_says_which_is_meant(command, name, highrank, monkeypatch, tmp_path):
     def answer(name):
         raise HubError("no answer")
 
     monkeypatch.setattr(reader, "hub_answers", answer)
     (tmp_path / "runs" / "small-1").mkdir(parents=True)
+    (tmp_path / "runs" / "small-1" / "config.json").write_text("{}")
     (tmp_path / "text.txt").write_text("a cat")
     monkeypatch.chdir(tmp_path)
-    code, _, errors = highrank("audit", "small-1", "--text", "text.txt")
-    assert code == 2 and "the run of this name is runs/small-1" in errors
+    code, _, errors = highrank(command, name, "--text", "text.txt")
+    assert code == 2 and "did you mean runs/small-1?" in errors
 
 
 @pytest.mark.parametrize("config", [None, "[1]", '{"other": 1}'])

@@ -19,6 +19,21 @@ CONTEXT = {"transformer": 4, "gated-cnn": 3}
 
 
 @pytest.mark.parametrize(
+    ("kind", "chosen"),
+    [("transformer", "Transformer 3 × 128"), ("gated-cnn", "gated CNN 9 × 192")],
+)
+def test_another_network_has_as_many_parameters(kind, chosen, highrank, trained):
+    rest = ("--train.steps", "1", "--train.epochs", "1", "--threads", "1", "--json")
+    found = {}
+    for name in ("awd-lstm", kind):
+        code, printed, errors = highrank("train", "tale.txt", "--model.kind", name, *rest)
+        assert code == 0, errors
+        found[name] = json.loads(printed)["num_parameters"]
+    assert f"Model: {chosen}, head" in errors
+    assert found[kind] == pytest.approx(found["awd-lstm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
     ("kind", "tokenizer"), [("transformer", "bpe:270"), ("gated-cnn", "characters")]
 )
 def test_a_text_becomes_an_exported_model(kind, tokenizer, highrank, trained, tmp_path):

@@ -78,7 +78,7 @@ class TinyComparison:
 
 
 class TinyFinetuning:
-    """A softmax and a mixture of two, 20 steps each."""
+    """A softmax, a mixture of two and a linear control, 20 steps each."""
 
     def __init__(self, folder):
         make_model(folder / "hub")

@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from highrank.build import build_model, canonical
 from highrank.config import with_options
 from highrank.heads import ALIASES, HEADS, head_class
 from highrank.presets import PUBLISHED, published
+from highrank.presets.backbones import SMALL_SIZES, with_network
 from highrank.presets.small import fitted
 from highrank.run.configuration import config_from_json, config_to_json
 
@@ -52,6 +54,14 @@ def test_small_runs_are_equal_in_parameters_and_context_size(names):
     sizes = [sum(p.numel() for p in model.parameters()) for model in models]
     assert max(sizes) < 1.001 * min(sizes)
     assert len({model.head.embedding_size for model in models}) == 1
+
+
+def test_small_networks_can_be_exchanged():
+    for first, second in permutations(SMALL_SIZES, 2):
+        begun = with_network(presets.get("small"), first)
+        assert with_network(begun, second) == with_network(presets.get("small"), second)
+    for name in ("ptb-mos", "ptb-transformer-mos"):
+        assert with_network(presets.get(name), "gated-cnn") == presets.get(name)
 
 
 def test_every_head_has_a_small_preset():

@@ -35,7 +35,7 @@ def test_perplexities_are_drawn_against_millions_of_tokens_and_need_a_validation
         learning_curve(METRICS[-1:], tmp_path / "curve.png")
 
 
-def summary(mixture):
+def summary(mixture, **more):
     outcome = Outcome(reason="finished", best_valid_loss=5.0, num_tokens=12_345, seconds=61.2)
     result = TrainingResult(
         run="runs/my run",
@@ -45,8 +45,16 @@ def summary(mixture):
         use=None,
         valid=Evaluation(5.0, 3730),
         test=Evaluation(4.0, 4021),
+        **more,
     )
     return training_summary(result, RunConfig(corpus="tale", head=HeadConfig()))
+
+
+@pytest.mark.parametrize(("fraction", "is_said"), [(None, 0), (0.0, 0), (0.2, 0), (0.38, 1)])
+def test_a_busy_machine_is_said_in_one_sentence(fraction, is_said):
+    text = summary(None, waiting_fraction=fraction)
+    assert text.count("The machine was busy: for 38% of its time") == is_said
+    assert len(text.splitlines()) == len(summary(None).splitlines()) + is_said
 
 
 def test_the_summary_reads_as_approved_whether_components_have_specialised_or_not(approve):

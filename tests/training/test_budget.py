@@ -1,5 +1,7 @@
 """The time of a run: speed, what is kept for the last validation, and when it is over."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,22 @@ def test_what_is_neither_a_window_nor_a_validation_counts():
     assert clock.seconds == 12.0 and clock.window_seconds == 3.0
     clock.add_window(10, 1.0)
     assert clock.seconds == 13.0
+
+
+def test_a_window_has_waited_for_a_core_while_its_thread_did_not_compute():
+    clock = make_clock(100.0)
+    assert clock.waiting_fraction == 0.0
+    # Two threads that compute, and then hardly one of them.
+    clock.add_window(10, 3.0, 6.0, 3.0)
+    clock.add_window(10, 5.0, 2.0, 1.0)
+    assert clock.waiting_fraction == 0.5
+    again = make_clock()
+    again.load_state_dict(clock.state_dict())
+    assert again.waiting_fraction == 0.5
+    start = module.read_clocks()
+    time.sleep(0.05)
+    wall, cpu, thread = module.seconds_since(start)
+    assert wall >= 0.05 > max(cpu, thread) and min(cpu, thread) >= 0
 
 
 def test_progress_never_goes_back():

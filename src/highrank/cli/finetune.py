@@ -34,7 +34,7 @@ class Options(Settings):
 def finetune(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Upgrade a Hugging Face model to a mixture and train it on a text.
 
-    The same model is trained as a softmax: compared at equal tokens and equal time.
+    Two controls at equal tokens and time: its softmax, and added weights alone.
     """
     from highrank.environment import set_threads
     from highrank.integrations.huggingface.library import check_installed

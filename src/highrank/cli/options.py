@@ -71,6 +71,7 @@ def with_own_options(config: RunConfig, arguments: list[str]) -> RunConfig:
         arguments: of the command; --head.kind and such among them decide whose options there are.
     """
     changed: dict[str, Any] = {}
+    config = _fit_network(config, arguments)
     for name, part in parts().items():
         kind = _kind(getattr(config, name).kind, name, arguments)
         if name == "head":
@@ -157,6 +158,15 @@ def _foreign(part: Part, kind: str) -> list[str]:
         return []
     known = arguments_of(part.class_of(kind))
     return [name for name in ("num_components", "dropout", "activation") if name not in known]
+
+
+def _fit_network(config: RunConfig, arguments: list[str]) -> RunConfig:
+    """The configuration with the network that the arguments choose, unless they give its sizes."""
+    from highrank.presets.backbones import SMALL_SIZES, with_network
+
+    kind = _kind(config.model.kind, "model", arguments)
+    sizes = {f"model.{name.replace('_', '-')}" for name in SMALL_SIZES.get(kind, {})}
+    return config if sizes & given_options(arguments) else with_network(config, kind)
 
 
 def _fit_head(config: RunConfig, kind: str, arguments: list[str]) -> RunConfig:

@@ -56,7 +56,7 @@ def run_train(arguments: list[str]) -> None:
     source = read_source(arguments, Options)
     checked, corpus, budget = check_options(options := _parse(source), source)
     name = source.preset if source.text is None else corpus.name
-    text = "" if source.text is None else run_text(checked, corpus, options.budget) + "\n"
+    text = run_text(checked, corpus, options.budget) + "\n" if options.resume is None else ""
     folder = options.resume or options.out or new_run(options.runs, name)
     plain_console(stderr=True).print(f"{text}Run: {folder}")
     with closing(Session(checked, folder)) as session:

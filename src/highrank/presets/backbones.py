@@ -1,43 +1,44 @@
 """Runs of other networks than AWD-LSTM."""
 
 from dataclasses import replace
+from typing import Any
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.presets.small import small
 
+DROPOUTS = {"input_dropout": 0.1, "hidden_dropout": 0.1, "output_dropout": 0.1}
+# Networks with as many parameters as the LSTM of `small`.
+SMALL_SIZES: dict[str, dict[str, Any]] = {
+    "awd-lstm": {"hidden_sizes": (256, 192)},
+    "transformer": {"hidden_size": 128, "num_layers": 3, "feedforward_size": 422, "memory": 64},
+    "gated-cnn": {"hidden_size": 192, "num_blocks": 9, "bottleneck_size": 55, "kernel_size": 5},
+}
+
+
+def with_network(config: RunConfig, kind: str) -> RunConfig:
+    """A small preset on another network, of as many parameters as the LSTM of `small`.
+
+    Other configurations are returned as they are: their networks have no such twin.
+    """
+    is_small = config.model.embedding_size == small().model.embedding_size
+    if kind == config.model.kind or kind not in SMALL_SIZES or not is_small:
+        return config
+    if kind == "awd-lstm":
+        model = replace(small().model, tied=config.model.tied)
+        return replace(config, model=model, train=replace(config.train, warmup_steps=0))
+    options = SMALL_SIZES[kind] | DROPOUTS | {"embedding_range": 0.5}
+    model = replace(config.model, kind=kind, options=options)
+    return replace(config, model=model, train=replace(config.train, warmup_steps=100))
+
 
 def small_transformer() -> RunConfig:
     """The head of `small` on a Transformer of as many parameters."""
-    config = small()
-    options = {
-        "hidden_size": 128,
-        "num_layers": 3,
-        "feedforward_size": 422,
-        "memory": 64,
-        "input_dropout": 0.1,
-        "hidden_dropout": 0.1,
-        "output_dropout": 0.1,
-        "embedding_range": 0.5,
-    }
-    model = replace(config.model, kind="transformer", options=options)
-    return replace(config, model=model, train=replace(config.train, warmup_steps=100))
+    return with_network(small(), "transformer")
 
 
 def small_gated_cnn() -> RunConfig:
     """The head of `small` on a gated CNN of as many parameters."""
-    config = small()
-    options = {
-        "hidden_size": 192,
-        "num_blocks": 9,
-        "bottleneck_size": 55,
-        "kernel_size": 5,
-        "input_dropout": 0.1,
-        "hidden_dropout": 0.1,
-        "output_dropout": 0.1,
-        "embedding_range": 0.5,
-    }
-    model = replace(config.model, kind="gated-cnn", options=options)
-    return replace(config, model=model, train=replace(config.train, warmup_steps=100))
+    return with_network(small(), "gated-cnn")
 
 
 def ptb_transformer_softmax() -> RunConfig:

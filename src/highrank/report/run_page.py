@@ -11,7 +11,7 @@ from highrank.environment import environment
 from highrank.report.figure import draw, to_svg
 from highrank.report.formats import duration, environment_text, millions, printable
 from highrank.report.page import Column, Figure, Table, render
-from highrank.report.training import learning_chart
+from highrank.report.training import busy_text, learning_chart
 from highrank.training.result import TrainingResult
 
 
@@ -32,6 +32,7 @@ def run_page(
     """
     unit, chart = unit_of(corpus.header.recipe.tokenizer), learning_chart(metrics)
     spent = f"{result.outcome.num_tokens:,} tokens in {duration(result.outcome.seconds)}"
+    caption = f"The run is {result.outcome.reason}: {spent}."
     return render(
         "report/run_page.html.j2",
         title=printable(f"{result.run}"),
@@ -41,7 +42,7 @@ def run_page(
         curve=Figure(
             svg=to_svg(draw(chart, size=(7, 4), margin=0.1)),
             title="Learning curve",
-            caption=f"The run is {result.outcome.reason}: {spent}.",
+            caption=f"{caption} {busy_text(result)}" if result.is_busy else caption,
             description="Perplexity of train and valid against tokens read.",
         ),
         samples=[printable(text) for text in samples],

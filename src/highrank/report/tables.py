@@ -59,6 +59,8 @@ def models_table(results: Sequence[Result]) -> Table:
         "model reads windows of so many tokens, and predicts so many in each; a run reads all, or "
         "what its network can see."
     )
+    if any(map(_has_unknown, results)):
+        note += " ≥: a lower bound, since what <unk> stands for is not spelled."
     numbers = ("perplexity", "bits/byte", "tokens", "<unk>", "context", "stride")
     title = printable(results[0].split.removeprefix("text "))
     table = make_table(("model",), numbers, title=title, caption=note)
@@ -66,13 +68,17 @@ def models_table(results: Sequence[Result]) -> Table:
         table.add_row(
             printable(result.run),
             _perplexity(result.nats),
-            f"{result.bits_per_byte:.4f}",
+            ("≥ " if _has_unknown(result) else "") + f"{result.bits_per_byte:.4f}",
             f"{result.num_tokens:,}",
             _unknown(result),
             count(result.settings.get("context")),
             count(result.settings.get("stride")),
         )
     return table
+
+
+def _has_unknown(result: Result) -> bool:
+    return result.unknown.get("tokens", 0) > 0
 
 
 def _unknown(result: Result) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from highrank.analysis.components import ComponentReport
 from highrank.build import CheckedRun
-from highrank.config import RunConfig
+from highrank.config import ModelConfig, RunConfig
 from highrank.data.corpus import Corpus
 from highrank.heads import head_class
 from highrank.models import backbone_class
@@ -29,13 +29,12 @@ VALID = line_style("series-3", marker="D")
 
 
 def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
-    """The corpus that the user's text became, and what is going to be trained on it."""
+    """The corpus, and what is going to be trained on it."""
     config = run.config
     head, epochs, size = config.head.kind, config.train.epochs, run.num_parameters
     if "num_components" in arguments_of(head_class(head)):
         head += f" with K = {config.head.num_components}"
-    sizes = "-".join(map(str, config.model.options.get("hidden_sizes", ())))
-    network = f"{backbone_class(config.model.kind).title} {sizes}".rstrip()
+    network = f"{backbone_class(config.model.kind).title} {_sizes(config.model)}".rstrip()
     parameters = millions(size)
     length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
     if budget is None:
@@ -48,6 +47,17 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
         f"{corpus.path}\n"
         f"Model: {network}, head {head}, {parameters} parameters; {length}"
     )
+
+
+def _sizes(model: ModelConfig) -> str:
+    """256-192 of an LSTM, 3 × 128 of layers of one size."""
+    own = arguments_of(backbone_class(model.kind))
+    found: dict[str, Any] = {name: argument.default for name, argument in own.items()}
+    found |= model.options
+    if "hidden_sizes" in found:
+        return "-".join(map(str, found["hidden_sizes"]))
+    count = found.get("num_layers", found.get("num_blocks"))
+    return f"{count} × {found['hidden_size']}" if count and "hidden_size" in found else ""
 
 
 def training_summary(result: TrainingResult, config: RunConfig) -> str:
@@ -64,6 +74,8 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
     ]
+    if result.is_busy:
+        lines.append(busy_text(result))
     if result.is_unigram:
         lines.append(
             f"Token frequencies alone have a valid perplexity of {perplexity(result.unigram):.2f}: "
@@ -73,6 +85,14 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))
     return "\n".join(lines)
+
+
+def busy_text(result: TrainingResult) -> str:
+    """How much a training on a busy machine has waited."""
+    return (
+        f"The machine was busy: for {result.waiting_fraction:.0%} of its time the training waited "
+        "while other processes had the core. Alone, it gets further in the same time."
+    )
 
 
 def _text(result: TrainingResult, split: str) -> str:

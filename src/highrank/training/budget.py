@@ -33,6 +33,8 @@ class Clock:
         self.session_start = 0.0
         # Of the windows alone: what training takes of the processor, whatever else it does.
         self.window_seconds, self.cpu_seconds = 0.0, 0.0
+        # Of the windows, those in which the training had no core, because others had it.
+        self.waiting_seconds = 0.0
         self.ended_budget: float | None = None
         self.is_warm = False
         self.furthest = 0.0
@@ -63,14 +65,34 @@ class Clock:
         self.window_seconds += seconds
         self.cpu_seconds += cpu_seconds
 
-    def add_window(self, tokens: int, seconds: float, cpu_seconds: float = 0.0) -> None:
+    def add_window(
+        self,
+        tokens: int,
+        seconds: float,
+        cpu_seconds: float = 0.0,
+        thread_seconds: float | None = None,
+    ) -> None:
+        """Count a step of training.
+
+        Args:
+            cpu_seconds: of all threads.
+            thread_seconds: CPU time of the thread that trains. On a CPU it never sleeps in a
+                window: the rest of `seconds` it waited for a core. None if it is not known.
+        """
         self.seconds += seconds
         self.window_seconds += seconds
         self.cpu_seconds += cpu_seconds
+        if thread_seconds is not None:
+            self.waiting_seconds += max(0.0, seconds - thread_seconds)
         # The first of a session takes longer than any other.
         if self.is_warm:
             self.windows.append((tokens, seconds))
         self.is_warm = True
+
+    @property
+    def waiting_fraction(self) -> float:
+        """The fraction of the training's time in which other processes had its core."""
+        return self.waiting_seconds / self.window_seconds if self.window_seconds > 0 else 0.0
 
     def add_validation(self, seconds: float) -> None:
         self.seconds += seconds
@@ -115,7 +137,7 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         names = ("seconds", "validation_seconds", "budget", "ended_budget")
-        more = ("furthest", "window_seconds", "cpu_seconds")
+        more = ("furthest", "window_seconds", "cpu_seconds", "waiting_seconds")
         return {name: getattr(self, name) for name in (*names, *more)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,6 +149,17 @@ class Clock:
         """Set another budget, unless it is the one that there was."""
         if budget != self.budget:
             self.budget, self.furthest = budget, 0.0
+
+
+def read_clocks() -> tuple[float, float, float]:
+    """Seconds of the wall clock, and CPU time of the process and of this thread."""
+    return time.monotonic(), time.process_time(), time.thread_time()
+
+
+def seconds_since(start: tuple[float, float, float]) -> tuple[float, float, float]:
+    """The seconds of each clock since `start` was read."""
+    wall, cpu, thread = read_clocks()
+    return wall - start[0], cpu - start[1], thread - start[2]
 
 
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}

@@ -27,6 +27,8 @@ from highrank.training.signals import listening, stop
 
 # The test is left out if it would take more of the budget.
 LARGEST_TEST = 0.5
+# A training that waited for its core for more of its time was on a busy machine.
+BUSY_FRACTION = 0.2
 # A model that is better than token frequencies by no more has learned nothing of contexts.
 UNIGRAM_NATS = 0.1
 
@@ -49,6 +51,8 @@ class TrainingResult:
     test_batch_size: int = 1
     unigram: float = math.inf
     """Loss on valid of the training split's token frequencies, in nats."""
+    waiting_fraction: float | None = None
+    """Fraction of the training's time in which other processes had its core; None if unknown."""
     splits: Mapping[str, Split] = field(default_factory=dict)
     """The corpus' splits by name; none for a corpus in memory."""
 
@@ -56,6 +60,11 @@ class TrainingResult:
     def is_unigram(self) -> bool:
         """Whether the model predicts valid hardly better than token frequencies do."""
         return self.valid.nats > self.unigram - UNIGRAM_NATS
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes took much of the machine while it trained."""
+        return self.waiting_fraction is not None and self.waiting_fraction > BUSY_FRACTION
 
     def evaluations(self, valid_batch_size: int) -> list[tuple[str, Evaluation, int]]:
         """The splits that were evaluated, with their batch sizes."""
@@ -85,6 +94,7 @@ class TrainingResult:
         return {
             "run": self.run,
             **asdict(self.outcome),
+            "waiting_fraction": self.waiting_fraction,
             "num_parameters": self.num_parameters,
             "specialisation": self.use and self.use.specialisation,
             "effective_components": self.use and self.use.effective_components,
@@ -130,9 +140,21 @@ def finish(
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,
+        waiting_fraction=waiting_fraction(session),
         unigram=unigram_loss(session.corpus.token_counts, session.valid),
         splits=session.corpus.header.splits if isinstance(session.corpus, Corpus) else {},
     )
+
+
+def waiting_fraction(session: Session) -> float | None:
+    """Fraction of the training's time in which other processes had its core.
+
+    None with an accelerator or with several processes, for which a training also waits.
+    """
+    device = next(session.model.parameters()).device
+    if device.type != "cpu" or session.world.size > 1:
+        return None
+    return session.clock.waiting_fraction
 
 
 def unigram_loss(token_counts: Sequence[int], tokens: NDArray[np.integer]) -> float:

@@ -19,7 +19,7 @@ from highrank.data.corpus import CorpusLike
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, restored, save_state, without_dropout
-from highrank.training.budget import Clock
+from highrank.training.budget import Clock, read_clocks, seconds_since
 from highrank.training.checkpoint import TrainingFolder
 from highrank.training.log import MetricsLog, SilentLog, is_logged
 from highrank.training.outcome import Action, Outcome, Progress, Reason
@@ -260,14 +260,14 @@ class Session:
         self.epoch_loss, self.epoch_tokens = 0.0, 0
 
     def _step(self, progress: float) -> None:
-        start, cpu_start = time.monotonic(), time.process_time()
+        start = read_clocks()
         batch = next(self.batches)
         try:
             loss = self.trainer.step(batch, progress)
         except Diverged as error:
             raise self._diverged(self.trainer.num_steps + 1, str(error)) from None
         tokens = int(self.world.sum(batch.num_targets))
-        self.clock.add_window(tokens, time.monotonic() - start, time.process_time() - cpu_start)
+        self.clock.add_window(tokens, *seconds_since(start))
         self.schedule.count(tokens)
         self.num_tokens += tokens
         self.epoch_loss += loss * tokens

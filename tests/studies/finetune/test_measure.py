@@ -161,14 +161,14 @@ def test_frozen_weights_stay(start, base, tmp_path):
 
 
 def test_the_budget_ends_the_training(start, monkeypatch, tmp_path):
-    found = start("softmax", budget="20s")
+    found = start("softmax", budget="30s")
     clock = iter(range(10_000))
     monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
     found.run(tmp_path / "x.pt", quiet)
     # An evaluation and each step take one tick; one is kept for the last evaluation.
     assert found.points[-1].step == 8 and found.clock.seconds == 10
     # More time resumes it.
-    again = start("softmax", budget="24s")
+    again = start("softmax", budget="36s")
     again.run(tmp_path / "x.pt", quiet)
     assert [point.step for point in again.points] == [0, 8, 9]
 
@@ -176,7 +176,7 @@ def test_the_budget_ends_the_training(start, monkeypatch, tmp_path):
 def test_variants_take_turns_when_their_steps_are_timed(start, base):
     seen, task = [], start("softmax").task
     times = measure.step_times(task, base, lambda fraction, text: seen.append(text.split()[-1]))
-    assert seen == ["softmax", "residual"] * 3 and min(times.values()) > 0
+    assert seen == ["softmax", "residual", "linear"] * 3 and min(times.values()) > 0
 
 
 def test_a_loss_that_is_not_finite_ends_with_advice(start):
@@ -192,7 +192,7 @@ def test_a_finished_folder_has_models_and_is_not_trained_again(
     # What a process leaves that was killed while it wrote the settings.
     (tmp_path / ".settings.json.new").write_text("{")
     result = run_finetune(settings, tmp_path, quiet)
-    assert [one.variant for one in result.variants] == ["softmax", "residual"]
+    assert [one.variant for one in result.variants] == ["softmax", "residual", "linear"]
     assert result.equal_tokens.at == 20 * 4 * 16
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "softmax-0")
     assert type(plain) is type(base)
@@ -203,7 +203,7 @@ def test_a_finished_folder_has_models_and_is_not_trained_again(
     (tmp_path / "softmax-0-trainer.pt").write_text("x")
     monkeypatch.setattr(VariantTraining, "run", lambda *_: 1 / 0)
     assert run_finetune(settings, tmp_path, quiet).variants == result.variants
-    names = {"softmax-0", "residual-0", "settings.json", "step_times.json", "lock"}
+    names = {"softmax-0", "residual-0", "linear-0", "settings.json", "step_times.json", "lock"}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
@@ -229,7 +229,7 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
         ({"lr": 0.0}, "lr must be a positive number, got 0.0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"weight_decay": -1.0}, "weight-decay must be at least 0, got -1"),
-        ({"num_components": 10**5}, "num-components must be at most 1,024, got 100000"),
+        ({"num_components": 10**5}, "^components must be at most 1,024, got 100000"),
         ({"seeds": 10**5}, "seeds must be at most 1,000, got 100000"),
         ({"steps": 2**63}, "steps must be at most 2,147,483,647, got 9223372036854775808"),
         ({"head_lr": 1e308}, "head-lr must be at most 1e\\+38, got 1e"),

@@ -122,12 +122,13 @@ def test_what_is_not_trained_decides_nothing_and_keeps_its_loss():
 
 
 def test_table_answers_and_page_are_as_approved(approve):
-    result = result_of(models())
+    result = result_of(with_linear(0.0001))
     approve("table.txt", finetune_table(result))
     answers = {
         "one seed": models()[:2],
         "collapsed": models(replace(STATE, state=MixtureState.COLLAPSED)),
         "no difference": models(ends=(3.999, 4.101)),
+        "no control": models(),
         "a better control": with_linear(0.002),
         "a worse control": with_linear(0.0001),
     }

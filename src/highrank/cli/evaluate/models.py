@@ -13,14 +13,18 @@ if TYPE_CHECKING:
 
 
 def is_foreign(name: str, options: Options) -> bool:
-    """Whether it is a Hugging Face model; the hub is not asked yet."""
+    """Whether it is a Hugging Face model; the hub is not asked yet.
+
+    A name with a folder before it, like that of a run here, is a run's that is misspelled.
+    """
     from highrank.integrations.huggingface.reader import is_hub_name
     from highrank.run.configuration import is_hugging_face, nearest_run
 
     folder = Path(name)
     if folder.exists():
         return is_hugging_face(folder)
-    return options.text is not None and is_hub_name(name) and not nearest_run(folder)
+    is_misspelled = len(folder.parts) > 1 and bool(nearest_run(folder))
+    return options.text is not None and is_hub_name(name) and not is_misspelled
 
 
 def evaluate_models(names: Sequence[str], options: Options) -> None:
@@ -44,11 +48,16 @@ def _evaluate(name: str, options: Options) -> "Result":
     if is_foreign(name, options):
         from highrank.environment import check_device
         from highrank.integrations.huggingface.evaluation import evaluate_text
-        from highrank.integrations.huggingface.reader import HuggingFaceModel
+        from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel
+        from highrank.run.configuration import nearest_run
 
         check_device(options.device)
+        try:
+            model = HuggingFaceModel(name)
+        except HubError as error:
+            raise ValueError(f"{error}{nearest_run(Path(name))}") from None
         return evaluate_text(
-            HuggingFaceModel(name),
+            model,
             options.text,
             context=options.context,
             stride=options.stride,

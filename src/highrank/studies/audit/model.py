@@ -21,7 +21,7 @@ from highrank.environment import check_device, install_hint
 from highrank.files import file_sha256, read_json
 from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
 from highrank.predictor import WINDOW, RunModel, TextModel, Tokens
-from highrank.run.configuration import is_run
+from highrank.run.configuration import is_run, nearest_run
 from highrank.run.loading import LoadedRun, load_run
 
 CONTRACT = "MODEL must be a run's folder, a Hugging Face model's folder or its name on the hub"
@@ -122,7 +122,8 @@ def check_name(name: str) -> None:
     elif folder.exists():
         raise ValueError(f"{CONTRACT}, got the file {name}")
     elif not is_hub_name(name):
-        raise ValueError(f"{CONTRACT}, got {name}: there is no such folder")
+        guess = nearest_run(folder) or ": there is no such folder"
+        raise ValueError(f"{CONTRACT}, got {name}{guess}")
 
 
 def find_model(name: str, text: Path | None, device: str) -> AuditedModel:
@@ -199,8 +200,8 @@ def _check_folder(folder: Path) -> None:
 
 def _hint(name: str, error: HubError) -> str:
     """Where the name was looked for, and what to do."""
-    if (RUNS / name).is_dir():
-        return f"the run of this name is {RUNS / name}"
+    if guess := nearest_run(Path(name)):
+        return f"{error}{guess}"
     return (
         f"there is no such folder here, no such run in ./{RUNS}, and {error}; see `ls {RUNS}`, "
         "or connect once, or give the model's folder"

@@ -39,7 +39,10 @@ NAME_WIDTHS = {3: 16, 2: 25}
 RANDOM = "– random weights"
 # The measures that the answer uses, and that have a baseline.
 COMPARED = ("numerical_rank_float32", EFFECTIVE, FINE)
-LEGEND = "–: unknown or none; random weights: same head, untrained; terms: see the page."
+LEGEND = (
+    "–: unknown or none; random weights: same head, untrained; terms: see the page.\n"
+    "Perplexities are of contexts that are short and lie together; the model's: highrank evaluate."
+)
 OWN = "own: the model's number, of as few contexts as the random weights had."
 
 
@@ -123,12 +126,13 @@ ROWS = (
         "the contexts × tokens whose log-probabilities have the ranks below",
     ),
     Row(
-        "perplexity, sampled",
+        "perplexity of contexts",
         lambda m: f"{m.text.perplexity:,.2f}",
-        "of the tokens that follow these contexts, no evaluation of the text",
+        "of the tokens that follow these contexts, which have short histories and lie in a few "
+        "places of the text: not the model’s perplexity, which `highrank evaluate` measures",
     ),
     Row(
-        "– shuffled contexts",
+        "– shuffled",
         lambda m: f"{m.text.shuffled_perplexity:,.2f}",
         "baseline: each context scored with what follows another one",
     ),
@@ -207,7 +211,7 @@ FACTS: dict[str, Callable[[ModelAudit], str]] = {
     "SHA-256 of the text": lambda m: m.text.sha256[:12],
     "Tokens of the text": lambda m: count(m.text.num_tokens),
     "Contexts, T": lambda m: count(m.text.num_contexts),
-    "Nats per token": lambda m: f"{m.text.nats:.4f}",
+    "Nats per token of contexts": lambda m: f"{m.text.nats:.4f}",
     "Matrix": lambda m: f"{count(m.rank.num_contexts)} × {count(m.rank.num_tokens)}",
     "Method": lambda m: f"{m.rank.method}: {m.rank.method_reason}",
     "Ceiling": lambda m: f"{count(m.rank.ceiling)}, by {m.rank.ceiling_reason}",

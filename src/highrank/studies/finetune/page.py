@@ -9,10 +9,10 @@ from rich.table import Table as RichTable
 from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
 from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
-from highrank.report.formats import duration, environment_text, make_table, with_error
+from highrank.report.formats import duration, environment_text, listed, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
-from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE
+from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE, Settings
 from highrank.studies.finetune.training import Point, TrainedVariant
 
 STYLES = [
@@ -60,6 +60,7 @@ def finetune_page(result: FinetuneResult, command: str) -> str:
         result=result,
         command=command,
         head_rate=HEAD_RATE,
+        heads=_heads(result.settings),
         where=_where(result),
         table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
         figures=list(_figures(result)),
@@ -131,6 +132,20 @@ def _where(result: FinetuneResult) -> str:
 def _name(variant: str) -> str:
     names = {BASELINE: "Softmax", CONTROL: "Softmax, linear"}
     return names.get(variant, f"MoS, {variant}")
+
+
+def _heads(settings: Settings) -> str:
+    """What the output layer is replaced by."""
+    heads = []
+    if settings.mixtures:
+        starts = listed(settings.mixtures)
+        heads.append(f"a mixture of {settings.num_components} softmaxes (start: {starts})")
+    if CONTROL in settings.starts:
+        heads.append(
+            "as a control, by one softmax over a linear map of the hidden state, which has added "
+            "weights but no components"
+        )
+    return " and, ".join(heads)
 
 
 def _rows(result: FinetuneResult) -> list[tuple[str, ...]]:

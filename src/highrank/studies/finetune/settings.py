@@ -22,9 +22,12 @@ class Settings:
     """Folder of a causal language model, or its name on the hub."""
     text: str
     """A text, or a folder of texts; its valid split is held out."""
-    starts: tuple[Literal["residual", "identity", "new", "random", "linear"], ...] = ("residual",)
-    """How a mixture starts: residual and identity change no prediction. linear is a control:
-    one softmax over a linear map of the hidden state."""
+    starts: tuple[Literal["residual", "identity", "new", "random", "linear"], ...] = (
+        "residual",
+        "linear",
+    )
+    """How a mixture starts: residual and identity change no prediction. linear is a control,
+    one softmax over a linear map of the hidden state: what added weights win by themselves."""
     num_components: int = 4
     """K, the softmaxes of a mixture."""
     seeds: int = 1
@@ -49,7 +52,8 @@ class Settings:
     """Held-out tokens in each evaluation, at most."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        values = {name.removeprefix("num_"): value for name, value in vars(self).items()}
+        check_ranges(values)
         for name in COUNTS:
             value, option = getattr(self, name), name.removeprefix("num_").replace("_", "-")
             if value is not None and value < 1:
@@ -67,6 +71,11 @@ class Settings:
     def added_lr(self, hidden_size: int) -> float:
         """The learning rate of the weights that the upgrade adds, at least that of the others."""
         return self.head_lr or max(self.lr, HEAD_RATE / hidden_size)
+
+    @property
+    def mixtures(self) -> tuple[str, ...]:
+        """The starts of mixtures, without the control."""
+        return tuple(start for start in self.starts if start != CONTROL)
 
     @property
     def variants(self) -> tuple[str, ...]:
