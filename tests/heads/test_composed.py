@@ -171,6 +171,11 @@ def test_components_that_learn_alone_stand_around_those_that_learn_with_the_base
     output = head(hidden, target, **past).output
     want = head.log_prob(hidden, **past).gather(-1, target[..., None]).squeeze(-1)
     torch.testing.assert_close(output, want, **EXACT)
+    again = Composed(MixtureOfSoftmaxes(D, V, 2, E), [Oracle(D, V), Pointer(D, V, num_states=4)])
+    assert {n: x.shape for n, x in again.state_dict().items()} == {
+        n: x.shape for n, x in head.state_dict().items()
+    }
+    assert (again.objective, again.base.objective) == ("own", "joint")
     joint = kind(D, V, num_components=2, embedding_size=E, objective="joint")
     assert joint.objective == "joint" and len(joint.parts) == 2
 
@@ -197,7 +202,7 @@ def test_wrong_parts_are_named():
     for components, objective, message in (
         ([], "joint", "components must be some of the base's sizes, got none"),
         ([Constant(D, V + 1)], "joint", r"the base's sizes, got \[\(6, 12\)\]"),
-        ([Constant(D, V)], "both", "objective must be joint or own, got 'both'"),
+        ([Constant(D, V)], "both", "objective must be auto, joint or own, got 'both'"),
         (
             [Constant(D, V, constant_weight=1.5)],
             "own",
@@ -208,7 +213,8 @@ def test_wrong_parts_are_named():
             Composed(base, components, objective)
     own = Composed(base, [Constant(D, V)], "own")
     with pytest.raises(ValueError, match="must be own around a base of objective own, got joint"):
-        Composed(own, [Constant(D, V)])
+        Composed(own, [Constant(D, V)], "joint")
+    assert Composed(own, [Constant(D, V)]).objective == "own"
     with pytest.raises(ValueError, match="target must be ids, unsmoothed, for objective own"):
         own(torch.randn(3, D), torch.arange(3), label_smoothing=0.1)
     with pytest.raises(ValueError, match="each component once, got 'mos.pointer.pointer'"):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from highrank.heads import Mixtape
-from highrank.heads.mixtape import mix_leaves, mix_products
+from highrank.ops.gate_tree import mix_leaves, mix_products
 from highrank.ops.streamed_cross_entropy import logits_of
 
 D, E, V, R = 6, 4, 11, 5

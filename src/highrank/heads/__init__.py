@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from highrank.signatures import arguments_of, load_class
 
 if TYPE_CHECKING:
-    from highrank.heads.adaptive.mos import AdaptiveMixtureOfSoftmaxes as AdaptiveMixtureOfSoftmaxes
-    from highrank.heads.adaptive.softmax import AdaptiveSoftmax as AdaptiveSoftmax
+    from highrank.heads.adaptive_mos import AdaptiveMixtureOfSoftmaxes as AdaptiveMixtureOfSoftmaxes
+    from highrank.heads.adaptive_softmax import AdaptiveSoftmax as AdaptiveSoftmax
     from highrank.heads.bases.component import Component as Component
     from highrank.heads.bases.head import Head as Head
     from highrank.heads.bases.mixture import Mixture as Mixture
@@ -49,8 +49,8 @@ HEADS: dict[str, str] = {
     "partition": "highrank.heads.partition:PartitionedSoftmax",
     "mfs": "highrank.heads.mfs:MultiFacetSoftmax",
     "pointwise": "highrank.heads.pointwise:Pointwise",
-    "adaptive-softmax": "highrank.heads.adaptive.softmax:AdaptiveSoftmax",
-    "adaptive-mos": "highrank.heads.adaptive.mos:AdaptiveMixtureOfSoftmaxes",
+    "adaptive-softmax": "highrank.heads.adaptive_softmax:AdaptiveSoftmax",
+    "adaptive-mos": "highrank.heads.adaptive_mos:AdaptiveMixtureOfSoftmaxes",
 }
 # What may stand beside a head, after a plus: adaptive-softmax+pointer.
 COMPONENTS: dict[str, str] = {

@@ -54,13 +54,22 @@ class Composed(Head):
     Args:
         base: any head, also one that is composed.
         components: at least one, of the base's sizes.
-        objective: "joint" or "own"; a base that learns by "own" takes no other.
+        objective: "joint" or "own"; a base that learns by "own" takes no other. "auto" takes "own"
+            for components that are good from the start, around a head of the others, and "joint" if
+            there are none.
     """
 
     def __init__(
-        self, base: Head, components: Sequence[Component], objective: Objective = "joint"
+        self, base: Head, components: Sequence[Component], objective: Objective = "auto"
     ) -> None:
         super().__init__(base.hidden_size, base.vocab_size)
+        if objective == "auto":
+            alone = [one for one in components if one.learns_alone]
+            joined = [one for one in components if not one.learns_alone]
+            if alone and joined:
+                base, components = Composed(base, joined), alone
+            is_own = alone or getattr(base, "objective", None) == "own"
+            objective = "own" if is_own else "joint"
         _check_parts(base, components, objective)
         self.base, self.objective = base, objective
         self.components = nn.ModuleList(components).to(next(base.parameters()))
@@ -272,7 +281,7 @@ class _WithGradientsOf(Function):
 
 def _check_parts(base: Head, components: Sequence[Component], objective: str) -> None:
     if objective not in ("joint", "own"):
-        raise ValueError(f"objective must be joint or own, got {objective!r}")
+        raise ValueError(f"objective must be auto, joint or own, got {objective!r}")
     if objective == "joint" and getattr(base, "objective", None) == "own":
         raise ValueError("objective must be own around a base of objective own, got joint")
     sizes = [(component.hidden_size, component.vocab_size) for component in components]
@@ -288,11 +297,7 @@ def _check_parts(base: Head, components: Sequence[Component], objective: str) ->
 def composed_class(
     kind: str, base: type[Head], components: tuple[type[Component], ...]
 ) -> type[Composed]:
-    """The class of a kind such as adaptive-softmax+pointer: its options are those of all parts.
-
-    With the objective "auto", components that are good from the start learn alone, around a head of
-    the others.
-    """
+    """The class of a kind such as adaptive-softmax+pointer: its options are those of all parts."""
 
     class Kind(Composed):
         """A head and further components.
@@ -324,11 +329,7 @@ def composed_class(
                 one(head.hidden_size, vocab_size, **{n: options[n] for n in names & set(options)})
                 for one, names in zip(components, known, strict=True)
             ]
-            of_all: dict[str, list[Component]] = {"joint": [], "own": found}
-            alone = of_all.get(objective, [one for one in found if one.learns_alone])
-            joined = [one for one in found if one not in alone]
-            head = Composed(head, joined) if alone and joined else head
-            super().__init__(head, alone or joined, "own" if alone else "joint")
+            super().__init__(head, found, objective)
 
         def __reduce__(self) -> Any:
             return _new_kind, (kind, base, components), self.__dict__

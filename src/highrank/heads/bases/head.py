@@ -22,7 +22,6 @@ from highrank.heads.bases.output import (
     penalised,
 )
 from highrank.heads.bases.past import PAST, check_names, check_time
-from highrank.heads.bases.scoring import log_probs_in_blocks
 from highrank.heads.bases.token_rows import TokenRows, check_sizes
 from highrank.ops.loss import (
     ByProduct,
@@ -46,6 +45,7 @@ from highrank.ops.loss.targets import (
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
+from highrank.ops.scoring import log_probs_in_blocks
 from highrank.ops.tracing import needs_operators
 
 # Options of a loss that have a meaning for logits of softmaxes only.
