@@ -17,6 +17,8 @@ from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.loss import CURRENT
 
 BIAS = "final_logits_bias"
+# Names that configurations give to the number of a decoder's blocks.
+DECODER_BLOCKS = ("decoder_layers", "num_decoder_layers")
 
 
 def is_seq2seq(model: Any) -> bool:
@@ -37,6 +39,15 @@ def inputs_of(model: Any, tokens: Tensor) -> dict[str, Tensor]:
 def input_embedding(model: Any) -> Any:
     """The embedding of the tokens so far, which may be that of the output layer, too."""
     return (model.get_decoder() if is_seq2seq(model) else model).get_input_embeddings()
+
+
+def body_of(model: Any) -> tuple[nn.Module, int]:
+    """The network before the output layer, and the number of its blocks."""
+    config = model.config
+    if not is_seq2seq(model):
+        return model.base_model, config.num_hidden_layers
+    counts = (getattr(config, name, None) for name in DECODER_BLOCKS)
+    return model.get_decoder(), next((n for n in counts if n is not None), 0)
 
 
 def logits_bias(model: Any) -> Tensor | None:
@@ -101,6 +112,17 @@ class Seq2SeqModel:
 
     # A Trainer then divides nothing: `num_items_in_batch` is honoured, as by causal models.
     accepts_loss_kwargs = True
+
+    @property
+    def loss_function(self) -> Any:
+        return super().loss_function  # type: ignore[misc]
+
+    @loss_function.setter
+    def loss_function(self, value: Any) -> None:
+        raise ValueError(
+            "the loss of an encoder–decoder must be computed from its logits by the caller, got a "
+            "loss_function, which transformers would not call"
+        )
 
     def prepare_decoder_input_ids_from_labels(self: Any, labels: Tensor) -> Tensor:
         """As of transformers, also for architectures that have no such method."""
