@@ -81,30 +81,25 @@ def shifted_right(model: Any, labels: Tensor) -> Tensor:
 def check_loss(model: Any, tokens: Tensor, name: str) -> None:
     """Refuse an architecture whose loss is not the cross-entropy of its logits and its labels.
 
-    Others have penalties of experts, or predict several tokens at once.
-
     Args:
         tokens: (B, L), which the model is tried with.
         name: of the model, for errors.
     """
+    contract = f"the loss of {name} must be the cross-entropy of its logits and labels"
+    if "output_router_logits" in signature(model.forward).parameters:
+        raise ValueError(f"{contract}, got penalties of experts, too")
     labels = tokens.clone()
     labels[:, -1] = -100
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     inputs = inputs_of(model, shift(labels) if shift else shifted_right(model, labels))
-    options = {"use_cache": False}
-    if "output_router_logits" in signature(model.forward).parameters:
-        options["output_router_logits"] = True
     with quiet_transformers(f"run {name}"):
-        theirs = model(input_ids=inputs["input_ids"], labels=labels, **options).loss
-        logits = model(**inputs, **options).logits
+        theirs = model(input_ids=inputs["input_ids"], labels=labels, use_cache=False).loss
+        logits = model(**inputs, use_cache=False).logits
     ours = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
     tolerance = 1e-4 + 4 * torch.finfo(logits.dtype).eps
     # Written so that nan is refused, too.
     if not (theirs - ours).abs() <= tolerance * ours.abs().clamp_min(1):
-        raise ValueError(
-            f"the loss of {name} must be the cross-entropy of its logits and labels, got "
-            f"{theirs.item():.5g} instead of {ours.item():.5g}"
-        )
+        raise ValueError(f"{contract}, got {theirs.item():.5g} instead of {ours.item():.5g}")
 
 
 class Seq2SeqModel:
