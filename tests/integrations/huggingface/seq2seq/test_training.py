@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 import highrank
+from highrank.integrations.huggingface.upgrade import train_head_and_last_block
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -99,6 +100,31 @@ def test_a_bias_that_was_not_trained_is_not_trained(make, pairs):
     model(**pairs).loss.backward()
     optimizer.step()
     assert bias.any() and torch.equal(model.get_output_embeddings().embedding.bias, bias)
+
+
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_parts_are_frozen(make, name, pairs):
+    model = highrank.upgrade(make.plain(name)).train()
+    train_head_and_last_block(model)
+    model(**pairs).loss.backward()
+    names = [n for n, p in model.named_parameters() if p.grad is not None]
+    assert any("lm_head.head.up" in n for n in names)
+    assert all("lm_head" in n or "decoder" in n for n in names) and len(names) > 10
+
+
+def test_a_loss_that_would_not_be_called_is_refused(make):
+    with pytest.raises(ValueError, match="loss_function, which transformers would not call"):
+        make.trained("t5").loss_function = lambda logits, labels, **_: logits.sum()
+
+
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_bfloat16_has_nearly_the_same_loss(make, name, pairs):
+    model = make.trained(name).train()
+    want = model(**pairs).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(model(**pairs).loss, want, rtol=0.02, atol=0.02)
+    model.to(torch.bfloat16)(**pairs).loss.backward()
+    assert abs(model(**pairs).loss.item() - want.item()) < 0.2
 
 
 @pytest.fixture
