@@ -45,7 +45,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     assert f"test  perplexity {numbers['test']['perplexity']:.2f}" in printed
     assert f"{numbers['test']['bits_per_byte']:.3f} bits per byte, 0.0% <unk>" in printed
     page = (run / "report.html").read_text()
-    assert f"{numbers['test']['perplexity']:.2f} perplexity per word on test of tale" in page
+    assert f"Perplexity {numbers['test']['perplexity']:.2f} per word on test." in page
     assert page.count('class="sample"') == 3 and "train.epochs" in page and "<svg" in page
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in printed
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in printed

@@ -87,6 +87,12 @@ def test_a_verdict_stands_before_the_answer():
     assert html.index('<p class="verdict">Yes.</p>') < html.index('<p class="lead">Answer</p>')
 
 
+def test_options_in_the_answer_are_not_broken():
+    html = page_of(answer="Give it more <steps> (--max-steps, --budget).")
+    whole = ['<span class="whole">--max-steps</span>', '<span class="whole">--budget</span>']
+    assert f"more &lt;steps&gt; ({', '.join(whole)})." in html
+
+
 def test_a_row_has_a_cell_for_each_column():
     with pytest.raises(ValueError, match="rows must have 2 cells"):
         Table(title="", caption="", columns=(Column("a"), Column("b")), rows=(("1",),))

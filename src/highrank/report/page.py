@@ -73,13 +73,21 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(glued=_glued, listed=listed)
+    environment.filters.update(glued=_glued, listed=listed, whole_options=_whole_options)
     heading = {"title": title, "verdict": verdict, "answer": answer, "footer": footer}
     script = SCRIPT.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     heading |= {"script": script, "script_hash": f"sha256-{digest}"}
     found = environment.get_template(template)
     return found.render(**heading, light=LIGHT, dark=DARK, **values)
+
+
+def _whole_options(text: str) -> str:
+    """The text, escaped, with options such as --budget that are not broken at their hyphens."""
+    from markupsafe import Markup, escape
+
+    spans = re.sub(r"(?<![\w-])--\w[\w-]*", r'<span class="whole">\g<0></span>', str(escape(text)))
+    return Markup(spans)
 
 
 def _glued(text: str) -> str:

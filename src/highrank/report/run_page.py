@@ -31,16 +31,18 @@ def run_page(
         temperature: of the samples.
     """
     unit, chart = unit_of(corpus.header.recipe.tokenizer), learning_chart(metrics)
+    name, found, _ = result.evaluations(config.valid_batch_size)[-1]
     spent = f"{result.outcome.num_tokens:,} tokens in {duration(result.outcome.seconds)}"
     caption = f"The run is {result.outcome.reason}: {spent}."
     return render(
         "report/run_page.html.j2",
         title=printable(f"{result.run}"),
-        answer=_answer(result, corpus, unit),
+        verdict=f"Perplexity {found.perplexity:.2f} per {unit} on {name}.",
+        answer=_answer(result, corpus, name),
         footer=environment_text(environment()),
         numbers=_numbers(result, config, unit),
         curve=Figure(
-            svg=to_svg(draw(chart, size=(7, 4), margin=0.1)),
+            svg=to_svg(draw(chart)),
             title="Learning curve",
             caption=f"{caption} {busy_text(result)}" if result.is_busy else caption,
             description="Perplexity of train and valid against tokens read.",
@@ -55,12 +57,12 @@ def run_page(
     )
 
 
-def _answer(result: TrainingResult, corpus: Corpus, unit: str) -> str:
-    name, found = ("valid", result.valid) if result.test is None else ("test", result.test)
-    text = f"{found.perplexity:.2f} perplexity per {unit} on {name} of {printable(corpus.name)}"
-    if (bits := result.bits_per_byte(name)) is not None:
-        text += f", {bits:.3f} bits per byte"
-    unknown = result.unknown_fraction(name)
+def _answer(result: TrainingResult, corpus: Corpus, split: str) -> str:
+    """Where the perplexity was measured, and what else it says."""
+    bits, unknown = result.bits_per_byte(split), result.unknown_fraction(split)
+    text = f"Corpus {printable(corpus.name)}, {millions(result.num_parameters)} parameters"
+    if bits is not None:
+        text += f", {'at least ' if unknown else ''}{bits:.3f} bits per byte of {split}"
     return f"{text}; {unknown:.1%} of its tokens are <unk>." if unknown else f"{text}."
 
 

@@ -42,7 +42,7 @@ def test_the_card_has_data_metrics_and_how_to_load(loaded):
     assert loaded.sha256 in text and loaded.corpus.header.splits["train"].sha256[:16] in text
     (prompt,) = re.findall(r"inputs = tokenizer\((.*?), return_tensors", text)
     words = json.loads(prompt).split()
-    assert len(words) == 3 and set(words) <= set(loaded.vocabulary.tokens) - {"<unk>", "."}
+    assert len(set(words)) == 3 and set(words) <= set(loaded.vocabulary.tokens) - {"<unk>", "."}
 
 
 def test_no_private_name_leaves_the_house(loaded, exported):
@@ -68,10 +68,13 @@ def test_a_damaged_number_is_named_with_its_file(file, content, loaded, tmp_path
         metrics_of(loaded._replace(folder=tmp_path))
 
 
+SETTINGS = {"theta": 0.5, "compat": None}
+
+
 def test_a_card_has_the_newest_number_of_a_split_and_a_method(loaded):
     results = loaded.folder / "results"
     results.mkdir()
-    content = {"split": "test", "method": "cache", "settings": {"theta": 0.5, "compat": None}}
+    content = {"split": "test", "method": "cache", "settings": {"cache": SETTINGS}}
     content |= {"value": 12.5, "unit": "perplexity per word"}
     mine = {"model_sha256": loaded.sha256}
     written = mine | {"value": 99}, mine, {"model_sha256": "0" * 64}, mine | {"split": "text diary"}

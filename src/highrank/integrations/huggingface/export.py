@@ -6,10 +6,10 @@ The card has what the model is, what it was trained on, what was measured, and h
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -168,15 +168,18 @@ def model_card(loaded: LoadedRun, name: str) -> str:
 
 @torch.no_grad()
 def _prompt(loaded: LoadedRun) -> str:
-    """The likeliest words at the start of a line, by the model."""
+    """The likeliest words at the start of a line, by the model, each once."""
     model, vocabulary, is_char = loaded.model, loaded.vocabulary, loaded.corpus.level == "char"
-    is_word = [token.isalnum() or (is_char and token == " ") for token in vocabulary.tokens]
+    is_word = torch.tensor(
+        [token.isalnum() or (is_char and token == " ") for token in vocabulary.tokens]
+    )
     ids, state, words = torch.tensor([[vocabulary.eos or 0]]), model.initial_state(1), []
     for _ in range(16 if is_char else 3):
         read = model.read(ids, state)
         log_p = model.head.log_prob(read.hidden, **read.past)[0, 0]  # (V,)
-        ids, state = log_p.where(torch.tensor(is_word), -torch.inf).argmax().view(1, 1), read.state
+        ids, state = log_p.where(is_word, -torch.inf).argmax().view(1, 1), read.state
         words.append(vocabulary.tokens[int(ids)])
+        is_word[ids] &= is_char
     return ("" if is_char else " ").join(words).strip()
 
 
@@ -231,12 +234,20 @@ def _evaluated(loaded: LoadedRun) -> Iterator[Metric]:
             continue
         with _explaining(path, "a result of `highrank evaluate`"):
             split, method, unit = (str(found[key]) for key in ("split", "method", "unit"))
-            used = {key: value for key, value in found["settings"].items() if value is not None}
-            settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in used.items())
+            settings = ", ".join(_settings(found["settings"]))
             metric = Metric(split, method, settings, float(found["value"]), unit)
         # Others are files of the user's.
         if split in loaded.corpus.header.splits:
             yield metric
+
+
+def _settings(values: Mapping[str, Any]) -> Iterator[str]:
+    """Each that is set, as "batch size 1"; those of a method are not told apart from the others."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value)
+        elif value is not None:
+            yield f"{key.replace('_', ' ')} {value}"
 
 
 @contextmanager

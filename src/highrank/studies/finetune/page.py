@@ -160,9 +160,9 @@ def _rows(result: FinetuneResult) -> list[tuple[str, ...]]:
             (
                 f"{models[0].num_parameters:,}",
                 "–" if each is None else f"{1e3 * each:,.0f}",
-                with_error(by_tokens.nats.value, by_tokens.nats.error),
+                _nats(by_tokens.nats),
                 _signed(by_tokens.gain),
-                with_error(by_time.nats.value, by_time.nats.error),
+                _nats(by_time.nats),
                 _signed(by_time.gain),
                 *_components(models, result.settings.num_components),
             )
@@ -174,7 +174,12 @@ def _signed(gain: Mean | None) -> str:
     if gain is None:
         return "–"
     sign = "−" if gain.value < 0 else "+"
-    return sign + with_error(abs(gain.value), gain.error)
+    return sign + _nats(Mean(value=abs(gain.value), error=gain.error))
+
+
+def _nats(mean: Mean) -> str:
+    """With its error; four decimals where there is none."""
+    return with_error(mean.value, mean.error) if mean.error else f"{mean.value:.4f}"
 
 
 def _components(models: Sequence[TrainedVariant], num_components: int) -> tuple[str, str]:
