@@ -71,8 +71,8 @@ def run(shape: Shape, backends: Sequence[str], rounds: int, on_progress: OnProgr
         method=(
             "Float32, gradients to hidden states, output embedding and bias of a softmax. bound: "
             "both heads' logits once, and two multiplies for the gradients. matmul: all that is "
-            "multiplied, logits being made again in each pass. gradients: memory as a multiple of "
-            "the weight's gradient."
+            "multiplied; logits that are not kept are made again in each pass. gradients: memory "
+            "as a multiple of the weight's gradient."
         ),
         baselines=("bound", "matmul"),
         rounds=rounds,
@@ -129,8 +129,9 @@ def prepare_matmul(K: int, passes: int, shape: Shape) -> Callable[[], float]:
     context, rows = torch.randn(N, 1, E), torch.randn(N * K, E)
     source = Softmaxes(context, torch.zeros(N, 1), student, None, None)
     other = source._replace(context=rows.view(N, K, E))
-    sizes = Sizes.of(source, other, torch.float32, None)
-    of_weight, of_rows, (n, v, _) = torch.zeros(V, E), torch.zeros(N, E), sizes
+    n, v, keeps = Sizes.of(source, other, torch.float32, None, True)
+    of_weight, of_rows = torch.zeros(V, E), torch.zeros(N, E)
+    passes = 1 if keeps else passes
     blocks = list(zip(*(x.split(v) for x in (student, teacher, of_weight)), strict=True))
     chunks = list(zip(context[:, 0].split(n), rows.split(n * K), of_rows.split(n), strict=True))
     table, other_table = torch.empty(n, v), torch.empty(n * K, v)

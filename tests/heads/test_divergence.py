@@ -9,7 +9,7 @@ from torch import nn
 from highrank import MixtureOfSoftmaxes, Softmax, head_kl
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.output_layer import HeadOutputLayer
-from highrank.ops.divergence import DIRECTIONS, divergence
+from highrank.ops.divergence import DIRECTIONS, divergence, sides
 from highrank.ops.logit_map import Softcap
 
 
@@ -48,6 +48,24 @@ def test_every_head_is_a_student_and_a_teacher(name):
         want = divergence(log_q, head.log_prob(hidden, **past).detach(), direction, 1.5).mean()
         assert_close([found], [want])
         assert_close(gradients_of(found, softmax, states), gradients_of(want, softmax, states))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_logits_that_are_kept_change_nothing(direction, monkeypatch):
+    """Those of several chunks, in as much memory as the gradient of the weight."""
+    torch.manual_seed(0)
+    N, V, E = 30, 50, 12
+    student, teacher = Softmax(E, V).double(), Softmax(E, V).double()
+    hidden, other = torch.randn(2, N, E, dtype=torch.float64, requires_grad=True)
+    for name, value in (("CHUNK_BYTES", 8 * V), ("LEAST_TOKENS", 5), ("BLOCK_NUMBERS", 200)):
+        monkeypatch.setattr(sides, name, value)
+    source = sides.Softmaxes(hidden[:, None], hidden.new_zeros(N, 1), student.weight, None, None)
+    sizes = sides.Sizes.of(source, source, torch.float64, None, True)
+    assert sizes.keeps and sizes.tokens == 5 and 2 * sizes.tokens < E
+    found = head_kl(student, hidden, teacher, other, direction)
+    want = head_kl(student, hidden, teacher, other, direction, chunk_bytes=1)
+    assert_close([found], [want])
+    assert_close(gradients_of(found, student, hidden), gradients_of(want, student, hidden))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

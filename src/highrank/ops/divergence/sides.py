@@ -20,6 +20,10 @@ from highrank.ops.loss.chunks import CHUNK_BYTES, new_table
 # Rows of a chunk, of student and teacher together: more make no multiply faster. Logits are kept if
 # at least a quarter of them fit.
 CHUNK_ROWS, LEAST_ROWS = 1024, 256
+# Where they do not, logits may take this fraction of the memory of the weight's gradient: with what
+# blocks take, it is less than twice the gradient. For chunks of fewer tokens, reading the weights
+# each time costs more than making logits again.
+KEPT_FRACTION, LEAST_TOKENS = 0.9, 96
 # Logits of a block, of student and teacher together: a handful of such tables stay in a core's
 # cache.
 BLOCK_NUMBERS = 2**18
@@ -66,12 +70,19 @@ class Sizes(NamedTuple):
         teacher: Softmaxes | Dense,
         dtype: torch.dtype,
         chunk_bytes: int | None,
+        trains_weight: bool,
     ) -> "Sizes":
-        row_bytes = len(student.weight) * dtype.itemsize
-        fitting = (CHUNK_BYTES if chunk_bytes is None else chunk_bytes) // row_bytes
+        V, E = student.weight.shape
         K = student.context.shape[1]
         other = teacher.context.shape[1] if isinstance(teacher, Softmaxes) else 1
+        fitting = (CHUNK_BYTES if chunk_bytes is None else chunk_bytes) // (V * dtype.itemsize)
         keeps = fitting >= LEAST_ROWS
+        is_default = chunk_bytes is None and isinstance(teacher, Softmaxes)
+        if is_default and trains_weight and not keeps:
+            # The gradient has E rows as long as those of logits.
+            more = int(KEPT_FRACTION * E)
+            if more >= LEAST_TOKENS * (K + other):
+                fitting, keeps = more, True
         rows = min(CHUNK_ROWS, fitting) if keeps else CHUNK_ROWS
         tokens = max(1, rows // (K + other))
         if isinstance(teacher, Dense):
@@ -79,7 +90,7 @@ class Sizes(NamedTuple):
         # Chunks of one size: the last would take nearly as long with a few tokens.
         num_tokens = max(1, len(student.context))
         tokens = math.ceil(num_tokens / math.ceil(num_tokens / tokens))
-        columns = min(len(student.weight), max(64, BLOCK_NUMBERS // (tokens * (K + other))))
+        columns = min(V, max(64, BLOCK_NUMBERS // (tokens * (K + other))))
         return cls(tokens, columns, keeps)
 
 
@@ -103,10 +114,10 @@ class Mixture:
         self.source, self.temperature, self.dtype = source, temperature, dtype
         self.keeps, bias, (_, K, _) = sizes.keeps, source.bias, source.context.shape
         self.has_impossible = bias is not None and bool((bias == -torch.inf).any())
-        # Then the normaliser can be added before the product instead of after it.
-        is_plain = K == 1 and source.logit_map is None and not sizes.keeps
+        # Then the logits are log p at the temperature, but for the normaliser.
+        is_plain = K == 1 and source.logit_map is None
         self.is_direct = is_plain and source.context.dtype == dtype
-        self.rate = LOG2_E / temperature if self.is_direct else LOG2_E
+        self.rate = LOG2_E / temperature if self.is_direct else 1.0
         if bias is not None and self.is_direct:
             bias = bias * self.rate
         self.weights = source.weight.split(sizes.columns)  # (v, E) each
@@ -145,8 +156,7 @@ class Mixture:
         return torch.add(self.offset, block.z, alpha=LOG2_E).sub_(log_p[:, None]).exp2_()
 
     def slope(self, block: Block, slope: Tensor, moved: Tensor | None) -> Tensor:
-        """The slope in the logits (n, K, v) from that in log p (n, v)."""
-        slope = slope[:, None]  # (n, 1, v)
+        """The slope in the logits (n, K, v) from that in log p (n, 1, v)."""
         if moved is not None:
             assert block.z is not None
             q = torch.add(self.lift, block.z, alpha=LOG2_E).exp2_()  # (n, K, v)
@@ -168,6 +178,9 @@ class Mixture:
         return Block(bits, z, map_slope, log_p)
 
     def _direct(self, index: int, total_lift: Tensor) -> Tensor:
+        if self.keeps:
+            return self._logits(index).squeeze(1) + total_lift
+        # The normaliser is added before the product, where it costs nothing.
         z, weight = self.tables[index], self.transposed[index]  # (n, v)
         if self.biases is None:
             return torch.addmm(total_lift, self.rows, weight, alpha=self.rate, out=z)
@@ -191,10 +204,8 @@ class Mixture:
         """W context + b, (n, K, v), in memory that the next block overwrites unless it is kept."""
         z = self.tables[index]  # (R, v)
         if index not in self.known:
-            if self.biases is None:
-                torch.mm(self.rows, self.transposed[index], out=z)
-            else:
-                torch.addmm(self.biases[index], self.rows, self.transposed[index], out=z)
+            bias = self.rows.new_zeros(()) if self.biases is None else self.biases[index]
+            torch.addmm(bias, self.rows, self.transposed[index], alpha=self.rate, out=z)
             if self.keeps:
                 self.known.add(index)
         return z.to(self.dtype).view(*self.shape, z.shape[1])

@@ -19,7 +19,6 @@ from torch.autograd import Function
 
 from highrank.ops.divergence import Direction
 from highrank.ops.divergence.sides import (
-    Block,
     Dense,
     Mixture,
     Sizes,
@@ -32,6 +31,8 @@ from highrank.ops.loss.targets import reduce_summed_loss
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, without_autocast
 
 LOG_2 = math.log(2)
+# Of the slopes, whose logarithms are to the base 2.
+UNITS: dict[Direction, float] = {"forward": 1.0, "reverse": LOG_2, "js": LOG_2 / 2}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def streamed_divergence(
     They flow through the first with `reduction` "none", and through the second otherwise.
 
     Args:
-        chunk_bytes: memory for the logits of one chunk of tokens; None takes 96 MiB.
+        chunk_bytes: memory for the logits of one chunk of tokens; None takes 96 MiB, and for a
+            large vocabulary as much as the gradient of the weight, if there is one.
     """
     if isinstance(teacher, Softmaxes):
         teacher = _cast(teacher)
@@ -148,13 +150,8 @@ def _stream(
     context, teacher = student.context, problem.teacher
     of_teacher = teacher.context.dtype if isinstance(teacher, Softmaxes) else teacher.dtype
     dtype = torch.promote_types(*map(at_least_float32, (context.dtype, of_teacher)))
-    gradients = Gradients(
-        *(
-            None if not want else x.new_zeros(x.shape, dtype=at_least_float32(x.dtype))
-            for x, want in zip(tensors, wanted, strict=True)
-        )
-    )
-    sizes = Sizes.of(student, teacher, dtype, problem.chunk_bytes)
+    gradients = _new_gradients(tensors, wanted, len(context) > 0)
+    sizes = Sizes.of(student, teacher, dtype, problem.chunk_bytes, gradients.weight is not None)
     token_loss = context.new_empty(len(context), dtype=dtype)
     with torch.no_grad(), without_autocast(context.device):
         work = _Work(student, problem, sizes, dtype)
@@ -163,6 +160,17 @@ def _stream(
             scale = None if upstream is None else upstream[tokens].to(dtype)
             token_loss[tokens] = work.chunk(tokens, gradients, scale)
     return token_loss, gradients
+
+
+def _new_gradients(tensors: Sequence[Any], wanted: Sequence[bool], has_tokens: bool) -> Gradients:
+    """Zeros; that of the weight, the largest, is overwritten by the first chunk if there is one."""
+
+    def new(name: str, tensor: Tensor) -> Tensor:
+        make = torch.empty_like if name == "weight" and has_tokens else torch.zeros_like
+        return make(tensor, dtype=at_least_float32(tensor.dtype))
+
+    triples = zip(Gradients._fields, tensors, wanted, strict=True)
+    return Gradients(*(new(name, tensor) if want else None for name, tensor, want in triples))
 
 
 class _Work:
@@ -179,6 +187,9 @@ class _Work:
         else:
             self.teacher = Table(problem.teacher, *common)
         self.num_blocks = len(self.student.weights)
+        # Two kept tables of logits then have room for all that a slope is made from.
+        is_direct = isinstance(self.teacher, Mixture) and self.teacher.is_direct
+        self.has_room = sizes.keeps and is_direct and self.student.is_direct
 
     def chunk(self, tokens: slice, gradients: Gradients, upstream: Tensor | None) -> Tensor:
         """The divergence of each token (n,); its gradients are added."""
@@ -186,64 +197,96 @@ class _Work:
             side.begin(tokens)
         self.is_careful = self.student.has_impossible or self.teacher.has_impossible
         is_forward, (n, K) = self.problem.direction == "forward", self.student.shape
-        # No divergence is infinite, and the slope of one softmax needs no sums.
-        is_simple = is_forward and K == 1 and not self.is_careful
         wants = any(gradient is not None for gradient in gradients)
-        loss, total, moved = self._zeros(n), self._zeros(n, 1), None
+        loss, total, moved = self._zeros(n), None, None
+        # The slope of one softmax needs no sums.
+        is_simple = is_forward and K == 1 and not self.is_careful
+        stores = wants and self.has_room and not is_simple
         if not (is_simple and wants):
-            loss, total, moved = self._measure(n, K, K > 1 and wants)
+            total, moved = self._measure(loss, K > 1 and wants, stores)
         if not wants:
             return loss
-        scale = torch.full_like(loss, 1 / self.problem.temperature)
+        scale = torch.full_like(loss, UNITS[self.problem.direction] / self.problem.temperature)
+        # No simple divergence is infinite.
         scale = scale.masked_fill_(loss == torch.inf, 0.0)
         scale = scale if upstream is None else scale * upstream
-        slopes = _Slopes(self.student, gradients, scale)
+        slopes = _Slopes(self.student, gradients, scale, beta=0.0 if tokens.start == 0 else 1.0)
         for index in range(self.num_blocks):
-            block = self.student.block(index, slope=True)
-            share, part, p = self._pieces(block, index)
-            if is_simple:
-                loss += share
-            slope = (p if is_forward else p.mul_(total)).sub_(part)
-            slopes.add(index, self.student.slope(block, slope, moved))
+            if stores:
+                block, (part, p) = None, self._stored(index)
+            else:
+                block = self.student.block(index, slope=True)
+                part, p = self._pieces(block.bits, index, loss if is_simple else None)
+            slope = (p if total is None else p.mul_(total)).sub_(part)[:, None]  # (n, 1, v)
+            slopes.add(index, slope if block is None else self.student.slope(block, slope, moved))
         slopes.finish(tokens, moved)
         return loss
 
-    def _measure(self, n: int, K: int, moves: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The divergence (n,), Σ_v part (n, 1), and the gradient in the log-weights (n, K, 1)."""
-        loss, total = self._zeros(n), self._zeros(n, 1)
+    def _measure(
+        self, loss: Tensor, moves: bool, stores: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Σ_v part (n, 1), None if it is 1, and the gradient in the log-weights (n, K, 1).
+
+        Args:
+            loss: (n,), to which the divergences are added.
+            moves: whether there is to be a gradient in the log-weights.
+            stores: whether `part` and p are left in the place of the logits.
+        """
+        n, K = self.student.shape
+        total = None if self.problem.direction == "forward" else self._zeros(n, 1)
         of_part, of_p = self._zeros(n, K, 1), self._zeros(n, K, 1)
         for index in range(self.num_blocks):
             block = self.student.block(index)
-            share, part, p = self._pieces(block, index)
-            loss += share
-            total += part.sum(-1, keepdim=True)
+            part, p = self._pieces(block.bits, index, loss, stores)
+            if total is not None:
+                total += part.sum(-1, keepdim=True)
             if moves:
                 posterior = self.student.posterior(block)  # (n, K, v)
                 of_part += posterior @ part[..., None]
                 of_p += posterior @ p[..., None]
-        if self.problem.direction == "forward":
-            total.fill_(1.0)
-        return loss, total, of_p.mul_(total[..., None]).sub_(of_part) if moves else None
+        if not moves:
+            return total, None
+        of_p = of_p if total is None else of_p.mul_(total[..., None])
+        return total, of_p.sub_(of_part)
 
-    def _pieces(self, block: Block, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The block's share of the divergence (n,), `part` and the student's p, each (n, v).
+    def _stored(self, index: int) -> tuple[Tensor, Tensor]:
+        """Where `part` and p of a block are, (n, v) each."""
+        assert isinstance(self.teacher, Mixture)
+        return self.student.tables[index], self.teacher.tables[index]
 
-        With total = Σ_v part the slope of the divergence in log p is total · p - part.
+    def _pieces(
+        self, bits: Tensor, index: int, loss: Tensor | None, stores: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """`part` and the student's p, each (n, v); the block's divergence is added to the loss.
+
+        With total = Σ_v part the slope of the divergence in log p is total · p - part, in units of
+        `UNITS`.
         """
-        bits, other = block.bits, self.teacher.bits(index)
-        ratio = bits - other  # (n, v)
-        p, q = bits.exp2_(), other.exp2_()
+        other, unit = self.teacher.bits(index), UNITS[self.problem.direction]
+        is_js = self.problem.direction == "js"
+        place, place_of_p = (bits, None) if is_js else (other, bits)
+        if stores:
+            place, place_of_p = self._stored(index)
         if self.problem.direction == "forward":
-            return self._finite(ratio.mul_(q), torch.inf).sum(-1).mul_(-LOG_2), q, p
+            ratio = None if loss is None else other - bits  # (n, v)
+            p, q = torch.exp2(bits, out=place_of_p), torch.exp2(other, out=place)
+            if loss is not None and ratio is not None:
+                loss.add_(self._finite(ratio.mul_(q), torch.inf).sum(-1), alpha=LOG_2)
+            return q, p
         if self.problem.direction == "reverse":
-            part = self._finite(ratio.mul_(p).mul_(LOG_2), torch.inf)
-            return part.sum(-1), self._finite(part, 0.0).neg_(), p
-        # log m/p and log m/q in bits, from one exponential: log(1 + 2^-|ratio|) - 1 is in both.
-        common = ratio.abs().neg_().exp2_().add_(1.0).log2_().sub_(1.0)  # (n, v)
-        part = torch.sub(common, ratio.clamp(max=0.0)).mul_(p.mul(LOG_2 / 2))
-        rest = ratio.clamp_(min=0.0).add_(common).mul_(q.mul_(LOG_2 / 2))
-        part, rest = self._finite(part, 0.0), self._finite(rest, 0.0)
-        return -part.sum(-1) - rest.sum(-1), part, p
+            ratio, p = other.sub_(bits), torch.exp2(bits, out=place_of_p)
+            part = self._finite(torch.mul(ratio, p, out=place), torch.inf)
+            if loss is not None:
+                loss.sub_(part.sum(-1), alpha=unit)
+            return self._finite(part, 0.0), p
+        p, q = torch.exp2(bits, out=place_of_p), other.exp2()
+        # One logarithm for both: p log m/p and q log m/q, m = (p + q) / 2.
+        log_m = torch.lerp(p, q, 0.5).clamp_(min=torch.finfo(p.dtype).tiny).log2_()
+        part = self._finite(torch.mul(torch.sub(log_m, bits, out=bits), p, out=place), 0.0)
+        if loss is not None:
+            rest = self._finite(log_m.sub_(other).mul_(q), 0.0)
+            loss.sub_(part.sum(-1).add_(rest.sum(-1)), alpha=unit)
+        return part, p
 
     def _finite(self, terms: Tensor, infinity: float) -> Tensor:
         """Terms p · log ratio, 0 where p is 0 and the ratio is infinite."""
@@ -260,11 +303,12 @@ class _Slopes:
 
     Args:
         scale: (n,), of each token's divergence.
+        beta: 0 for the first chunk, which overwrites the gradient of the weight; 1 for the others.
     """
 
-    def __init__(self, student: Mixture, gradients: Gradients, scale: Tensor) -> None:
+    def __init__(self, student: Mixture, gradients: Gradients, scale: Tensor, beta: float) -> None:
         n, K = student.shape
-        self.student, self.gradients, self.scale = student, gradients, scale
+        self.student, self.gradients, self.scale, self.beta = student, gradients, scale, beta
         width, rows = len(student.weights[0]), student.rows
         self.factor = scale[:, None].expand(n, K).reshape(-1)  # (R,)
         self.scaled = (rows * self.factor[:, None]).to(rows.dtype)  # (R, E)
@@ -280,9 +324,9 @@ class _Slopes:
             self.of_biases[index].add_(torch.mv(slope.T, self.factor))
         slope = slope.to(weight.dtype)
         if self.gradients.context is not None:
-            _add_product(self.of_rows, slope, weight)
+            _add_product(self.of_rows, slope, weight, beta=1.0)
         if self.of_weights is not None:
-            _add_product(self.of_weights[index], slope.T, self.scaled)
+            _add_product(self.of_weights[index], slope.T, self.scaled, self.beta)
 
     def finish(self, tokens: slice, moved: Tensor | None) -> None:
         of_context, of_log_weight = self.gradients.context, self.gradients.log_weight
@@ -293,9 +337,11 @@ class _Slopes:
             of_log_weight[tokens] = moved.squeeze(-1) * self.scale[:, None]
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to a total that may have more digits."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor, beta: float) -> None:
+    """Make beta · total + a @ b of a total that may have more digits; 0 ignores what is in it."""
     if total.dtype == a.dtype:
-        total.addmm_(a, b)
+        total.addmm_(a, b, beta=beta)
+    elif beta == 0:
+        total.copy_(a @ b)
     else:
         total += a @ b
