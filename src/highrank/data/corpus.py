@@ -44,6 +44,8 @@ class Recipe:
     """Tokens that occur less often in the training split are `<unk>`."""
     max_vocab: int | None = None
     """Largest vocabulary, `<unk>` and `<eos>` included; rarer tokens are `<unk>`."""
+    independent_lines: bool = False
+    """Each line is alone: it is read after an `<eos>`, and nothing is known of the lines before."""
     subwords: Subwords | None = field(default=None, compare=False, repr=False)
     """What `bpe:N` or `unigram:N` has learned from the training split."""
 
