@@ -73,27 +73,22 @@ def prepare(
     from highrank.report.tables import corpus_table
 
     known = known_corpus(source)
-    if known is not None:
-        if known.has_cuts and text.max_vocab is not None:
-            source, text = f"{source}-{text.max_vocab}", replace(text, max_vocab=None)
-        if text != DEFAULTS or (name is not None and from_ is None):
-            raise ValueError(
-                f"{source} has a fixed protocol: options for your own text do not apply"
-            )
-    else:
+    if known is not None and known.has_cuts and text.max_vocab is not None:
+        source, text = f"{source}-{text.max_vocab}", replace(text, max_vocab=None)
+    if known is not None and (text != DEFAULTS or (name is not None and from_ is None)):
+        raise ValueError(f"{source} has a fixed protocol: options for your own text do not apply")
+    if known is None:
         _check_path(source, from_)
-    with progress(f"Preparing {source}") as on_progress:
-        given: Any = {"cache": cache, "force": force, "on_progress": on_progress}
-        given["processes"] = processes
+    given: Any = {"cache": cache, "force": force, "processes": processes}
+    with progress(f"Preparing {source}") as given["on_progress"]:
         if known is not None:
             done = prepare_known(source, source=from_, own_name=name, **given)
         else:
             done = prepare_text(Path(source), name=name, options=text, **given)
-    corpus = done.corpus
-    found = {"path": str(corpus.path), "is_new": done.is_new} | asdict(corpus.header)
-    show(found, lambda _: corpus_table(corpus), json=json)
+    found = {"path": str(done.corpus.path), "is_new": done.is_new} | asdict(done.corpus.header)
+    show(found, lambda _: corpus_table(done.corpus), json=json)
     if not json:
-        _print_notes(done, corpus.name if cache is None else str(corpus.path))
+        _print_notes(done, done.corpus.name if cache is None else str(done.corpus.path))
 
 
 def _check_path(source: str, from_: Path | None) -> None:

@@ -45,6 +45,11 @@ class RecordedCorpus:
             return bool(self.prepared)
         return False
 
+    @property
+    def sentence_end(self) -> int | None:
+        """Id of `<eos>` if every line is alone."""
+        return self.prepared.sentence_end
+
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,); raise if the corpus is nowhere."""
         return self.prepared.split(name)
