@@ -24,7 +24,16 @@ import highrank
 
 RESULTS = Path(__file__).parents[2] / "results" / "compare"
 # Of what a command prints: times, places, and the machine.
-IGNORED = {"seconds", "cpu_seconds", "elapsed", "environment", "file", "path", "made_by"}
+IGNORED = {
+    "seconds",
+    "cpu_seconds",
+    "data_seconds",
+    "elapsed",
+    "environment",
+    "file",
+    "path",
+    "made_by",
+}
 # No command takes so long.
 MOST_SECONDS = 180
 

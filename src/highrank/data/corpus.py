@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -228,9 +227,11 @@ class Corpus:
 
 def _largest(file: Path, dtype: TokenType) -> int:
     """The largest id of a token file, which is read in blocks, and not mapped into memory."""
+    largest = 0
     with file.open("rb") as opened:
-        blocks = iter(lambda: np.frombuffer(opened.read(1 << 24), dtype), None)
-        return max(int(block.max()) for block in takewhile(len, blocks))
+        while block := opened.read(1 << 24):
+            largest = max(largest, int(np.frombuffer(block, dtype).max()))
+    return largest
 
 
 def split_sha256(corpus: CorpusLike, name: str) -> str:
