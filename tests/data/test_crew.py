@@ -93,12 +93,14 @@ def test_workers_end_when_the_process_that_started_them_is_killed(jobs, tmp_path
         f"perform('crew_jobs:hang', {jobs!r}, 2, lambda size: None)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    parent = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE
+    )
     files = [tmp_path / "0.done", tmp_path / "1.done"]
     deadline = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < deadline and parent.poll() is None
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    assert parent.communicate()[1] == b""
     assert ended([int(file.read_text()) for file in files])

@@ -102,22 +102,28 @@ def _converse(
 
 
 def serve() -> None:
-    """Do what comes from the input until it ends."""
-    answer = sys.stdout
+    """Do what comes from the input until it ends, or nobody listens any more."""
+    answers = sys.stdout
     # What a library prints is no answer.
     sys.stdout = sys.stderr
+
+    def answer(value: Any) -> None:
+        try:
+            print(json.dumps(value), file=answers, flush=True)
+        except BrokenPipeError:
+            # Not exit: it would try to print the rest.
+            os._exit(1)
+
     for line in sys.stdin:
         function, task = json.loads(line)
         try:
-            _load(function)(**task, on_bytes=lambda done: print(done, file=answer, flush=True))
-            result: Any = None
-        except BrokenPipeError:
-            return
+            _load(function)(**task, on_bytes=answer)
         except ValueError as error:
-            result = str(error)
+            answer(str(error))
         except OSError as error:
-            result = [error.errno, error.strerror, error.filename and str(error.filename)]
-        print(json.dumps(result), file=answer, flush=True)
+            answer([error.errno, error.strerror, error.filename and str(error.filename)])
+        else:
+            answer(None)
 
 
 def _load(function: str) -> Callable[..., None]:
