@@ -208,7 +208,9 @@ def corpus():
 def in_memory(vocabulary, splits):
     """A corpus of these token ids."""
     counts = np.bincount(splits["train"], minlength=len(vocabulary)).tolist()
-    return SimpleNamespace(vocabulary=vocabulary, token_counts=counts, split=splits.__getitem__)
+    return SimpleNamespace(
+        vocabulary=vocabulary, token_counts=counts, split=splits.__getitem__, sentence_end=None
+    )
 
 
 @pytest.fixture(scope="session")

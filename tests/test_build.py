@@ -36,7 +36,12 @@ NAN = float("nan")
             "mlp",
             "model.kind must be one of awd-lstm, transformer, gated-cnn, got 'mlp'",
         ),
-        ("batch", "kind", "bags", "batch.kind must be one of streams, blocks, got 'bags'"),
+        (
+            "batch",
+            "kind",
+            "bags",
+            "batch.kind must be one of streams, blocks, sentences, got 'bags'",
+        ),
         ("train", "steps", 0, "train.steps must be at least 1, got 0"),
         ("train", "tokens", 2**63, "train.tokens must be at most"),
         ("train", "lr", -1.0, "train.lr must be a positive number, got -1.0"),

@@ -29,7 +29,9 @@ MODEL_GIVEN = frozenset({"vocab_size", "embedding_size", "device", "dtype"})
 HEAD_GIVEN = frozenset(
     {"hidden_size", "vocab_size", "layer_sizes", "token_counts", "batch_first", "device", "dtype"}
 )
-BATCH_GIVEN = frozenset({"tokens", "batch_size", "seed", "device", "columns", "prefix"})
+BATCH_GIVEN = frozenset(
+    {"tokens", "batch_size", "seed", "device", "columns", "prefix", "sentence_end"}
+)
 # A run has its weights, their gradients and the best weights at least.
 COPIES = 3
 
@@ -135,21 +137,26 @@ def build_batches(
     train: NDArray[np.integer],
     device: torch.device | str = "cpu",
     columns: slice = slice(None),
+    sentence_end: int | None = None,
 ) -> Batches:
     """The training split as batches.
 
     Args:
         columns: the sequences of each batch that this process reads.
+        sentence_end: token id of `<eos>`, for batches of sentences.
     """
     batch = config.batch
+    kind = batches_class(batch.kind)
+    more = {"sentence_end": sentence_end} if "sentence_end" in arguments_of(kind) else {}
     found: Batches = construct(
-        batches_class(batch.kind),
+        kind,
         "batch",
         train,
         batch.batch_size,
         seed=config.seed,
         device=device,
         columns=columns,
+        **more,
         **_options(config, "batch"),
     )
     return found
@@ -161,7 +168,7 @@ def check_options(config: RunConfig) -> None:
     with torch.device("meta"), suppress(RuntimeError, TypeError, OverflowError):
         _build_backbone(config, vocab_size=2)
     # Longer than any text, and of one byte: whether a text is long enough is found out with it.
-    build_batches(config, np.broadcast_to(np.uint8(0), 1 << 62))
+    build_batches(config, np.broadcast_to(np.uint8(0), 1 << 62), sentence_end=0)
 
 
 def _options(config: RunConfig, part: str) -> dict[str, Any]:
@@ -192,7 +199,7 @@ def check_run(config: RunConfig, corpus: CorpusLike, device: str = "cpu") -> Che
     """Find mistakes before anything is allocated or a folder is made."""
     config = canonical(config)
     train, valid = corpus.split("train"), corpus.split("valid")
-    build_batches(config, train)
+    build_batches(config, train, sentence_end=corpus.vocabulary.eos)
     check_streams("valid-batch-size", config.valid_batch_size, len(valid), "validation")
     if config.precision == "bfloat16":
         prepare_bfloat16()

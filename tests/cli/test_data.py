@@ -74,6 +74,10 @@ def test_options_reach_the_corpus_and_json_has_all_of_it(data, path, tmp_path):
     [
         (("nowhere.txt",), "one of sotu, penn-treebank"),
         (("penn-treebank", "--tokenizer", "characters"), "penn-treebank has a fixed protocol"),
+        (("one-billion", "--lower"), "one-billion has a fixed protocol"),
+        (("one-billion", "--name", "mine"), "one-billion has a fixed protocol"),
+        (("penn-treebank", "--max-vocab", "100"), "penn-treebank has a fixed protocol"),
+        (("PATH", "--processes", "0"), "processes must be at least 1, got 0"),
         (("penn-treebank", "--from", "nowhere"), "in a folder or an archive, got nowhere"),
         (("PATH", "--from", "."), "--from must go with one of sotu"),
     ],

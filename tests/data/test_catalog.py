@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from highrank.data import find_corpus, prepare_known, prepare_text
-from highrank.data.catalog import CATALOG, cache_folder, list_corpora
+from highrank.data.catalog import CATALOG, cache_folder, known_corpus, list_corpora
 
 
 def test_penn_treebank_has_the_published_counts_and_ids(tmp_path):
@@ -73,11 +73,34 @@ def test_speeches_are_split_by_year(tmp_path):
         prepare_known("sotu", source=tmp_path / "in", cache=tmp_path)
 
 
-def test_the_billion_words_are_cut_to_the_vocabulary_of_the_paper():
+def test_the_billion_words_have_99_shards_and_an_md5_for_each():
     known = CATALOG["one-billion"]
-    assert known.recipe.max_vocab == known.vocab_size == 100_000
     assert len(known.files["train"]) == 99
     assert known.files["train"][-1] == ("news.en-00099-of-00100",)
+    lines = known.md5.read_text().splitlines()
+    assert sorted(line.split()[1] for line in lines) == sorted(
+        names[0] for split in known.files.values() for names in split
+    )
+    assert all(len(line.split()[0]) == 32 for line in lines)
+    assert "ce1e84fb6d856ced56ba2c551104f6ac  news.en.heldout-00000-of-00050" in lines
+
+
+def test_the_billion_words_may_be_cut_to_a_vocabulary():
+    full, cut = CATALOG["one-billion"], known_corpus("one-billion-100000")
+    assert full.recipe.max_vocab is None and full.num_unknown == {"test": 446}
+    assert cut.recipe.max_vocab == cut.vocab_size == 100_000
+    assert cut.num_tokens["test"] == full.num_tokens["test"] == 159_658 and cut.num_unknown == {}
+    assert known_corpus("sotu-100000") is known_corpus("one-billion-x") is None
+
+
+@pytest.mark.skipif("HIGHRANK_TEST_BILLION" not in os.environ, reason="needs the benchmark's files")
+def test_the_billion_words_have_the_published_counts(tmp_path):
+    source = Path(os.environ["HIGHRANK_TEST_BILLION"])
+    splits = prepare_known("one-billion", source=source, cache=tmp_path).corpus.header.splits
+    assert (splits["test"].num_tokens, splits["test"].num_unknown) == (159_658, 446)
+
+
+def test_every_known_corpus_has_a_licence_and_a_place():
     for known in CATALOG.values():
         assert known.licence and known.title and (known.addresses or known.package)
         assert all(len(digest) == 64 for digest in known.sha256.values())

@@ -87,6 +87,27 @@ def test_the_size_of_blocks_does_not_matter(length, end, path, cache, monkeypatc
     assert after.vocabulary == before.vocabulary
 
 
+@pytest.mark.parametrize("tokenizer", ["words", "characters", "bpe:300"])
+def test_parts_and_processes_do_not_change_a_bit(tokenizer, path, cache, monkeypatch):
+    options = TextOptions(tokenizer=tokenizer)
+    whole = prepare_text(path, name="whole", options=options, cache=cache).corpus
+    monkeypatch.setattr(text, "PART_BYTES", 4000)
+    for processes in (1, 2):
+        given = {"options": options, "processes": processes, "force": True, "cache": cache}
+        found = prepare_text(path, name="parts", **given).corpus
+        assert found.header.splits == whole.header.splits
+        assert found.vocabulary == whole.vocabulary and found.token_counts == whole.token_counts
+
+
+def test_an_error_in_another_process_is_that_of_one(path, cache, monkeypatch):
+    monkeypatch.setattr(text, "PART_BYTES", 4000)
+    content = path.read_bytes()
+    path.write_bytes(content + b"\xff\n" + content)
+    with pytest.raises(ValueError, match="mine.txt, line 800: text must be UTF-8, got byte 0xff"):
+        prepare_text(path, cache=cache, processes=2)
+    assert not [file for file in cache.rglob("*") if file.is_file()]
+
+
 def test_too_many_distinct_tokens_are_refused_before_memory_is_full(path, cache, monkeypatch):
     monkeypatch.setattr(encode, "MAX_DISTINCT", 100)
     with pytest.raises(ValueError, match="at most 100 distinct tokens.*Try --tokenizer characters"):

@@ -44,30 +44,88 @@ def test_force_does_not_delete_a_folder_that_is_not_a_corpus(path, cache):
     assert (cache / "corpora" / "mine" / "diary").exists()
 
 
-def test_interrupted_at_any_moment_nothing_is_left(path, cache, monkeypatch):
+def interrupted_after(number, path, cache):
+    """Prepare until progress was called so often; returns whether that was before the end."""
+    calls = iter(range(number))
+
+    def interrupt(fraction, activity):
+        if next(calls, None) is None and fraction < 1:
+            raise KeyboardInterrupt
+
+    try:
+        prepare_text(path, cache=cache, on_progress=interrupt)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_interrupted_at_any_moment_there_is_no_corpus(path, cache, monkeypatch):
     monkeypatch.setattr(text, "BLOCK_BYTES", 1 << 12)
-    moments = []
-    prepare_text(path, name="whole", cache=cache, on_progress=lambda *now: moments.append(now))
-    fractions = [fraction for fraction, _ in moments]
+    fractions = []
+    want = prepare_text(
+        path, name="whole", cache=cache, on_progress=lambda now, _: fractions.append(now)
+    ).corpus
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
-    # The last call comes when all is done.
-    for moment in range(len(moments) - 1):
-        calls = iter(range(len(moments)))
-
-        def interrupt(fraction, activity, calls=calls, moment=moment):
-            if next(calls) == moment:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            prepare_text(path, cache=cache, on_progress=interrupt)
+    number = 0
+    while interrupted_after(number, path, cache):
+        number += 1
         assert [entry.name for entry in (cache / "corpora").iterdir()] == ["whole"]
+    assert (
+        number > 3 and load_corpus(cache / "corpora" / "mine").header.splits == want.header.splits
+    )
+    assert list((cache / "preparing").iterdir()) == []
+
+
+def test_finished_parts_of_an_interrupted_preparation_are_not_read_again(path, cache, monkeypatch):
+    monkeypatch.setattr(text, "PART_BYTES", 3000)
+    read, number_part = [], encode.number_part
+
+    def number(spans, place, on_bytes):
+        number_part(spans, place, on_bytes)
+        read.append(place)
+        if len(read) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(encode, "number_part", number)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_text(path, cache=cache)
+    found = prepare_text(path, cache=cache).corpus
+    assert len(read) == len(set(read)) > 5
+    monkeypatch.undo()
+    assert found.header.splits == prepare_text(path, name="other", cache=cache).corpus.header.splits
+
+
+@pytest.mark.parametrize("change", ["text", "options"])
+def test_parts_of_another_text_or_recipe_are_read_anew(change, path, cache, monkeypatch):
+    monkeypatch.setattr(text, "PART_BYTES", 3000)
+    assert interrupted_after(5, path, cache)
+    options = TextOptions(lower=True) if change == "options" else TextOptions()
+    if change == "text":
+        path.write_text(path.read_text().replace("clock", "watch"))
+    found = prepare_text(path, cache=cache, options=options).corpus
+    want = prepare_text(path, name="other", cache=cache, options=options).corpus
+    assert found.vocabulary == want.vocabulary and found.header.splits == want.header.splits
+
+
+def test_two_processes_that_prepare_the_same_do_not_share_parts(path, cache):
+    found = []
+
+    def again(fraction, activity):
+        if not found:
+            found.append(None)
+            found[0] = prepare_text(path, cache=cache).corpus
+
+    # The first of the two has its place taken.
+    with pytest.raises(OSError, match="mine"):
+        prepare_text(path, cache=cache, on_progress=again)
+    assert load_corpus(cache / "corpora" / "mine").header == found[0].header
 
 
 def test_a_full_disk_is_a_clear_error_and_nothing_is_left(path, cache, monkeypatch):
-    def full(*arguments):
+    def full(**arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(encode, "_write_ids", full)
+    monkeypatch.setattr(encode, "write_part", full)
     with pytest.raises(OSError, match="The disk is full: .*mine was not written"):
         prepare_text(path, cache=cache)
     assert left_behind(cache) == []

@@ -300,3 +300,34 @@ def test_a_server_that_sends_another_part_is_an_error(site, target):
     site.files["/file.zip"], site.breaks, site.shift = CONTENT, [300_000], 1
     with pytest.raises(ConnectionError, match="must send bytes 300000-, got 'bytes 300001-"):
         get(site, target)
+
+
+@pytest.fixture
+def news(tmp_path):
+    """A folder in the layout of the One Billion Word Benchmark, with other text."""
+    (tmp_path / "news" / "training").mkdir(parents=True)
+    for shard in range(1, 100):
+        path = tmp_path / "news" / "training" / f"news.en-{shard:05}-of-00100"
+        path.write_text(f"the cat {shard % 3} sat\nthe dog ran .\n")
+    (tmp_path / "news" / "heldout").mkdir()
+    for shard in range(2):
+        path = tmp_path / "news" / "heldout" / f"news.en.heldout-{shard:05}-of-00050"
+        path.write_text("the cat flew\nthe end\n")
+    return tmp_path / "news"
+
+
+def test_the_billion_words_must_be_the_published_ones(news, tmp_path):
+    with pytest.raises(ValueError, match="news.en-00001-of-00100 must have md5 8926e543"):
+        prepare_known("one-billion", source=news, cache=tmp_path)
+
+
+def test_other_text_in_the_same_files_has_a_name_of_its_own(news, tmp_path):
+    given = {"source": news, "cache": tmp_path}
+    found = prepare_known("one-billion", own_name="mine", **given).corpus
+    assert found.name == "mine" and found.sentence_end == found.vocabulary.eos == 1
+    assert found.header.splits["test"].num_tokens == 7
+    assert found.header.splits["test"].num_unknown == 2
+    cut = prepare_known("one-billion-100", own_name="cut", **given).corpus
+    assert cut.header.recipe.max_vocab == 100 and cut.header.recipe.independent_lines
+    with pytest.raises(ValueError, match="--name must not be that of a known corpus"):
+        prepare_known("one-billion", own_name="one-billion-5000", **given)

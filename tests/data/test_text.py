@@ -14,6 +14,7 @@ from highrank.data.text import (
     Span,
     check_known,
     file_span,
+    parts_of,
     read_file,
     read_text,
     split_text,
@@ -50,6 +51,25 @@ def test_a_line_longer_than_a_block_is_cut_at_spaces_or_between_characters(tmp_p
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_BYTES", 7)
         assert "".join(blocks(path)) == data
+
+
+@given(lines=st.lists(st.lists(st.integers(0, 90)), min_size=1, max_size=4))
+def test_parts_are_whole_lines_and_the_whole_text(tmp_path_factory, lines):
+    folder, spans = tmp_path_factory.mktemp("text"), []
+    for number, sizes in enumerate(lines):
+        path = folder / f"{number}.txt"
+        path.write_text("".join("a" * size + "\n" for size in sizes) + "end")
+        spans.append(file_span(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_BYTES", 7)
+        patch.setattr(module, "PART_BYTES", 100)
+        parts = list(parts_of(spans))
+    assert "".join(map(spans_text, parts)) == spans_text(spans)
+    for part in parts:
+        assert sum(end - start for _, start, end in part) <= 100 + 91
+        assert all(spans_text([span]).endswith(("\n", "end")) for span in part)
+    sizes = [sum(end - start for _, start, end in part) for part in parts]
+    assert all(size >= 100 for size in sizes[:-1])
 
 
 def test_sizes_add_up_and_windows_line_ends_and_byte_order_marks_vanish(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,31 @@ def test_a_file_starts_after_an_eos_and_counts_its_unknown_tokens(loaded, mine, 
     (tmp_path / "foreign.txt").write_text("Nihil novi sub sole\n")
     with pytest.raises(ValueError, match="must have a token of the run's vocabulary"):
         file_dataset(loaded, tmp_path / "foreign.txt")
+
+
+@pytest.fixture
+def alone(loaded):
+    """The run as if the corpus' lines were alone."""
+    header = loaded.corpus.header
+    header = replace(header, recipe=replace(header.recipe, independent_lines=True))
+    return loaded._replace(corpus=replace(loaded.corpus, header=header))
+
+
+def test_lines_that_are_alone_in_the_corpus_are_so_in_its_splits_and_in_files(alone, tmp_path):
+    split = split_dataset(alone, "test")
+    found = [evaluate_dataset(alone, split, Method(), batch_size=size) for size in (1, 7)]
+    assert found[0].num_tokens == len(split.tokens)
+    lines = np.split(split.tokens, np.flatnonzero(split.tokens == alone.vocabulary.eos) + 1)
+    content = "\n".join(" ".join(alone.vocabulary.decode(line[:-1])) for line in lines[:-1])
+    (tmp_path / "test.txt").write_text(content + "\n")
+    found.append(evaluate_dataset(alone, file_dataset(alone, tmp_path / "test.txt"), Method()))
+    assert found[2].settings["independent_lines"]
+    assert [result.nats for result in found] == pytest.approx([found[0].nats] * 3, rel=1e-5)
+
+
+def test_only_static_evaluation_keeps_lines_alone(alone):
+    with pytest.raises(ValueError, match="must be static where every line is alone, got cache"):
+        evaluate_dataset(alone, split_dataset(alone, "test"), CACHE)
 
 
 def test_valid_has_the_run_s_batch_size_and_test_one(loaded):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from highrank.data.batches import Streams, windows
+from highrank.evaluation import static
 from highrank.evaluation.static import (
     Evaluation,
     as_the_original_divides,
@@ -38,6 +39,23 @@ def test_every_token_but_the_first_of_each_stream_is_predicted_once(batch_size, 
         assert found.num_tokens == (length - 1) * batch_size
         assert found.nats == pytest.approx(total / found.num_tokens, rel=1e-12)
     assert model.training
+
+
+@pytest.mark.parametrize("end", [3, 16])
+def test_sentences_alone_are_all_predicted_whatever_batch_and_window(end, model, text, monkeypatch):
+    sentences = np.split(text, np.flatnonzero(text == end) + 1)
+    total = 0.0
+    for sentence in sentences:
+        if len(sentence):
+            target = torch.from_numpy(sentence.astype(np.int64))[:, None]
+            read = torch.cat((torch.full((1, 1), end), target[:-1]))
+            out = model(read, target, model.initial_state(1), reduction="sum")
+            total += out.loss.item()
+    for size, batch_size, window in ((1000, 10, None), (1000, 1, 1), (30, 4, 7), (1, 2, None)):
+        monkeypatch.setattr(static, "WINDOW_TOKENS", size)
+        found = evaluate(model, text, batch_size, window, sentence_end=end)
+        assert found.num_tokens == len(text)
+        assert found.nats == pytest.approx(total / len(text), rel=1e-12)
 
 
 def test_streams_are_contiguous_and_stay_on_disk(text, tmp_path):

@@ -28,6 +28,7 @@ IGNORED = {
     "seconds",
     "cpu_seconds",
     "waiting_fraction",
+    "data_seconds",
     "elapsed",
     "environment",
     "file",

@@ -99,7 +99,7 @@ def everything(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     checkpoint = load_checkpoint(folder / "trainer.pt")
     # With a budget, progress is of the time, and a new session finds out anew how fast it goes.
-    timed = ["seconds", "cpu_seconds"]
+    timed = ["seconds", "cpu_seconds", "data_seconds"]
     timed += [] if checkpoint["clock"]["budget"] is None else ["progress"]
     for line, name in itertools.product(lines, timed):
         line.pop(name, None)

@@ -31,6 +31,11 @@ from highrank.run.configuration import config_from_json, config_to_json
         ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
         ("wt2-softmax", 33_278, 33_556_078),
+        ("lm1b-softmax", 100_000, 119_293_600),
+        ("lm1b-mos", 100_000, 112_850_364),
+        # Not published: the rare words have a projection of their own.
+        ("lm1b-adaptive-softmax", 100_000, 121_393_825),
+        ("lm1b-adaptive-mos", 100_000, 113_773_765),
     ],
 )
 def test_parameters_are_as_many_as_published(name, vocab_size, expected):

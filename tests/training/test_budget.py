@@ -68,7 +68,9 @@ def test_a_budget_that_has_ended_a_run_ends_it_for_good_and_a_longer_one_does_no
 @pytest.mark.parametrize(("batch_size", "piece"), [(1, 500), (10, 500), (50, 1000)])
 def test_the_test_is_timed_on_a_short_piece(batch_size, piece, monkeypatch):
     lengths, times = [], iter([100.0, 103.0])
-    monkeypatch.setattr(module, "evaluate", lambda model, tokens, _: lengths.append(len(tokens)))
+    monkeypatch.setattr(
+        module, "evaluate", lambda _, tokens, *__, **___: lengths.append(len(tokens))
+    )
     found = seconds_of_test(None, np.zeros(2000), batch_size, lambda: next(times))
     assert found == pytest.approx(3 * 2000 / piece)
     assert lengths == [20 * batch_size, piece]

@@ -171,6 +171,28 @@ def test_processes_train_as_one_and_write_one_log_and_one_checkpoint(
     assert open_session(plain, corpus, tmp_path / "many").go().reason is Reason.FINISHED
 
 
+def test_processes_read_sentences_as_one_and_any_number_of_them_continues(
+    plain, corpus, tmp_path, processes
+):
+    batch = BatchConfig(kind="sentences", batch_size=6, options={"length": 9})
+    stage = replace(ADAMW, anneal=False, epochs=2)
+    config = replace(plain, batch=batch, train=stage, finetune=None)
+    alone, _ = train(config, corpus, tmp_path / "one")
+    tokens = processes(read_until, config, corpus, str(tmp_path / "many"), 20)
+    assert set(tokens) == {read_until(config, corpus, tmp_path / "other", 20)}
+    # Two processes, then one.
+    found, _ = train(config, corpus, tmp_path / "many")
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
+
+
+def read_until(config, corpus, folder, step):
+    """Pause at a step, and save; returns how many tokens were predicted."""
+    with closing(open_session(config, corpus, Path(folder))) as session:
+        session.go(pause_when=lambda: session.trainer.num_steps == step)
+        return session.num_tokens
+
+
 def test_a_mistake_of_the_first_process_is_an_error_in_all(plain, corpus, tmp_path, processes):
     (tmp_path / "thesis.tex").write_text("all my work")
     for message in processes(refusal, plain, corpus, str(tmp_path)):

@@ -25,12 +25,14 @@ from highrank.training.session import open_session
 STAGE = StageConfig(lr=1.0, epochs=2, switch_epoch=1, clip=1.0, average_power=4.0)
 SHORT = {"finetune": None, "train": STAGE}
 BLOCKS = BatchConfig(kind="blocks", batch_size=7, options={"length": 20})
+SENTENCES = BatchConfig(kind="sentences", batch_size=6, options={"length": 9})
 CHANGES = {
     "none": {},
     "bfloat16": {"precision": "bfloat16"},
     "short": SHORT,
     "often": SHORT | {"validate_every": 100},
     "blocks": SHORT | {"batch": BLOCKS},
+    "sentences": SHORT | {"batch": SENTENCES},
 }
 
 
@@ -42,7 +44,7 @@ def metrics(folder):
     """All lines but those of steps, without what depends on the clock."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     lines = [line for line in lines if line["event"] != "step"]
-    timed = ("seconds", "cpu_seconds")
+    timed = ("seconds", "cpu_seconds", "data_seconds")
     return [{k: v for k, v in line.items() if k not in timed} for line in lines]
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,12 +44,15 @@ def prepare(
     name: Annotated[str | None, unless_given("as the file or folder", "STR")] = None,
     cache: Annotated[Path | None, unless_given("the user's", "PATH")] = None,
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = DEFAULTS,
+    processes: Annotated[int | None, unless_given("one for each core", "INT")] = None,
     force: bool = False,
     json: bool = False,
 ) -> None:
     """Turn a corpus into token files that training reads.
 
     Known corpora follow their published protocol: see highrank data list
+
+    What was interrupted is continued by the same command.
 
     Your own text is a file, or a folder of .txt files, in UTF-8.
 
@@ -58,32 +61,34 @@ def prepare(
     Args:
         source: A known corpus, or the path of your text.
         from_: Folder or archive with the known corpus' files, instead of a download.
-        name: What to call your text.
+        name: What to call your text; with --from, your text in files named as the known corpus'.
         cache: Folder of prepared corpora.
-        text: For your own text.
+        text: For your own text. one-billion takes --max-vocab 100000, too.
+        processes: That read the text together.
         force: Replace a prepared corpus of the same name.
         json: Print counts, hashes and the folder as JSON instead of a table.
     """
-    from highrank.data.catalog import CATALOG
+    from highrank.data.catalog import known_corpus
     from highrank.data.prepare import prepare_known, prepare_text
     from highrank.report.tables import corpus_table
 
-    is_known = source in CATALOG
-    if is_known and (name is not None or text != DEFAULTS):
+    known = known_corpus(source)
+    if known is not None and known.has_cuts and text.max_vocab is not None:
+        source, text = f"{source}-{text.max_vocab}", replace(text, max_vocab=None)
+    if known is not None and (text != DEFAULTS or (name is not None and from_ is None)):
         raise ValueError(f"{source} has a fixed protocol: options for your own text do not apply")
-    if not is_known:
+    if known is None:
         _check_path(source, from_)
-    with progress(f"Preparing {source}") as on_progress:
-        given: Any = {"cache": cache, "force": force, "on_progress": on_progress}
-        if is_known:
-            done = prepare_known(source, source=from_, **given)
+    given: Any = {"cache": cache, "force": force, "processes": processes}
+    with progress(f"Preparing {source}") as given["on_progress"]:
+        if known is not None:
+            done = prepare_known(source, source=from_, own_name=name, **given)
         else:
             done = prepare_text(Path(source), name=name, options=text, **given)
-    corpus = done.corpus
-    found = {"path": str(corpus.path), "is_new": done.is_new} | asdict(corpus.header)
-    show(found, lambda _: corpus_table(corpus), json=json)
+    found = {"path": str(done.corpus.path), "is_new": done.is_new} | asdict(done.corpus.header)
+    show(found, lambda _: corpus_table(done.corpus), json=json)
     if not json:
-        _print_notes(done, corpus.name if cache is None else str(corpus.path))
+        _print_notes(done, done.corpus.name if cache is None else str(done.corpus.path))
 
 
 def _check_path(source: str, from_: Path | None) -> None:
@@ -101,14 +106,14 @@ def _check_path(source: str, from_: Path | None) -> None:
 
 def _print_notes(done: Prepared, corpus_option: str) -> None:
     """How the corpus was split, where it is, and what is next."""
-    from highrank.data.catalog import CATALOG
+    from highrank.data.catalog import known_corpus
 
     corpus, console = done.corpus, plain_console()
     console.print(f"Split: {corpus.header.recipe.split}")
     where = "is in" if done.is_new else "was prepared before, and nothing was done: it is in"
     console.print(f"{corpus.name} {where} {corpus.path}")
-    if corpus.name in CATALOG:
-        console.print(f"Licence: {CATALOG[corpus.name].licence}")
+    if known := known_corpus(corpus.name):
+        console.print(f"Licence: {known.licence}")
     console.print(f"Next: highrank train --corpus {shlex.quote(corpus_option)}")
 
 

@@ -226,11 +226,11 @@ def read_source(arguments: list[str], defaults: "type[Options]") -> Source:
 
 def _check_text(path: str) -> None:
     """Raise unless there is something at the path that can be a text."""
-    from highrank.data.catalog import CATALOG, prepared_folder
+    from highrank.data.catalog import known_corpus, prepared_folder
     from highrank.run.configuration import is_run
 
     if not Path(path).exists():
-        is_corpus = path in CATALOG or prepared_folder(path) is not None
+        is_corpus = known_corpus(path) is not None or prepared_folder(path) is not None
         guess = f": did you mean --corpus {path}?" if is_corpus else ""
         guess = guess or did_you_mean(path, presets.PRESETS)
         raise ValueError(

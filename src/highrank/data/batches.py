@@ -5,7 +5,7 @@ same ones. T time, B sequences, the batch size; L tokens of a block.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 BATCHES: dict[str, str] = {
     "streams": "highrank.data.batches:TextStreams",
     "blocks": "highrank.data.batches:Blocks",
+    "sentences": "highrank.data.sentences:Sentences",
 }
 IGNORED = -100
 MIN_BPTT = 5
@@ -39,6 +40,18 @@ class Batch(NamedTuple):
     """The learning rate of the update is scaled by the ratio of these two."""
     position: Tensor | None = None
     """(T, B), of each token that is read in the training split; -1 for one that is not of it."""
+    keeps_state: bool = True
+    """Whether the state after it may carry over into the next one."""
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same on a device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def rows(self, rows: slice) -> "Batch":
+        """Some time steps; the state carries over into those that are not the first."""
+        found = self._map(lambda tensor: tensor[rows])
+        carries = self.carries or (rows.start or 0) > 0
+        return found._replace(carries=carries)
 
     def parts(self, size: int | None) -> list["Batch"]:
         """Micro-batches of so many sequences; None is all at once."""
@@ -48,12 +61,15 @@ class Batch(NamedTuple):
         return [self._part(slice(i, i + size)) for i in range(0, batch_size, size)]
 
     def _part(self, part: slice) -> "Batch":
-        target = self.target[:, part]
+        return self._map(lambda tensor: tensor[:, part])
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """With the function's results for all tensors, and as many targets as are left."""
+        inputs, target = tree_map(function, (self.inputs, self.target))
+        position = None if self.position is None else function(self.position)
         num_targets = target.numel()
         if self.num_targets < self.target.numel():
             num_targets = int((target != IGNORED).sum())
-        inputs = tree_map(lambda tensor: tensor[:, part], self.inputs)
-        position = None if self.position is None else self.position[:, part]
         return self._replace(
             inputs=inputs, target=target, num_targets=num_targets, position=position
         )

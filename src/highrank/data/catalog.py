@@ -4,6 +4,7 @@ No corpus is part of this package. Downloads are checked by sha256 and by the pu
 whether an address still answers is found out when it is used, one after the other.
 """
 
+import hashlib
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ from highrank.data.corpus import HEADER_FILE, SPLITS, Corpus, Recipe, load_corpu
 DEFAULT_CORPUS = "sotu"
 # What can be the name of a corpus, and of its folder.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# The size of a vocabulary in the name of a known corpus.
+CUT = re.compile(r"[1-9][0-9]{2,8}")
 
 # Tokens between spaces, `<eos>` after every line, ids by first appearance over all splits.
 PUBLISHED = Recipe(tokenizer="whitespace", vocabulary="appearance", split="as published")
@@ -30,6 +33,8 @@ WIKITEXT_MIRRORS = (
     "https://wikitext.smerity.com/",
     "https://s3.amazonaws.com/research.metamind.io/wikitext/",
 )
+# The published md5 of each shard, from README.corpus_generation_checkpoints of the benchmark.
+BILLION_MD5 = Path(__file__).with_name("one_billion.md5")
 BILLION = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
 
 
@@ -46,13 +51,32 @@ class KnownCorpus:
     """Tried in order: an archive of the files, or a folder (ends in /) that has each."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """Of files and archives, by published name; what is not here is not checked by hash."""
+    md5: Path | None = None
+    """A list of md5 sums of files, as md5sum writes it."""
     num_tokens: Mapping[str, int] | None = None
     """Per split, with `<eos>`; None where no count is published."""
+    num_unknown: Mapping[str, int] = field(default_factory=dict)
+    """Per split, how many of them are `<unk>`."""
     vocab_size: int | None = None
+    has_cuts: bool = False
+    """Whether NAME-N is the same corpus with its N most frequent tokens."""
     max_bytes: int = 1 << 30
     """No download and no unpacked archive is larger."""
     package: str | None = None
     """Python package that brings the files."""
+
+    def check_hash(self, name: str, path: Path) -> None:
+        """Raise unless a file is the published one of that name, where its hash is known."""
+        for method, want in (("sha256", self.sha256.get(name)), ("md5", self._md5().get(name))):
+            if want is not None:
+                with path.open("rb") as file:
+                    got = hashlib.file_digest(file, method).hexdigest()
+                if got != want:
+                    raise ValueError(f"{path} must have {method} {want}, got {got}")
+
+    def _md5(self) -> dict[str, str]:
+        lines = [] if self.md5 is None else self.md5.read_text(encoding="utf-8").splitlines()
+        return {name: found for found, name in map(str.split, lines)}
 
 
 def _three_files(pattern: str) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -117,11 +141,13 @@ CATALOG: dict[str, KnownCorpus] = {
     "one-billion": KnownCorpus(
         title="One Billion Word Benchmark: shuffled sentences of news",
         licence="copyright of the news publishers; do not pass on; scripts Apache-2.0",
-        # The paper's 100,000 words; held-out shard 0 is the benchmark's test set, shard 1 is ours.
+        # Held-out shard 0 is the benchmark's test set, shard 1 is ours.
         recipe=Recipe(
             tokenizer="whitespace",
-            max_vocab=100_000,
-            split="training shards 1 to 99; valid held-out shard 1, test held-out shard 0 of 50",
+            min_count=3,
+            independent_lines=True,
+            split="training shards 1 to 99; valid is held-out shard 1 of 50 "
+            "(news.en.heldout-00001), test held-out shard 0 (news.en.heldout-00000)",
         ),
         files={
             "train": tuple((f"news.en-{shard:05}-of-00100",) for shard in range(1, 100)),
@@ -133,11 +159,28 @@ CATALOG: dict[str, KnownCorpus] = {
             f"http://www.statmt.org/lm-benchmark/{BILLION}",
         ),
         sha256={BILLION: "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e"},
-        num_tokens={"test": 159_658},
-        vocab_size=100_000,
+        md5=BILLION_MD5,
+        num_tokens={"valid": 165_560, "test": 159_658},
+        num_unknown={"test": 446},
+        # Published as 793,471: with <S>, which is never predicted. Here a sentence is read after
+        # the end of another, `<eos>`, and <S> has no id.
+        vocab_size=793_470,
+        has_cuts=True,
         max_bytes=8 << 30,
     ),
 }
+
+
+def known_corpus(name: str) -> KnownCorpus | None:
+    """The entry of that name, also with the size of a vocabulary: one-billion-100000."""
+    if name in CATALOG:
+        return CATALOG[name]
+    base, _, size = name.rpartition("-")
+    known = CATALOG.get(base)
+    if known is None or not known.has_cuts or not CUT.fullmatch(size):
+        return None
+    recipe = replace(known.recipe, max_vocab=int(size))
+    return replace(known, recipe=recipe, vocab_size=int(size), num_unknown={})
 
 
 def cache_folder(cache: Path | None = None) -> Path:
@@ -186,7 +229,7 @@ def find_corpus(corpus: str | Path, *, cache: Path | None = None) -> Corpus:
     name, path = str(corpus), Path(corpus)
     if (folder := prepared_folder(corpus, cache)) is not None:
         return load_corpus(folder)
-    if name in CATALOG:
+    if known_corpus(name) is not None:
         raise ValueError(
             f"corpus {name} must be prepared first, and is not in {cache_folder(cache)}: "
             f"run `highrank data prepare {name}`, "
@@ -234,7 +277,7 @@ def _names(cache: Path | None) -> list[str]:
 
 def _listing(name: str, cache: Path | None) -> Listing:
     listing = Listing(name=name, title="your text")
-    if known := CATALOG.get(name):
+    if known := known_corpus(name):
         listing = Listing(
             name=name,
             title=known.title,

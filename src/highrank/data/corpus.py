@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from highrank.data.subwords import Subwords, is_subword
 from highrank.data.tokenizer import TOKENIZERS
 from highrank.data.vocabulary import Vocabulary
-from highrank.files import checked, from_json, read_json, without_format, write_atomically
+from highrank.files import (
+    checked,
+    file_sha256,
+    from_json,
+    read_json,
+    without_format,
+    write_atomically,
+)
 
 FORMAT, VERSION = "highrank corpus", 3
 HEADER_FILE, VOCABULARY_FILE, COUNTS_FILE = "corpus.json", "vocabulary.json", "token_counts.json"
@@ -44,6 +51,8 @@ class Recipe:
     """Tokens that occur less often in the training split are `<unk>`."""
     max_vocab: int | None = None
     """Largest vocabulary, `<unk>` and `<eos>` included; rarer tokens are `<unk>`."""
+    independent_lines: bool = False
+    """Each line is alone: it is read after an `<eos>`, and nothing is known of the lines before."""
     subwords: Subwords | None = field(default=None, compare=False, repr=False)
     """What `bpe:N` or `unigram:N` has learned from the training split."""
 
@@ -139,6 +148,10 @@ class CorpusLike(Protocol):
     def token_counts(self) -> Sequence[int]:
         """How often the training split has each token."""
 
+    @property
+    def sentence_end(self) -> int | None:
+        """Id of `<eos>` if every line is alone, None if the text is read as a whole."""
+
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,)."""
 
@@ -151,6 +164,8 @@ class MemoryCorpus(NamedTuple):
     """Token ids of each split, (N,)."""
     floor: float | None = None
     """Loss of an exact language itself on the test tokens, in nats per token; None for a text."""
+    sentence_end: int | None = None
+    """Id of `<eos>` if every line is alone."""
 
     @property
     def token_counts(self) -> list[int]:
@@ -179,6 +194,10 @@ class Corpus:
     def level(self) -> Level:
         return self.header.level
 
+    @property
+    def sentence_end(self) -> int | None:
+        return self.vocabulary.eos if self.header.recipe.independent_lines else None
+
     @cached_property
     def token_counts(self) -> list[int]:
         counts = read_counts(self.path, len(self.vocabulary))
@@ -197,13 +216,22 @@ class Corpus:
         split, file = self.header.splits[name], token_file(self.path, name)
         tokens = np.memmap(file, self.header.dtype, "r", shape=(split.num_tokens,))
         if name not in self._verified:
-            if sha256(tokens.data).hexdigest() != split.sha256:
+            if file_sha256(file) != split.sha256:
                 raise ValueError(f"{file} must have sha256 {split.sha256}: {PREPARE_AGAIN}")
-            if (largest := int(tokens.max())) >= len(self.vocabulary):
+            if (largest := _largest(file, self.header.dtype)) >= len(self.vocabulary):
                 size = len(self.vocabulary)
                 raise ValueError(f"{file} must have ids below {size}, got {largest}")
             self._verified.add(name)
         return tokens
+
+
+def _largest(file: Path, dtype: TokenType) -> int:
+    """The largest id of a token file, which is read in blocks, and not mapped into memory."""
+    largest = 0
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 24):
+            largest = max(largest, int(np.frombuffer(block, dtype).max()))
+    return largest
 
 
 def split_sha256(corpus: CorpusLike, name: str) -> str:

@@ -1,7 +1,11 @@
 """Prepare a corpus: from a known name or the user's text to a folder in the cache."""
 
+import os
 import re
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,9 +19,11 @@ from highrank.data.catalog import (
     cache_folder,
     corpus_folder,
     find_corpus,
+    known_corpus,
     prepared_folder,
 )
 from highrank.data.corpus import (
+    FORMAT,
     HEADER_FILE,
     SPLITS,
     VOCABULARY_FILE,
@@ -31,13 +37,21 @@ from highrank.data.corpus import (
 from highrank.data.encode import Spans, encode_text
 from highrank.data.sources import download_files, own_files, package_files
 from highrank.data.subwords import check_name
-from highrank.data.text import file_span, split_text
+from highrank.data.text import PART_BYTES, file_span, split_text
 from highrank.data.tokenizer import TOKENIZERS
-from highrank.files import clear_leftovers, explained_full_disk, file_sha256, new_folder
+from highrank.files import (
+    clear_leftovers,
+    explained_full_disk,
+    file_sha256,
+    lock_file,
+    new_folder,
+)
 from highrank.progress import OnProgress, ProgressBar, silent
 
 # Temporary names add some; a file's may have 255 bytes in all.
 MAX_NAME = 100
+# Below, a process more takes longer than it saves.
+BYTES_PER_PROCESS = 1 << 25
 
 
 class Prepared(NamedTuple):
@@ -79,25 +93,35 @@ def prepare_known(
     name: str,
     *,
     source: Path | None = None,
+    own_name: str | None = None,
     cache: Path | None = None,
     force: bool = False,
+    processes: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Prepared:
-    """Prepare a corpus of the catalogue, and check it against the published counts.
+    """Prepare a corpus of the catalogue, and check it against the published hashes and counts.
 
     Args:
         source: folder or archive with its files; None to take the installed package or download.
+        own_name: for other text in files of the same names: what to call it. Nothing is checked.
         cache: instead of the user's cache folder.
         force: prepare it even if one of that name is there, and replace that.
+        processes: None for as many as there are cores, fewer for a short text.
     """
-    known, target = CATALOG[name], _target(name, cache)
+    known, target = known_corpus(name), _target(own_name or name, cache)
+    if known is None:
+        raise ValueError(f"the corpus must be one of {', '.join(CATALOG)}, got {name!r}")
+    if own_name is not None and known_corpus(own_name) is not None:
+        raise ValueError(f"--name must not be that of a known corpus, got {own_name}")
+    if source is None and own_name is not None:
+        raise ValueError(f"--name must go with --from, the folder of your files, got {own_name}")
     if source is None and not force and target.exists():
         return Prepared(_existing(target, known.recipe), is_new=False)
     downloads = cache_folder(cache) / "downloads" / name
     downloads.mkdir(parents=True, exist_ok=True)
     with explained_full_disk(target), TemporaryDirectory(dir=downloads) as scratch:
         if source is not None:
-            files = own_files(name, source, Path(scratch))
+            files = own_files(name, source, Path(scratch), is_checked=own_name is None)
         elif known.package is not None:
             files = package_files(name)
         else:
@@ -105,7 +129,7 @@ def prepare_known(
             on_progress = _part(on_progress, 0.5, 1.0)
         spans = {split: [file_span(file) for file in files[split]] for split in SPLITS}
         plan = _Plan(spans, known.recipe, _sources(spans))
-        prepared = _prepare(target, plan, force, on_progress)
+        prepared = _prepare(target, plan, force, processes, on_progress)
     shutil.rmtree(downloads, ignore_errors=True)
     return prepared
 
@@ -117,21 +141,22 @@ def prepare_text(
     options: TextOptions | None = None,
     cache: Path | None = None,
     force: bool = False,
+    processes: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Prepared:
     """Prepare a text file, or a folder of .txt files, of the user's.
 
     Args:
         name: what to call it; None for the name of the file or folder.
-        cache, force: as in `prepare_known`.
+        cache, force, processes: as in `prepare_known`.
     """
     name = name or default_name(path)
     if not name:
         raise ValueError(f"no name can be made of {path}: give one with --name")
-    if name in CATALOG:
+    if known_corpus(name) is not None:
         raise ValueError(f"{name} is a known corpus: choose another name for {path} with --name")
     target = _target(name, cache)
-    return _prepare(target, _plan(path, options or TextOptions()), force, on_progress)
+    return _prepare(target, _plan(path, options or TextOptions()), force, processes, on_progress)
 
 
 def find_or_prepare(
@@ -152,14 +177,15 @@ def find_or_prepare(
     name = default_name(path) or "text"
     name += "" if tokenizer is None else f"-{tokenizer.replace(':', '-')}"
     target = _target(name, cache)
-    if name not in CATALOG and target.exists():
+    is_known = known_corpus(name) is not None
+    if not is_known and target.exists():
         header = load_corpus(target).header
         is_same = tokenizer is None or header.recipe.tokenizer == tokenizer
         if is_same and _hashes(header.sources) == _hashes(plan.sources):
             return Prepared(load_corpus(target), is_new=False)
-    if name in CATALOG or target.exists():
+    if is_known or target.exists():
         name += f"-{sha256(repr(_hashes(plan.sources)).encode()).hexdigest()[:8]}"
-    return _prepare(_target(name, cache), plan, False, on_progress)
+    return _prepare(_target(name, cache), plan, False, None, on_progress)
 
 
 def resolve_corpus(name: str, progress: ProgressBar, tokenizer: str | None = None) -> Corpus:
@@ -174,7 +200,7 @@ def resolve_corpus(name: str, progress: ProgressBar, tokenizer: str | None = Non
     if name == DEFAULT_CORPUS and not is_prepared:
         with progress("Preparing the State of the Union addresses") as on_progress:
             return prepare_known(name, on_progress=on_progress).corpus
-    if is_prepared or name in CATALOG or not Path(name).exists():
+    if is_prepared or known_corpus(name) is not None or not Path(name).exists():
         return find_corpus(name)
     with progress(f"Preparing {name}") as on_progress:
         return find_or_prepare(Path(name), tokenizer=tokenizer, on_progress=on_progress).corpus
@@ -208,16 +234,23 @@ def _target(name: str, cache: Path | None) -> Path:
     return target
 
 
-def _prepare(target: Path, plan: _Plan, force: bool, on_progress: OnProgress) -> Prepared:
+def _prepare(
+    target: Path, plan: _Plan, force: bool, processes: int | None, on_progress: OnProgress
+) -> Prepared:
+    if processes is not None and processes < 1:
+        raise ValueError(f"processes must be at least 1, got {processes}")
     if target.exists() and not force:
         return Prepared(_existing(target, plan.recipe, plan.sources), is_new=False)
     if target.exists() and not (target / HEADER_FILE).is_file():
         raise ValueError(
             f"{target} is not a prepared corpus and will not be replaced: move it away"
         )
-    with new_folder(target, replace=force) as folder:
+    with (
+        _kept_scratch(target, plan) as scratch,
+        new_folder(target, replace=force) as folder,
+    ):
         vocabulary, dtype, splits, counts, recipe = encode_text(
-            plan.spans, plan.recipe, folder, on_progress
+            plan.spans, plan.recipe, folder, scratch, on_progress, processes or _processes(plan)
         )
         header = Header(
             name=target.name,
@@ -238,12 +271,47 @@ def _prepare(target: Path, plan: _Plan, force: bool, on_progress: OnProgress) ->
     return Prepared(load_corpus(target), is_new=True)
 
 
+@contextmanager
+def _kept_scratch(target: Path, plan: _Plan) -> Iterator[Path]:
+    """Yield a folder in which the next call finds the finished parts of one that was interrupted.
+
+    It is kept on Ctrl-C and when the process is killed, and removed at the end and on errors. If
+    another process has it, this one gets a folder of its own.
+    """
+    folder = target.parent.parent / "preparing" / target.name
+    folder.mkdir(parents=True, exist_ok=True)
+    hashes = dict(zip(_files(plan.spans), _hashes(plan.sources), strict=True))
+    spans = [(split, hashes[path], *ends) for split in SPLITS for path, *ends in plan.spans[split]]
+    key = repr((FORMAT, PART_BYTES, plan.recipe, spans))
+    with (folder / "plan.txt").open("a+", encoding="utf-8") as file:
+        if not lock_file(file.fileno()) or not Path(file.name).exists():
+            with TemporaryDirectory(dir=folder.parent) as own:
+                yield Path(own)
+            return
+        file.seek(0)
+        if file.read() != key:
+            for other in folder.iterdir():
+                if other.name != Path(file.name).name:
+                    other.unlink()
+            file.truncate(0)
+            file.write(key)
+            file.flush()
+        try:
+            yield folder
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _existing(target: Path, recipe: Recipe, sources: tuple[Source, ...] | None = None) -> Corpus:
     """The corpus that is there, if it was made in the same way of the same files."""
     corpus = load_corpus(target)
     is_same = sources is None or _hashes(corpus.header.sources) == _hashes(sources)
     if not is_same or corpus.header.recipe != recipe:
-        other_name = "" if corpus.name in CATALOG else ", or give your text another --name"
+        other_name = "" if known_corpus(corpus.name) else ", or give your text another --name"
         raise ValueError(
             f"another corpus is already prepared as {corpus.name} in {target}: replace it with "
             f"--force{other_name}"
@@ -257,10 +325,12 @@ def _hashes(sources: tuple[Source, ...]) -> list[str]:
 
 def _check_counts(header: Header) -> None:
     """Raise if this is a known corpus and its counts are not the published ones."""
-    if (known := CATALOG.get(header.name)) is None:
+    if (known := known_corpus(header.name)) is None:
         return
     wanted = {f"{split} tokens": want for split, want in (known.num_tokens or {}).items()}
     found = {f"{name} tokens": split.num_tokens for name, split in header.splits.items()}
+    wanted |= {f"unknown {split} tokens": want for split, want in known.num_unknown.items()}
+    found |= {f"unknown {name} tokens": split.num_unknown for name, split in header.splits.items()}
     if known.vocab_size is not None:
         wanted["distinct tokens"], found["distinct tokens"] = known.vocab_size, header.vocab_size
     for what, want in wanted.items():
@@ -271,17 +341,36 @@ def _check_counts(header: Header) -> None:
             )
 
 
+def _files(spans: Spans) -> list[Path]:
+    """Each file once, in order of first use."""
+    return list(dict.fromkeys(span.path for split in SPLITS for span in spans[split]))
+
+
 def _sources(spans: Spans, base: Path | None = None) -> tuple[Source, ...]:
-    """Each file once, in order of first use; names are relative, so that folders can move."""
-    files = dict.fromkeys(span.path for split in SPLITS for span in spans[split])
+    """The files; names are relative, so that folders can move."""
+    files = _files(spans)
+    with ThreadPoolExecutor(_num_cores()) as threads:
+        hashes = list(threads.map(file_sha256, files))
     return tuple(
         Source(
             name=file.relative_to(base).as_posix() if base else file.name,
             num_bytes=file.stat().st_size,
-            sha256=file_sha256(file),
+            sha256=found,
         )
-        for file in files
+        for file, found in zip(files, hashes, strict=True)
     )
+
+
+def _num_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processes(plan: _Plan) -> int:
+    total = sum(end - start for spans in plan.spans.values() for _, start, end in spans)
+    return max(1, min(_num_cores(), total // BYTES_PER_PROCESS))
 
 
 def default_name(path: Path) -> str:

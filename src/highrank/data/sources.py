@@ -19,7 +19,7 @@ from typing import IO, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from highrank.data.catalog import CATALOG, SOTU_TEST_FROM, SOTU_VALID_FROM
+from highrank.data.catalog import SOTU_TEST_FROM, SOTU_VALID_FROM, KnownCorpus, known_corpus
 from highrank.data.corpus import SPLITS
 from highrank.environment import install_hint
 from highrank.files import file_sha256, is_disk_full
@@ -60,30 +60,31 @@ MAX_HEADER_BYTES = 1 << 16
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 
 
-def own_files(name: str, source: Path, scratch: Path) -> Files:
+def own_files(name: str, source: Path, scratch: Path, is_checked: bool = True) -> Files:
     """The files of each split that the user has.
 
     Args:
         source: a folder that has them at any depth, or has an archive of them; or the archive.
         scratch: a folder to unpack to.
+        is_checked: whether they must be the published ones.
     """
     if source.is_dir():
         index = _index(source)
-        archives = (address.rsplit("/", 1)[1] for address in CATALOG[name].addresses)
+        archives = (address.rsplit("/", 1)[1] for address in _known(name).addresses)
         packed = [path for archive in archives for path in index.get(archive, [])]
         if not packed or not _missing(name, index):
-            return _choose(name, index, source)
+            return _choose(name, index, source, is_checked)
         source = packed[0]
-    if CATALOG[name].package:
+    if _known(name).package:
         raise ValueError(f"the files of {name} must be in a folder, got {source}")
     if not is_archive(source):
         raise ValueError(f"the files of {name} must be in a folder or an archive, got {source}")
-    return _unpack(name, source, scratch)
+    return _unpack(name, source, scratch, is_checked)
 
 
 def package_files(name: str) -> Files:
     """The files of each split that an installed package brings."""
-    package = CATALOG[name].package
+    package = _known(name).package
     assert package is not None, name
     spec = find_spec(package)
     for location in (spec.submodule_search_locations if spec else None) or ():
@@ -104,7 +105,7 @@ def download_files(name: str, folder: Path, scratch: Path, on_progress: OnProgre
         scratch: a folder to unpack to.
     """
     failures = []
-    for address in CATALOG[name].addresses:
+    for address in _known(name).addresses:
         try:
             return _download(name, address, folder, scratch, on_progress)
         except (OSError, ValueError) as error:
@@ -120,7 +121,7 @@ def download_files(name: str, folder: Path, scratch: Path, on_progress: OnProgre
 def _download(
     name: str, address: str, folder: Path, scratch: Path, on_progress: OnProgress
 ) -> Files:
-    known = CATALOG[name]
+    known = _known(name)
     # Empty if the address is a folder of the files.
     archive = address.rsplit("/", 1)[1]
     files = [archive] if archive else [names[0] for names in _places(name)]
@@ -144,16 +145,16 @@ def _download(
         raise
 
 
-def _unpack(name: str, archive: Path, scratch: Path) -> Files:
+def _unpack(name: str, archive: Path, scratch: Path, is_checked: bool = True) -> Files:
     folder = Path(mkdtemp(dir=scratch))
     wanted = {file for names in _places(name) for file in names}
-    extract(archive, wanted, folder, max_bytes=CATALOG[name].max_bytes)
-    return _choose(name, _index(folder), archive)
+    extract(archive, wanted, folder, max_bytes=_known(name).max_bytes)
+    return _choose(name, _index(folder), archive, is_checked)
 
 
 def _places(name: str) -> list[tuple[str, ...]]:
     """The names that each file may have, the published one first."""
-    return [names for split in CATALOG[name].files.values() for names in split]
+    return [names for split in _known(name).files.values() for names in split]
 
 
 def _missing(name: str, index: Index) -> list[str]:
@@ -161,9 +162,9 @@ def _missing(name: str, index: Index) -> list[str]:
     return [names[0] for names in _places(name) if not index.keys() & set(names)]
 
 
-def _choose(name: str, index: Index, where: Path) -> Files:
+def _choose(name: str, index: Index, where: Path, is_checked: bool = True) -> Files:
     """The one file for each place, checked by its hash where that is known."""
-    known = CATALOG[name]
+    known = _known(name)
     if known.package:
         return _speeches_by_year(index, where)
     if missing := _missing(name, index):
@@ -173,11 +174,16 @@ def _choose(name: str, index: Index, where: Path) -> Files:
         files[split] = []
         for names in places:
             path = _only(next(index[file] for file in names if file in index), where)
-            want = known.sha256.get(names[0])
-            if want is not None and (got := file_sha256(path)) != want:
-                raise ValueError(f"{path} must have sha256 {want}, got {got}")
+            if is_checked:
+                known.check_hash(names[0], path)
             files[split].append(path)
     return files
+
+
+def _known(name: str) -> KnownCorpus:
+    known = known_corpus(name)
+    assert known is not None, name
+    return known
 
 
 def _speeches_by_year(index: Index, where: Path) -> Files:

@@ -12,6 +12,7 @@ from highrank.data.tokenizer import TOKENIZERS, Tokenizer
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 
 BLOCK_BYTES = 1 << 20
+PART_BYTES = 1 << 26
 # Fractions of the bytes: the last twentieth is the test split, the one before for validation.
 VALID_FROM, TEST_FROM = 0.90, 0.95
 
@@ -82,6 +83,35 @@ def _cut(spans: Sequence[Span], position: int) -> tuple[list[Span], list[Span]]:
             return [*spans[:index], *before], [Span(path, middle, end), *spans[index + 1 :]]
         position -= end - start
     return list(spans), []
+
+
+def parts_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """The spans in parts of about `PART_BYTES`, each of whole lines; short spans share one."""
+    part: list[Span] = []
+    for span in spans:
+        start = span.start
+        while start < span.end:
+            room = PART_BYTES - sum(end - begin for _, begin, end in part)
+            end = _line_end(span, start + room)
+            part.append(Span(span.path, start, end))
+            start = end
+            if end < span.end or sum(end - begin for _, begin, end in part) >= PART_BYTES:
+                yield part
+                part = []
+    if part:
+        yield part
+
+
+def _line_end(span: Span, position: int) -> int:
+    """The end of the line that the byte at `position` is in, or of the span."""
+    if position >= span.end:
+        return span.end
+    with span.path.open("rb") as file:
+        file.seek(position)
+        # A line may be longer than memory.
+        while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
+            pass
+        return min(span.end, file.tell())
 
 
 def read_text(span: Span) -> Iterator[tuple[str, int]]:

@@ -162,27 +162,30 @@ def evaluate_dataset(
         batch_size = loaded.config.valid_batch_size if is_valid else 1
     settings: dict[str, Any] = {"batch_size": batch_size, "compat": compat, **method.settings}
     start, model = time.monotonic(), loaded.model
+    # Of a corpus whose lines are alone, a file's are, too.
+    is_alone = loaded.corpus.header.recipe.independent_lines
     if (context := model.backbone.context_length) is not None:
         # Wherever a window begins: every token is predicted from as many as the network can see.
         settings |= {"context": context, "stride": 1}
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
         is_asked = method.is_static or per_token is not None or independent_lines
         if dataset.lines is not None and method.dynamic is None and is_asked:
-            settings["independent_lines"] = independent_lines
+            settings["independent_lines"] = independent_lines or is_alone
             found = evaluate_lines(
                 model,
                 loaded.vocabulary,
                 dataset.lines,
-                independent=independent_lines,
+                independent=independent_lines or is_alone,
                 cache=method.cache,
                 out=per_token,
                 on_progress=on_progress,
             )
         else:
-            found = evaluate_by(method, model, dataset.tokens, batch_size, on_progress)
+            end = loaded.vocabulary.eos if is_alone and dataset.lines is None else None
+            found = evaluate_by(method, model, dataset.tokens, batch_size, on_progress, end)
     if not math.isfinite(found.nats):
         raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
-    if compat is not None:
+    if compat is not None and not is_alone:
         found = as_the_original_divides(found, batch_size)
     unknown = {"tokens": dataset.num_unknown}
     if dataset.lines is not None:

@@ -102,10 +102,22 @@ def evaluate_by(
     tokens: NDArray[np.integer],
     batch_size: int = 1,
     on_progress: OnProgress | None = None,
+    sentence_end: int | None = None,
 ) -> Evaluation:
-    """Mean loss of the tokens; only static evaluation has more than one stream."""
+    """Mean loss of the tokens; only static evaluation has more than one stream.
+
+    Args:
+        sentence_end: token id of `<eos>` if every line is alone; for static evaluation only.
+    """
     if method.is_static:
-        return evaluate(model, tokens, batch_size, on_progress=on_progress)
+        return evaluate(
+            model, tokens, batch_size, on_progress=on_progress, sentence_end=sentence_end
+        )
+    if sentence_end is not None:
+        raise ValueError(
+            f"evaluation must be static where every line is alone, got {method.name}, which "
+            "learns from the lines before"
+        )
     if batch_size != 1:
         raise ValueError(f"batch_size must be 1 for {method.name} evaluation, got {batch_size}")
     return summed(method.score(model, tokens), len(tokens) - 1, on_progress)

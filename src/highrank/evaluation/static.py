@@ -1,6 +1,7 @@
 """Static evaluation, and the stream of scored tokens that the other methods are built on.
 
-Every token but the first of each stream is predicted once, the state carried from window to window.
+Every token but the first of each stream is predicted once, the state carried from window to window;
+where lines are alone, every token of every line, from an initial state.
 Static, dynamic, with a cache: each is an iterator of `Scored`, so that they can be stacked.
 T time, B streams (the batch size), D hidden size, n tokens of a segment.
 """
@@ -15,10 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from highrank.data.batches import Streams, windows
+from highrank.data.batches import Batch, Streams, windows
+from highrank.data.sentences import sentence_batches
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
+
+# Of all streams together, in one forward pass.
+WINDOW_TOKENS = 1000
 
 
 class Evaluation(NamedTuple):
@@ -46,6 +51,7 @@ def evaluate(
     on_progress: OnProgress | None = None,
     *,
     is_training_split: bool = False,
+    sentence_end: int | None = None,
 ) -> Evaluation:
     """Mean loss of the tokens; the window's length does not change it, the batch size does.
 
@@ -53,22 +59,54 @@ def evaluate(
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
         is_training_split: whether the tokens are its beginning, so that components leave out what
             they have counted there.
+        sentence_end: token id of `<eos>` if every line is alone: all tokens are then predicted, and
+            the batch size does not change the loss either. None reads the text as streams.
     """
-    total, count, state = 0.0, 0, model.initial_state(batch_size)
+    total, count, state = 0.0, 0, None
+    reads_position = is_training_split and model.reads_position
+    device = next(model.parameters()).device
     with without_dropout(model):
-        for tokens_in, target in steps(model, tokens, window, batch_size):
-            position = None
-            if is_training_split and model.reads_position:
-                starts = torch.arange(batch_size) * (len(tokens) // batch_size)
-                position = starts + count // batch_size + torch.arange(len(target))[:, None]
-            out = model(tokens_in, target, state, reduction="sum", position=position)
+        for batch in _windows(tokens, batch_size, window, sentence_end, device):
+            if not batch.carries:
+                state = model.initial_state(batch.target.shape[1])
+            position = batch.position if reads_position else None
+            out = model(batch.inputs, batch.target, state, reduction="sum", position=position)
             state = out.state
             total += out.loss.item()
-            count += target.numel()
+            count += batch.num_targets
             if on_progress is not None:
-                num_tokens = (len(tokens) // batch_size - 1) * batch_size
+                num_tokens = num_predicted(len(tokens), batch_size, sentence_end)
                 on_progress(count / num_tokens, "evaluating")
     return Evaluation(total / count, count)
+
+
+def _windows(
+    tokens: NDArray[np.integer],
+    batch_size: int,
+    window: int | None,
+    sentence_end: int | None,
+    device: torch.device,
+) -> Iterator[Batch]:
+    """What one forward pass after the other reads; a sentence may be longer than a window."""
+    if sentence_end is not None:
+        for batch in sentence_batches(tokens, sentence_end, WINDOW_TOKENS):
+            num_rows, num_columns = batch.target.shape
+            for start, length in windows(num_rows + 1, window or _window(num_columns)):
+                yield batch.rows(slice(start, start + length)).to(device)
+        return
+    data = Streams(tokens, batch_size, device)
+    for start, length in windows(len(data), window or _window(batch_size)):
+        rows, target = slice(start, start + length), data[start + 1 : start + 1 + length]
+        yield Batch(data[rows], target, target.numel(), start > 0, position=data.positions(rows))
+
+
+def _window(batch_size: int) -> int:
+    return max(1, WINDOW_TOKENS // batch_size)
+
+
+def num_predicted(num_tokens: int, batch_size: int, sentence_end: int | None) -> int:
+    """How many tokens `evaluate` predicts: of sentences all, of streams all but the first."""
+    return num_tokens if sentence_end is not None else (num_tokens // batch_size - 1) * batch_size
 
 
 def as_the_original_divides(found: Evaluation, batch_size: int) -> Evaluation:
@@ -165,8 +203,7 @@ def steps(
         window: T; if None, such that a window of all streams has about 1,000 tokens.
     """
     data = Streams(tokens, batch_size, next(model.parameters()).device)
-    window = max(1, 1000 // batch_size) if window is None else window
-    for start, length in windows(len(data), window):
+    for start, length in windows(len(data), window or _window(batch_size)):
         yield data[start : start + length], data[start + 1 : start + 1 + length]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from highrank.config import RunConfig
 from highrank.heads import ALIASES, HEADS
-from highrank.presets import backbones, papers, small
+from highrank.presets import backbones, one_billion, papers, small
 
 # Heads whose small run on Penn Treebank has a network or options of its own.
 TUNED = ("softmax", "mos")
@@ -30,6 +30,11 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,
     "wt2-doc": papers.wt2_doc,
+    "lm1b-softmax": one_billion.lm1b_softmax,
+    "lm1b-mos": one_billion.lm1b_mos,
+    "lm1b-adaptive-softmax": one_billion.lm1b_adaptive_softmax,
+    "lm1b-adaptive-mos": one_billion.lm1b_adaptive_mos,
+    "lm1b-adaptive-softmax+pointer+ngram": one_billion.lm1b_components,
 }
 
 
@@ -54,6 +59,7 @@ class Published(NamedTuple):
 
 # Yang et al. (2018), https://arxiv.org/abs/1711.03953
 YANG_PTB, YANG_WT2, YANG_MOC = "Yang, table 1", "Yang, table 2", "Yang, table 5"
+YANG_1B = "Yang, table 3"
 # Takase et al. (2018), https://arxiv.org/abs/1808.10143
 TAKASE = "Takase"
 
@@ -78,6 +84,7 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
         Published(YANG_WT2, "static", True, 63.88, 61.45),
         Published(YANG_WT2, "dynamic", True, 42.41, 40.68),
     ),
+    "lm1b-mos": (Published(YANG_1B, "static", False, 38.01, 37.10),),
     "wt2-moc": (Published(YANG_MOC, "static", False, 68.76, 65.98),),
     "wt2-softmax": (
         Published(YANG_WT2, "static", False, 69.1, 66.0),

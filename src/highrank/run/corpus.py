@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from highrank.data.catalog import CATALOG, NAME, cache_folder, corpus_folder
+from highrank.data.catalog import NAME, cache_folder, corpus_folder, known_corpus
 from highrank.data.corpus import HEADER_FILE, Corpus, Header, Level, load_corpus, load_header
 from highrank.files import read_json, without_format, write_atomically
 
@@ -44,6 +44,11 @@ class RecordedCorpus:
         with suppress(ValueError):
             return bool(self.prepared)
         return False
+
+    @property
+    def sentence_end(self) -> int | None:
+        """Id of `<eos>` if every line is alone."""
+        return self.prepared.sentence_end
 
     def split(self, name: str) -> NDArray[np.integer]:
         """The token ids of train, valid or test, (N,); raise if the corpus is nowhere."""
@@ -78,7 +83,7 @@ class RecordedCorpus:
 
 def prepare_command(header: Header) -> str:
     """The command that makes a corpus as it was, from text of the same name."""
-    if header.name in CATALOG:
+    if known_corpus(header.name) is not None:
         return f"highrank data prepare {header.name}"
     recipe, sources = header.recipe, header.sources
     source = sources[0].name if len(sources) == 1 else "FOLDER"

@@ -35,6 +35,8 @@ class Clock:
         self.window_seconds, self.cpu_seconds = 0.0, 0.0
         # Of the windows, those in which the training had no core, because others had it.
         self.waiting_seconds = 0.0
+        # Of the windows, before their batch was there.
+        self.data_seconds = 0.0
         self.ended_budget: float | None = None
         self.is_warm = False
         self.furthest = 0.0
@@ -137,7 +139,7 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         names = ("seconds", "validation_seconds", "budget", "ended_budget")
-        more = ("furthest", "window_seconds", "cpu_seconds", "waiting_seconds")
+        more = ("furthest", "window_seconds", "cpu_seconds", "waiting_seconds", "data_seconds")
         return {name: getattr(self, name) for name in (*names, *more)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -181,6 +183,7 @@ def seconds_of_test(
     test: NDArray[np.integer],
     batch_size: int,
     clock: Callable[[], float] = time.monotonic,
+    sentence_end: int | None = None,
 ) -> float:
     """Seconds that the test at the end will take, estimated from a short piece of it.
 
@@ -188,10 +191,11 @@ def seconds_of_test(
         model: as the run will train it.
         test: the test split.
         clock: returns seconds.
+        sentence_end: as in `evaluate`.
     """
     piece = test[: max(NUM_TIMED_TOKENS, NUM_TIMED_ROWS * batch_size)]
     # What is slow the first time is not slow in the test.
-    evaluate(model, piece[: NUM_TIMED_ROWS * batch_size], batch_size)
+    evaluate(model, piece[: NUM_TIMED_ROWS * batch_size], batch_size, sentence_end=sentence_end)
     start = clock()
-    evaluate(model, piece, batch_size)
+    evaluate(model, piece, batch_size, sentence_end=sentence_end)
     return (clock() - start) * len(test) / len(piece)

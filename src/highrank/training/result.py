@@ -17,7 +17,7 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.data.corpus import Corpus, Split
-from highrank.evaluation.static import Evaluation, evaluate
+from highrank.evaluation.static import Evaluation, evaluate, num_predicted
 from highrank.heads.bases.frequency import log_frequencies
 from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
@@ -118,13 +118,17 @@ def finish(
         test: the test split; None leaves the test out.
     """
     batch_size = session.config.valid_batch_size
-    num_tokens = (len(session.valid) // batch_size - 1) * batch_size
-    valid = Evaluation(outcome.best_valid_loss, num_tokens)
+    end_of = session.corpus.sentence_end
+    valid = Evaluation(
+        outcome.best_valid_loss, num_predicted(len(session.valid), batch_size, end_of)
+    )
     end, found = {"event": "end", "valid_loss": valid.nats}, None
     with session.best_model() as model:
         if test is not None:
             with progress("Evaluating on test") as on_progress:
-                found = evaluate(model, test, test_batch_size, on_progress=on_progress)
+                found = evaluate(
+                    model, test, test_batch_size, on_progress=on_progress, sentence_end=end_of
+                )
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
@@ -184,7 +188,9 @@ def set_budget(
     Returns the seconds that the test would take if that is too much of the budget: it is then to
     be left out. Otherwise None.
     """
-    seconds = 0.0 if test is None else seconds_of_test(session.model, test, test_batch_size)
+    seconds, end = 0.0, session.corpus.sentence_end
+    if test is not None:
+        seconds = seconds_of_test(session.model, test, test_batch_size, sentence_end=end)
     if seconds > LARGEST_TEST * budget:
         session.clock.set_budget(budget)
         return seconds

@@ -1,6 +1,4 @@
-"""A run in its folder, open for training: epochs, stages and checkpoints, until the end, the
-budget or a signal.
-"""
+"""A run in its folder, open for training, until the end, the budget or a signal."""
 
 import math
 import time
@@ -82,7 +80,8 @@ class Session:
         self.files = TrainingFolder(folder, config, corpus, self.world)
         state = self.files.read_checkpoint()
         columns = self.world.part(config.batch.batch_size)
-        self.batches = build_batches(config, corpus.split("train"), checked.device, columns)
+        train, eos = corpus.split("train"), corpus.vocabulary.eos
+        self.batches = build_batches(config, train, checked.device, columns, eos)
         self.trainer = self._make_trainer(checked)
         self.clock.add_preparation(*self.files.fit(self.model, corpus))
         self.best, self.best_state = math.inf, save_state(self.model)
@@ -262,6 +261,7 @@ class Session:
     def _step(self, progress: float) -> None:
         start = read_clocks()
         batch = next(self.batches)
+        self.clock.data_seconds += time.monotonic() - start
         try:
             loss = self.trainer.step(batch, progress)
         except Diverged as error:
@@ -295,6 +295,7 @@ class Session:
             "tokens": self.num_tokens,
             "seconds": round(self.clock.seconds, 3),
             "cpu_seconds": round(self.clock.cpu_seconds, 3),
+            "data_seconds": round(self.clock.data_seconds, 3),
         }
 
     def _diverged(self, step: int, reason: str) -> Diverged:
@@ -350,9 +351,10 @@ class Session:
         Of the averaged weights, where there is an average.
         """
         with self.trainer.averaged():
-            batch_size, check = self.config.valid_batch_size, self._stop_if_interrupted
+            size, end = self.config.valid_batch_size, self.corpus.sentence_end
+            given: Any = {"on_progress": self._stop_if_interrupted, "sentence_end": end}
             try:
-                valid = evaluate(self.model, self.valid, batch_size, on_progress=check)
+                valid = evaluate(self.model, self.valid, size, **given)
             except KeyboardInterrupt:
                 return None
             self.model.eval()

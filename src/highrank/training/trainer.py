@@ -162,7 +162,7 @@ class Trainer:
                 total += out.loss.item() * fraction
             states.append(out.state)
             first += size
-        self.hidden_state = joined(states)
+        self.hidden_state = joined(states) if batch.keeps_state else None
         return self.world.sum(total)
 
     def _trained(self) -> list[nn.Parameter]:

@@ -226,7 +226,8 @@ def make_plan(
         threads=torch.get_num_threads(),
         device=comparison.device,
     )
-    return divide_budget(plan, budget, FEWEST_STEPS * build_batches(base, train).mean_targets)
+    batches = build_batches(base, train, sentence_end=corpus.vocabulary.eos)
+    return divide_budget(plan, budget, FEWEST_STEPS * batches.mean_targets)
 
 
 def _num_jobs(comparison: Comparison) -> int:
@@ -258,7 +259,8 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     model = build_model(config, vocab_size, corpus.token_counts).to(device)
     for component in components_of(model):
         component.fit(corpus.split("train"), corpus.token_counts)
-    batches = build_batches(config, corpus.split("train"), device)
+    eos, end = corpus.vocabulary.eos, corpus.sentence_end
+    batches = build_batches(config, corpus.split("train"), device, sentence_end=eos)
     trainer = Trainer(model, config.train)
     for _ in range(NUM_FIRST):
         trainer.step(_next(batches))
@@ -269,8 +271,8 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
         tokens += batch.num_targets
         count += 1
     wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
-    valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock)
-    test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock)
+    valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock, end)
+    test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock, end)
     if comparison.baselines and variant.is_control:
         # The cache reads one stream.
         test += 3 * seconds_of_test(model, corpus.split("test"), 1, clock)

@@ -274,7 +274,7 @@ def open_source(name: str, max_tokens: int | None = None) -> CorpusLike:
         return corpus
     lengths = {"train": max_tokens, "valid": max_tokens // 8, "test": max_tokens // 8}
     splits = {split: np.array(corpus.split(split)[:length]) for split, length in lengths.items()}
-    return MemoryCorpus(corpus.vocabulary, splits)
+    return MemoryCorpus(corpus.vocabulary, splits, sentence_end=corpus.sentence_end)
 
 
 def prepare_source(name: str, on_progress: OnProgress) -> str:

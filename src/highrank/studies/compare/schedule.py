@@ -150,8 +150,10 @@ class VariantRun:
             self.validated = run.num_tokens
         piece = self.corpus.split("train")[: len(run.valid)]
         with run.best_model() as model:
-            test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size)
-            train = evaluate(model, piece, run.config.valid_batch_size, is_training_split=True)
+            end: Any = {"sentence_end": self.corpus.sentence_end}
+            test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size, **end)
+            size = run.config.valid_batch_size
+            train = evaluate(model, piece, size, is_training_split=True, **end)
             more = self._with_cache(model) if self.plan.cache and self.variant.is_control else {}
         run.note(
             event="mark",
