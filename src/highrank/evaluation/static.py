@@ -45,29 +45,31 @@ def evaluate(
     window: int | None = None,
     on_progress: OnProgress | None = None,
     *,
+    columns: slice = slice(None),
     is_training_split: bool = False,
 ) -> Evaluation:
     """Mean loss of the tokens; the window's length does not change it, the batch size does.
 
     Args:
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
+        columns: the streams that are read, of all.
         is_training_split: whether the tokens are its beginning, so that components leave out what
             they have counted there.
     """
-    total, count, state = 0.0, 0, model.initial_state(batch_size)
+    data = Streams(tokens, batch_size, next(model.parameters()).device, columns)
+    total, count, state = 0.0, 0, model.initial_state(data.batch_size)
+    reads_position = is_training_split and model.reads_position
+    window = max(1, 1000 // batch_size) if window is None else window
     with without_dropout(model):
-        for tokens_in, target in steps(model, tokens, window, batch_size):
-            position = None
-            if is_training_split and model.reads_position:
-                starts = torch.arange(batch_size) * (len(tokens) // batch_size)
-                position = starts + count // batch_size + torch.arange(len(target))[:, None]
-            out = model(tokens_in, target, state, reduction="sum", position=position)
+        for start, length in windows(len(data), window):
+            rows, target = slice(start, start + length), data[start + 1 : start + 1 + length]
+            position = data.positions(rows) if reads_position else None
+            out = model(data[rows], target, state, reduction="sum", position=position)
             state = out.state
             total += out.loss.item()
             count += target.numel()
             if on_progress is not None:
-                num_tokens = (len(tokens) // batch_size - 1) * batch_size
-                on_progress(count / num_tokens, "evaluating")
+                on_progress((start + length) / (len(data) - 1), "evaluating")
     return Evaluation(total / count, count)
 
 
@@ -157,15 +159,14 @@ def score(
 
 
 def steps(
-    model: nn.Module, tokens: NDArray[np.integer], window: int | None, batch_size: int = 1
+    model: nn.Module, tokens: NDArray[np.integer], window: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens and targets, each (T, B), of one window after the other, on the model's device.
+    """Tokens and targets, each (T, 1), of one window after the other, on the model's device.
 
     Args:
-        window: T; if None, such that a window of all streams has about 1,000 tokens.
+        window: T.
     """
-    data = Streams(tokens, batch_size, next(model.parameters()).device)
-    window = max(1, 1000 // batch_size) if window is None else window
+    data = Streams(tokens, 1, next(model.parameters()).device)
     for start, length in windows(len(data), window):
         yield data[start : start + length], data[start + 1 : start + 1 + length]
 

@@ -17,10 +17,11 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.data.corpus import Corpus, Split
-from highrank.evaluation.static import Evaluation, evaluate
+from highrank.evaluation.static import Evaluation
 from highrank.heads.bases.frequency import log_frequencies
 from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
+from highrank.training.evaluating import evaluate_in
 from highrank.training.outcome import Outcome, Progress, Reason
 from highrank.training.session import Session
 from highrank.training.signals import listening, stop
@@ -114,7 +115,7 @@ def finish(
     with session.best_model() as model:
         if test is not None:
             with progress("Evaluating on test") as on_progress:
-                found = evaluate(model, test, test_batch_size, on_progress=on_progress)
+                found = evaluate_in(session.world, model, test, test_batch_size, on_progress)
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
@@ -163,6 +164,8 @@ def set_budget(
     be left out. Otherwise None.
     """
     seconds = 0.0 if test is None else seconds_of_test(session.model, test, test_batch_size)
+    # Clocks differ: the first process decides.
+    seconds = session.world.first(lambda: seconds)
     if seconds > LARGEST_TEST * budget:
         session.clock.set_budget(budget)
         return seconds

@@ -16,11 +16,12 @@ from highrank.analysis.components import mixture_use
 from highrank.build import CheckedRun, build_batches, build_model, check_run
 from highrank.config import RunConfig
 from highrank.data.corpus import CorpusLike
-from highrank.evaluation.static import Evaluation, evaluate
+from highrank.evaluation.static import Evaluation
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, restored, save_state, without_dropout
 from highrank.training.budget import Clock
 from highrank.training.checkpoint import TrainingFolder
+from highrank.training.evaluating import evaluate_in
 from highrank.training.log import MetricsLog, SilentLog, is_logged
 from highrank.training.outcome import Action, Outcome, Progress, Reason
 from highrank.training.schedule import Schedule
@@ -132,7 +133,8 @@ class Session:
         """
         with listening(self._note_signal):
             reason = self._train(pause_when, validate_when)
-        self.save()
+            # A scheduler and torchrun may each send a signal: the second must not end this.
+            self.save()
         return Outcome(
             reason=reason,
             best_valid_loss=self.best,
@@ -170,7 +172,7 @@ class Session:
         world.share_parameters(model)
         if not world.is_first:
             # Its own dropout masks.
-            torch.manual_seed((config.seed + world.rank) % 2**64)
+            torch.manual_seed(world.seed(config.seed))
         return Trainer(
             model,
             config.train,
@@ -266,7 +268,7 @@ class Session:
             loss = self.trainer.step(batch, progress)
         except Diverged as error:
             raise self._diverged(self.trainer.num_steps + 1, str(error)) from None
-        tokens = int(self.world.sum(batch.num_targets))
+        tokens = self.trainer.num_targets
         self.clock.add_window(tokens, time.monotonic() - start, time.process_time() - cpu_start)
         self.schedule.count(tokens)
         self.num_tokens += tokens
@@ -313,7 +315,7 @@ class Session:
             is_last: whether the budget ends with it.
         """
         start = time.monotonic()
-        measured = self.world.first(self._measure)
+        measured = self._measure()
         if measured is None:
             return False
         valid, use = measured
@@ -352,7 +354,7 @@ class Session:
         with self.trainer.averaged():
             batch_size, check = self.config.valid_batch_size, self._stop_if_interrupted
             try:
-                valid = evaluate(self.model, self.valid, batch_size, on_progress=check)
+                valid = evaluate_in(self.world, self.model, self.valid, batch_size, check)
             except KeyboardInterrupt:
                 return None
             self.model.eval()
@@ -360,7 +362,8 @@ class Session:
         return valid, {} if use is None else asdict(use)
 
     def _stop_if_interrupted(self, *_: Any) -> None:
-        if self.stop_signal is not None:
+        # All processes read as many windows.
+        if self.world.any(self.stop_signal is not None):
             raise KeyboardInterrupt
 
     def _keep_if_best(self, valid_loss: float) -> None:

@@ -98,7 +98,8 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.micro_batch_size, self.precision = micro_batch_size, precision
         self.world = World() if world is None else world
-        self.num_steps = 0
+        self.num_steps, self.num_targets = 0, 0
+        """Updates, and targets of the last batch in all processes."""
         self.hidden_state: State | None = None
         self.start_stage(stage)
 
@@ -147,7 +148,7 @@ class Trainer:
         batch_size = batch.target.shape[1]
         if self.hidden_state is None or not batch.carries:
             self.hidden_state = self.model.initial_state(batch_size)
-        num_targets = self.world.sum(batch.num_targets)
+        self.num_targets = int(self.world.sum(batch.num_targets))
         reads_position = getattr(self.model, "reads_position", False)
         total, states, first = 0.0, [], 0
         for part in batch.parts(self.micro_batch_size):
@@ -157,7 +158,7 @@ class Trainer:
             with self._autocast():
                 out = self.model(part.inputs, part.target, state, **options)
             if part.num_targets > 0:
-                fraction = part.num_targets / num_targets
+                fraction = part.num_targets / self.num_targets
                 ((out.loss + out.penalty) * fraction).backward()
                 total += out.loss.item() * fraction
             states.append(out.state)
@@ -208,9 +209,12 @@ class Trainer:
         self.hidden_state = None
         if state["hidden_state"] is not None:
             self.hidden_state = self._own_columns(state["hidden_state"])
-        # Another number of processes draws other masks.
-        if len(state["random"]) == self.world.size:
-            self._set_random_state(state["random"][self.world.rank])
+        random = state["random"]
+        if len(random) == self.world.size:
+            self._set_random_state(random[self.world.rank])
+        else:
+            # Another number of processes draws other masks, and not those of the first steps again.
+            torch.manual_seed(self.world.seed(torch.initial_seed(), self.num_steps))
 
     def _frozen_names(self) -> set[str]:
         parameters = self.model.named_parameters(remove_duplicate=False)
