@@ -1,13 +1,15 @@
-"""The end of `highrank train`: its numbers, samples, a learning curve and a page."""
+"""The training of `highrank train`, and its end: numbers, samples, a learning curve, a page."""
 
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
-from highrank.cli.console import as_json, plain_console
+from highrank.cli.console import as_json, plain_console, progress, training_progress
 from highrank.cli.samples import print_samples
 from highrank.files import write_atomically
 
 if TYPE_CHECKING:
+    from highrank.cli.train import Options
     from highrank.data.corpus import Corpus
     from highrank.generation import Step
     from highrank.training.result import TrainingResult
@@ -16,6 +18,40 @@ if TYPE_CHECKING:
 # Below 1, as people read samples; `highrank generate` has all settings.
 TEMPERATURE, NUM_SAMPLES, NUM_TOKENS = 0.8, 3, 60
 PAGE_FILE = "report.html"
+
+
+def train(session: "Session", options: "Options", budget: float | None) -> "TrainingResult":
+    """Train and test; a signal ends the command once the run is saved, a divergence at once."""
+    from highrank.cli.options import resume_command
+    from highrank.training.log import tensorboard_writer
+    from highrank.training.result import Interrupted, set_budget, train_and_test
+    from highrank.training.trainer import Diverged
+
+    test, is_tested = session.corpus.split("test"), options.test
+    is_first = session.world.is_first
+    console = plain_console(stderr=True, quiet=not is_first)
+    if budget is not None:
+        found = set_budget(session, budget, test if is_tested else None, options.test_batch_size)
+        if found is not None:
+            is_tested = False
+            console.print(
+                f"The test would take about {found:.0f} s of {budget:g} s and is left out: "
+                "`highrank evaluate` measures it later, a larger --test-batch-size is faster."
+            )
+    if options.tensorboard and is_first:
+        session.on_event = tensorboard_writer(session.folder, session.trainer.num_steps)
+    try:
+        text, size = test if is_tested else None, options.test_batch_size
+        if not is_first:
+            return train_and_test(session, text, size)
+        return train_and_test(session, text, size, training_progress, progress)
+    except Diverged as error:
+        console.print(f"highrank: {error} {error.advice}")
+        sys.exit(3)
+    except Interrupted as error:
+        where = "Interrupted in the test at the end. " if error.is_in_test else ""
+        console.print(f"{where}Saved. Resume with: {resume_command(options, session.folder)}")
+        sys.exit(128 + error.number)
 
 
 def show_training(

@@ -179,3 +179,8 @@ def joined(device: str = "cpu") -> Iterator[tuple[World, str]]:
     yield World.current(), device
     # Not after an error: others may be gone.
     dist.destroy_process_group()
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Whether it says that another process has ended."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
