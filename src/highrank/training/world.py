@@ -175,7 +175,11 @@ def joined(device: str = "cpu") -> Iterator[tuple[World, str]]:
     if device == "cuda":
         device, backend = f"cuda:{os.environ['LOCAL_RANK']}", "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=LONGEST_WAIT)
+    store, rank, size = next(dist.rendezvous("env://"))
+    # torchrun keeps its store when it restarts workers: theirs are other addresses.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, None, LONGEST_WAIT, size, rank, store)
     yield World.current(), device
     # Not after an error: others may be gone.
     dist.destroy_process_group()
