@@ -239,6 +239,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     from highrank.environment import check_device, set_threads
     from highrank.training.budget import parse_duration
     from highrank.training.log import check_tensorboard
+    from highrank.training.sharding import check_sharding
     from highrank.training.world import World
 
     if source.name is not None and options.resume is not None:
@@ -254,6 +255,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     if size < 1:
         raise ValueError(f"processes must be at least 1, got {size}")
     World(size=size).part(config.batch.batch_size)
+    check_sharding(options.shard, checked, size)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens
         check_streams("test-batch-size", options.test_batch_size, num_test, "test")
@@ -297,6 +299,8 @@ def resume_command(options: "Options", folder: Path) -> str:
     }
     if options.device != "cpu":
         given["device"] = options.device
+    if options.shard != "none":
+        given["shard"] = options.shard
     if options.test_batch_size != 1:
         given["test-batch-size"] = options.test_batch_size
     parts = [f"--{name} {value}" for name, value in given.items() if value is not None]

@@ -3,7 +3,7 @@
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -35,6 +35,9 @@ class Options:
     """Threads of the matrix multiplies, of each process. Part of bit-for-bit equality."""
     processes: Annotated[int | None, unless_given("one, or what torchrun starts", "INT")] = None
     """Processes on this machine that train together, each on its sequences of every batch."""
+    shard: Literal["none", "vocabulary", "full"] = "none"
+    """What each process has only a part of: nothing, the rows of the output embedding (and of the
+    input embedding that it shares), or all parameters, as FSDP2 has it."""
     test_batch_size: int = 1
     """Streams of the test at the end; 1 reads it in order, more are faster."""
     test: Annotated[bool, unless_given("it is done")] = True
@@ -69,6 +72,7 @@ def run_train(arguments: list[str]) -> None:
         text = "" if source.text is None else run_text(checked, corpus, options.budget) + "\n"
         if world.is_first:
             plain_console(stderr=True).print(f"{text}Run: {folder}")
+        world = replace(world, shard=options.shard)
         with (
             telling_lost(folder, resume_command(options, folder)),
             closing(Session(checked, folder, world=world)) as session,

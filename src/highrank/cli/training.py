@@ -91,15 +91,14 @@ def show_training(
 def _samples(session: "Session", corpus: "Corpus", is_quiet: bool) -> "list[Step]":
     """Draw the samples, and print them unless it is to be quiet."""
     from highrank.generation import Sampling, stream
+    from highrank.run.loading import load
 
     sampling = Sampling(temperature=TEMPERATURE, no_unk=True)
-    vocabulary = corpus.vocabulary
-    with session.best_model() as model:
-        steps = stream(
-            model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES
-        )
-        if is_quiet:
-            return list(steps)
-        console = plain_console()
-        console.print(f"Samples at temperature {TEMPERATURE}, without <unk>:")
-        return print_samples(console, corpus.level, steps, NUM_SAMPLES)
+    # The session's own model may be in shards.
+    model, vocabulary = load(session.folder, str(session.trainer.device))
+    steps = stream(model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES)
+    if is_quiet:
+        return list(steps)
+    console = plain_console()
+    console.print(f"Samples at temperature {TEMPERATURE}, without <unk>:")
+    return print_samples(console, corpus.level, steps, NUM_SAMPLES)

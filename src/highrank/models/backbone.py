@@ -135,6 +135,12 @@ def embed_with_dropout(
     return found * mask[tokens]
 
 
+def like_parameters(module: nn.Module) -> dict[str, Any]:
+    """Device and dtype of its parameters, for tensors that are whole where these are sharded."""
+    parameter = next(module.parameters())
+    return {"device": parameter.device, "dtype": parameter.dtype}
+
+
 def decay_matrices_only(model: nn.Module) -> list[ParameterGroup]:
     """Two groups: matrices, and vectors without weight decay."""
     matrices = [p for p in model.parameters() if p.dim() > 1]

@@ -25,6 +25,7 @@ from highrank.training.evaluating import evaluate_in
 from highrank.training.log import MetricsLog, SilentLog, is_logged
 from highrank.training.outcome import Action, Outcome, Progress, Reason
 from highrank.training.schedule import Schedule
+from highrank.training.sharding import gathered, shards
 from highrank.training.signals import listening
 from highrank.training.trainer import Diverged, Trainer
 from highrank.training.world import World
@@ -147,7 +148,8 @@ class Session:
         """The model with its best weights so far, in evaluation mode; on exit, the present ones."""
         with restored(self.model), without_dropout(self.model):
             load_state(self.model, self.best_state)
-            yield self.model
+            with gathered(self.model):
+                yield self.model
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -169,10 +171,7 @@ class Session:
         torch.manual_seed(config.seed)
         counts = checked.corpus.token_counts
         model = build_model(config, len(checked.corpus.vocabulary), counts).to(checked.device)
-        world.share_parameters(model)
-        if not world.is_first:
-            # Its own dropout masks.
-            torch.manual_seed(world.seed(config.seed))
+        world.share_model(model, config.seed)
         return Trainer(
             model,
             config.train,
@@ -189,6 +188,7 @@ class Session:
                 getattr(self, name).load_state_dict(state[name])
             for name in COUNTERS:
                 setattr(self, name, state[name])
+            self.best_state = shards(self.best_state, save_state(self.model))
             self.log.restore(state["metrics"])
         if self.valid_loss is not None:
             self.files.save_best(self.best_state)
@@ -351,7 +351,7 @@ class Session:
 
         Of the averaged weights, where there is an average.
         """
-        with self.trainer.averaged():
+        with self.trainer.averaged(), gathered(self.model):
             batch_size, check = self.config.valid_batch_size, self._stop_if_interrupted
             try:
                 valid = evaluate_in(self.world, self.model, self.valid, batch_size, check)

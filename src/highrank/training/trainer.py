@@ -25,6 +25,7 @@ from highrank.models.backbone import (
 from highrank.models.weights import replaced
 from highrank.training.averaging import Average
 from highrank.training.schedule import learning_rate
+from highrank.training.sharding import clip, optimizer_shards, shards, synchronise
 from highrank.training.world import World
 
 
@@ -131,7 +132,7 @@ class Trainer:
         loss = self._backward(batch)
         parameters = self._trained()
         self.world.sum_gradients(parameters)
-        norm = nn.utils.clip_grad_norm_(parameters, self.stage.clip)
+        norm = clip(parameters, self.stage.clip)
         if not (math.isfinite(loss) and norm.isfinite()):
             raise Diverged(f"the loss is {loss} and its gradient's norm {norm.item()}")
         lr = learning_rate(self.stage, self.num_steps, progress, batch.lr_ratio)
@@ -151,8 +152,10 @@ class Trainer:
         self.num_targets = int(self.world.sum(batch.num_targets))
         reads_position = getattr(self.model, "reads_position", False)
         total, states, first = 0.0, [], 0
-        for part in batch.parts(self.micro_batch_size):
+        parts = batch.parts(self.micro_batch_size)
+        for part in parts:
             size = part.target.shape[1]
+            synchronise(self.model, is_last=part is parts[-1])
             state = map_state(_columns(first, size), self.hidden_state)
             options = {"position": part.position} if reads_position else {}
             with self._autocast():
@@ -183,10 +186,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All but frozen parameters, the states of all processes' sequences included."""
-        state, frozen = self.hidden_state, self._frozen_names()
+        state, frozen, whole = self.hidden_state, self._frozen_names(), self.world.whole
+        # As parameters: those that are tied are gathered once.
+        current = self.model.state_dict(keep_vars=True)
+        model = whole({k: v for k, v in current.items() if k not in frozen})
         hidden = None if state is None else tensors_of(map_state(self.world.gather_columns, state))
         return {
-            "model": {k: v for k, v in self.model.state_dict().items() if k not in frozen},
+            "model": {name: tensor.detach() for name, tensor in model.items()},
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": hidden,
@@ -198,9 +204,11 @@ class Trainer:
         """Continue from what `state_dict` gave of the same model and stage."""
         self.num_steps = state["num_steps"]
         frozen, current = self._frozen_names(), self.model.state_dict()
-        self.model.load_state_dict({**{k: current[k] for k in frozen}, **state["model"]})
+        loaded = shards(state["model"], current)
+        self.model.load_state_dict({**{k: current[k] for k in frozen}, **loaded})
         self.optimizer = self._make_optimizer()
-        self.optimizer.load_state_dict(state["optimizer"])
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.optimizer.load_state_dict(optimizer_shards(state["optimizer"], trained))
         self.average = None
         if state["average"] is not None:
             self.start_averaging()

@@ -16,6 +16,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+
+from highrank.models.language_model import LanguageModel
+from highrank.ops.sharding import is_distributed
+from highrank.training.sharding import Sharding, shard_model, whole
 
 T = TypeVar("T")
 # Processes may wait for the first one while it prepares a corpus. One that dies is noticed at once.
@@ -28,6 +33,8 @@ BUCKET_BYTES = 32 * 2**20
 class World:
     rank: int = 0
     size: int = 1
+    shard: Sharding = "none"
+    """What of the model is spread over the processes."""
 
     @staticmethod
     def current() -> "World":
@@ -53,8 +60,11 @@ class World:
     def streams(self, count: int) -> tuple[slice, bool]:
         """The streams of an evaluation that this process reads, and whether they count.
 
-        Where there are fewer streams than processes, some read what others count.
+        Where there are fewer streams than processes, some read what others count. All read the same
+        where each has a part of the vocabulary.
         """
+        if self.shard == "vocabulary":
+            return slice(None), self.is_first
         if self.rank < count:
             return slice(self.rank, None, self.size), True
         return slice(0, 1), False
@@ -106,7 +116,10 @@ class World:
         """Give each parameter the sum of its gradients in all processes; None if none has one."""
         if self.size == 1:
             return
-        trained = [p for p in parameters if p.requires_grad]
+        # Those of sharded parameters are complete.
+        trained = [p for p in parameters if p.requires_grad and not is_distributed(p)]
+        if not trained:
+            return
         counts = torch.tensor([float(p.grad is not None) for p in trained])
         dist.all_reduce(counts)
         used = [p for p, count in zip(trained, counts.tolist(), strict=True) if count]
@@ -118,11 +131,21 @@ class World:
                 p.grad = part.view_as(p)
 
     @torch.no_grad()
-    def share_parameters(self, model: nn.Module) -> None:
-        """Give all processes the first one's parameters and buffers."""
+    def share_model(self, model: LanguageModel, seed: int) -> None:
+        """Give all processes the first one's parameters and buffers, or their shards of them.
+
+        From then on each draws random numbers, such as dropout masks, of its own.
+        """
         if self.size > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 dist.broadcast(tensor, 0)
+            shard_model(model, self.shard, self.size)
+            if not self.is_first:
+                torch.manual_seed(self.seed(seed))
+
+    def whole(self, tree: Any) -> Any:
+        """Values of which each process may have shards, whole in the first one."""
+        return tree if self.shard == "none" else whole(tree, is_kept=self.is_first)
 
     def gather(self, value: T) -> list[T]:
         """The value of each process, by rank."""
@@ -175,10 +198,10 @@ def joined(device: str = "cpu") -> Iterator[tuple[World, str]]:
     if device == "cuda":
         device, backend = f"cuda:{os.environ['LOCAL_RANK']}", "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(device)
-    store, rank, size = next(dist.rendezvous("env://"))
+    store, rank, size = next(rendezvous("env://"))
     # torchrun keeps its store when it restarts workers: theirs are other addresses.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt-{attempt}", store)
+    store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, None, LONGEST_WAIT, size, rank, store)
     yield World.current(), device
     # Not after an error: others may be gone.
