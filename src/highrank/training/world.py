@@ -7,7 +7,7 @@ every method returns what it was given.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -205,7 +205,9 @@ def joined(device: str = "cpu") -> Iterator[tuple[World, str]]:
     dist.init_process_group(backend, None, LONGEST_WAIT, size, rank, store)
     yield World.current(), device
     # Not after an error: others may be gone.
-    dist.destroy_process_group()
+    with suppress(RuntimeError):
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def is_lost(error: RuntimeError) -> bool:
