@@ -176,3 +176,23 @@ def test_predictions_are_those_of_a_loop(call):
     for group in result["groups"]:
         loop, head = (m["value"] for m in group["measurements"])
         assert head == pytest.approx(loop, rel=1e-5)
+
+
+def test_processes_send_the_bytes_that_are_computed(call):
+    options = ("--processes", "2", "--vocab-size", "500", "--steps", "2", "--threads", "1")
+    rows = call("scale", *options)
+    assert [row["shard"] for row in rows] == ["none", "vocabulary", "full"]
+    for row in rows:
+        assert row["counted_bytes"] == pytest.approx(row["computed_bytes"], rel=0.03)
+        assert row["loss"] == pytest.approx(rows[0]["loss"], rel=1e-5)
+        assert row["tokens_per_second"] > 0 and row["megabytes"] > 0
+
+
+def test_with_more_processes_contexts_cost_more_and_gradients_do_not(call):
+    rows = call("projection", "--vocab-size", "100000")["rows"]
+    first, last = rows[0], rows[3]
+    assert (first["P"], last["P"]) == (8, 512) and first["compute"] == last["compute"]
+    assert last["none"] < 1.1 * first["none"]
+    assert last["dH"] > 60 * first["dH"] and last["N·K"] > 60 * first["N·K"]
+    # The matrix multiplies of the logits are what K costs.
+    assert rows[4]["compute"] > 5 * first["compute"]

@@ -19,6 +19,7 @@ from torch import Tensor
 from highrank.analysis.log_probs import block_rows
 from highrank.heads import AdaptiveMixtureOfSoftmaxes, MixtureHead
 from highrank.models.language_model import LanguageModel
+from highrank.ops.sharding import is_distributed
 
 # A component is dead if its mean weight is below this fraction of 1/K.
 DEAD_FRACTION = 0.01
@@ -280,6 +281,8 @@ def model_components(
 ) -> ComponentReport | None:
     """The components of a model's head; None for a head that is no mixture of softmaxes.
 
+    Neither is one whose vocabulary is spread over processes: none of them sees all logits.
+
     Args:
         model: in evaluation mode.
         tokens: (T,), of a split; the first `num_contexts` of them are read.
@@ -287,6 +290,8 @@ def model_components(
     head = model.head
     # With a bound on its rank it mixes before the softmax, or mixes nothing.
     if not isinstance(head, MixtureHead) or head.num_components == 1 or head.rank_bound is not None:
+        return None
+    if is_distributed(head.weight):
         return None
     return component_report(head, _first_hidden(model, tokens, num_contexts), num_pair_contexts=1)
 

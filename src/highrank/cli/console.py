@@ -89,9 +89,9 @@ def parse(
     return found
 
 
-def plain_console(*, stderr: bool = False) -> Console:
-    """Prints text as it is: no colours, no markup, no line breaks of its own."""
-    return SafeConsole(stderr=stderr, soft_wrap=True)
+def plain_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Prints text as it is, or nothing: no colours, no markup, no line breaks of its own."""
+    return SafeConsole(stderr=stderr, soft_wrap=True, quiet=quiet)
 
 
 def wide_console(*, stderr: bool = False) -> Console:

@@ -71,6 +71,9 @@ def main() -> None:
         message = _message(error)
         if message is None:
             raise
+        if getattr(error, "is_told", False):
+            # By the first of several processes.
+            sys.exit(2)
         from highrank.report.formats import printable
 
         print(f"highrank: {printable(message)}", file=sys.stderr)

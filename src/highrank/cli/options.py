@@ -6,6 +6,7 @@ that every run has: --model.hidden-sizes, --head.start-noise, --batch.bptt.
 
 import dataclasses
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from highrank import presets
 from highrank.cli.console import did_you_mean, progress
 from highrank.cli.positional import take_positional
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
+from highrank.progress import no_progress
 
 if TYPE_CHECKING:
     from highrank.build import CheckedRun
@@ -247,6 +249,8 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     from highrank.environment import check_device, set_threads
     from highrank.training.budget import parse_duration
     from highrank.training.log import check_tensorboard
+    from highrank.training.sharding import check_sharding
+    from highrank.training.world import World
 
     if source.name is not None and options.resume is not None:
         raise ValueError(f"--resume must come without a preset or a text, got {source.name}")
@@ -257,6 +261,11 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     set_threads(options.threads)
     corpus, config = _find_corpus(options, source)
     checked = check_run(config, corpus, options.device)
+    size = World.current().size if options.processes is None else options.processes
+    if size < 1:
+        raise ValueError(f"processes must be at least 1, got {size}")
+    World(size=size).part(config.batch.batch_size)
+    check_sharding(options.shard, checked, size)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens
         check_streams("test-batch-size", options.test_batch_size, num_test, "test")
@@ -265,37 +274,49 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
 
 def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig]":
     """The corpus, and the configuration with its name; fitted to it if it is the user's text."""
+    from highrank.cli.processes import finds_prepared
     from highrank.data.catalog import corpus_option
     from highrank.data.prepare import resolve_corpus
     from highrank.presets.small import fitted
     from highrank.run.folder import read_corpus
 
-    config = options.config
+    config, bar = options.config, no_progress if finds_prepared() else progress
     if options.tokenizer is not None and source.text is None:
         raise ValueError(f"--tokenizer must come with a text, got {options.tokenizer}")
     if options.resume is not None:
         return read_corpus(options.resume, config).prepared, config
     if source.text is None:
-        corpus = resolve_corpus(config.corpus, progress)
+        corpus = resolve_corpus(config.corpus, bar)
         is_named = config.corpus in (corpus.name, str(corpus.path))
         return corpus, config if is_named else dataclasses.replace(
             config, corpus=corpus_option(corpus)
         )
     if config.corpus != source.default.corpus:
         raise ValueError(f"--corpus must come without a text, got {source.text}")
-    corpus = resolve_corpus(source.text, progress, options.tokenizer)
+    corpus = resolve_corpus(source.text, bar, options.tokenizer)
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))
 
 
 def resume_command(options: "Options", folder: Path) -> str:
-    given = {"budget": options.budget, "threads": options.threads}
+    from highrank.cli.processes import is_worker
+
+    given = {
+        "processes": options.processes,
+        "budget": options.budget,
+        "threads": options.threads,
+    }
     if options.device != "cpu":
         given["device"] = options.device
+    if options.shard != "none":
+        given["shard"] = options.shard
     if options.test_batch_size != 1:
         given["test-batch-size"] = options.test_batch_size
     parts = [f"--{name} {value}" for name, value in given.items() if value is not None]
     parts += ["--tensorboard"] if options.tensorboard else []
     parts += [] if options.test else ["--no-test"]
-    return " ".join([f"highrank train --resume {shlex.quote(str(folder))}", *parts])
+    start = "highrank train"
+    if is_worker() and options.processes is None:
+        start = f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m highrank train"
+    return " ".join([f"{start} --resume {shlex.quote(str(folder))}", *parts])

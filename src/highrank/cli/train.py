@@ -1,20 +1,18 @@
 """`highrank train [PRESET|TEXT]`: train a model, evaluate it, and show what came out."""
 
-import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from highrank.cli.console import Threads, parse, plain_console, progress, unless_given
+from highrank.cli.console import Threads, parse, plain_console, unless_given
 from highrank.config import RunConfig
 
 if TYPE_CHECKING:
     from highrank.cli.options import Source
-    from highrank.training.result import TrainingResult
-    from highrank.training.session import Session
+    from highrank.data.corpus import Corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +32,12 @@ class Options:
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
-    """Threads of the matrix multiplies. Part of bit-for-bit equality."""
+    """Threads of the matrix multiplies, of each process. Part of bit-for-bit equality."""
+    processes: Annotated[int | None, unless_given("one, or what torchrun starts", "INT")] = None
+    """Processes on this machine that train together, each on its sequences of every batch."""
+    shard: Literal["none", "vocabulary", "full"] = "none"
+    """What each process has only a part of: nothing, the rows of the output embedding (and of the
+    input embedding that it shares), or all parameters, as FSDP2 has it."""
     test_batch_size: int = 1
     """Streams of the test at the end; 1 reads it in order, more are faster."""
     test: Annotated[bool, unless_given("it is done")] = True
@@ -47,20 +50,44 @@ class Options:
 
 def run_train(arguments: list[str]) -> None:
     """Train a preset, `small` if none is given, or a text; options override what either has."""
-    from highrank.cli.options import check_options, read_source
-    from highrank.cli.training import show_training
+    from highrank.cli.options import check_options, read_source, resume_command
+    from highrank.cli.processes import check_worker, is_worker, launch, telling_lost
+    from highrank.cli.training import show_training, train
     from highrank.report.training import run_text
-    from highrank.run.folder import new_run
     from highrank.training.session import Session
+    from highrank.training.world import joined
 
     source = read_source(arguments, Options)
-    checked, corpus, budget = check_options(options := _parse(source), source)
+    options = _parse(source)
+    if options.processes not in (None, 1) and not is_worker():
+        checked, corpus, _ = check_options(options, source)
+        folder = _folder(options, source, corpus)
+        return launch(options, folder, resume_command(options, folder))
+    if is_worker():
+        check_worker(options)
+    with joined(options.device) as (world, device):
+        here = replace(options, device=device)
+        checked, corpus, budget = world.first_then_others(lambda: check_options(here, source))
+        folder = world.first(lambda: _folder(options, source, corpus))
+        text = run_text(checked, corpus, options.budget) + "\n" if options.resume is None else ""
+        if world.is_first:
+            plain_console(stderr=True).print(f"{text}Run: {folder}")
+        world = replace(world, shard=options.shard)
+        with (
+            telling_lost(folder, resume_command(options, folder)),
+            closing(Session(checked, folder, world=world)) as session,
+        ):
+            result = train(session, options, budget)
+            if world.is_first:
+                show_training(session, corpus, result, options.json)
+
+
+def _folder(options: Options, source: "Source", corpus: "Corpus") -> Path:
+    """The run's folder: one that was named, or a new one."""
+    from highrank.run.folder import new_run
+
     name = source.preset if source.text is None else corpus.name
-    text = run_text(checked, corpus, options.budget) + "\n" if options.resume is None else ""
-    folder = options.resume or options.out or new_run(options.runs, name)
-    plain_console(stderr=True).print(f"{text}Run: {folder}")
-    with closing(Session(checked, folder)) as session:
-        show_training(session, corpus, _train(session, options, budget), options.json)
+    return options.resume or options.out or new_run(options.runs, name)
 
 
 def _parse(source: "Source") -> Options:
@@ -78,35 +105,3 @@ def _parse(source: "Source") -> Options:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
     )
     return replace(options, config=plain_config(options.config))
-
-
-def _train(session: "Session", options: Options, budget: float | None) -> "TrainingResult":
-    """Train and test; a signal ends the command once the run is saved, a divergence at once."""
-    from highrank.cli.console import training_progress
-    from highrank.cli.options import resume_command
-    from highrank.training.log import tensorboard_writer
-    from highrank.training.result import Interrupted, set_budget, train_and_test
-    from highrank.training.trainer import Diverged
-
-    test, is_tested = session.corpus.split("test"), options.test
-    console = plain_console(stderr=True)
-    if budget is not None:
-        found = set_budget(session, budget, test if is_tested else None, options.test_batch_size)
-        if found is not None:
-            is_tested = False
-            console.print(
-                f"The test would take about {found:.0f} s of {budget:g} s and is left out: "
-                "`highrank evaluate` measures it later, a larger --test-batch-size is faster."
-            )
-    if options.tensorboard:
-        session.on_event = tensorboard_writer(session.folder, session.trainer.num_steps)
-    try:
-        text, size = test if is_tested else None, options.test_batch_size
-        return train_and_test(session, text, size, training_progress, progress)
-    except Diverged as error:
-        console.print(f"highrank: {error} {error.advice}")
-        sys.exit(3)
-    except Interrupted as error:
-        where = "Interrupted in the test at the end. " if error.is_in_test else ""
-        console.print(f"{where}Saved. Resume with: {resume_command(options, session.folder)}")
-        sys.exit(128 + error.number)

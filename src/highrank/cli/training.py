@@ -1,13 +1,15 @@
-"""The end of `highrank train`: its numbers, samples, a learning curve and a page."""
+"""The training of `highrank train`, and its end: numbers, samples, a learning curve, a page."""
 
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
-from highrank.cli.console import as_json, plain_console
+from highrank.cli.console import as_json, plain_console, progress, training_progress
 from highrank.cli.samples import print_samples
 from highrank.files import write_atomically
 
 if TYPE_CHECKING:
+    from highrank.cli.train import Options
     from highrank.data.corpus import Corpus
     from highrank.generation import Step
     from highrank.training.result import TrainingResult
@@ -16,6 +18,40 @@ if TYPE_CHECKING:
 # Below 1, as people read samples; `highrank generate` has all settings.
 TEMPERATURE, NUM_SAMPLES, NUM_TOKENS = 0.8, 3, 60
 PAGE_FILE = "report.html"
+
+
+def train(session: "Session", options: "Options", budget: float | None) -> "TrainingResult":
+    """Train and test; a signal ends the command once the run is saved, a divergence at once."""
+    from highrank.cli.options import resume_command
+    from highrank.training.log import tensorboard_writer
+    from highrank.training.result import Interrupted, set_budget, train_and_test
+    from highrank.training.trainer import Diverged
+
+    test, is_tested = session.corpus.split("test"), options.test
+    is_first = session.world.is_first
+    console = plain_console(stderr=True, quiet=not is_first)
+    if budget is not None:
+        found = set_budget(session, budget, test if is_tested else None, options.test_batch_size)
+        if found is not None:
+            is_tested = False
+            console.print(
+                f"The test would take about {found:.0f} s of {budget:g} s and is left out: "
+                "`highrank evaluate` measures it later, a larger --test-batch-size is faster."
+            )
+    if options.tensorboard and is_first:
+        session.on_event = tensorboard_writer(session.folder, session.trainer.num_steps)
+    try:
+        text, size = test if is_tested else None, options.test_batch_size
+        if not is_first:
+            return train_and_test(session, text, size)
+        return train_and_test(session, text, size, training_progress, progress)
+    except Diverged as error:
+        console.print(f"highrank: {error} {error.advice}")
+        sys.exit(3)
+    except Interrupted as error:
+        where = "Interrupted in the test at the end. " if error.is_in_test else ""
+        console.print(f"{where}Saved. Resume with: {resume_command(options, session.folder)}")
+        sys.exit(128 + error.number)
 
 
 def show_training(
@@ -55,15 +91,14 @@ def show_training(
 def _samples(session: "Session", corpus: "Corpus", is_quiet: bool) -> "list[Step]":
     """Draw the samples, and print them unless it is to be quiet."""
     from highrank.generation import Sampling, stream
+    from highrank.run.loading import load
 
     sampling = Sampling(temperature=TEMPERATURE, no_unk=True)
-    vocabulary = corpus.vocabulary
-    with session.best_model() as model:
-        steps = stream(
-            model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES
-        )
-        if is_quiet:
-            return list(steps)
-        console = plain_console()
-        console.print(f"Samples at temperature {TEMPERATURE}, without <unk>:")
-        return print_samples(console, corpus.level, steps, NUM_SAMPLES)
+    # The session's own model may be in shards.
+    model, vocabulary = load(session.folder, str(session.trainer.device))
+    steps = stream(model, vocabulary, (), sampling, num_tokens=NUM_TOKENS, num_samples=NUM_SAMPLES)
+    if is_quiet:
+        return list(steps)
+    console = plain_console()
+    console.print(f"Samples at temperature {TEMPERATURE}, without <unk>:")
+    return print_samples(console, corpus.level, steps, NUM_SAMPLES)

@@ -50,6 +50,7 @@ def evaluate(
     window: int | None = None,
     on_progress: OnProgress | None = None,
     *,
+    columns: slice = slice(None),
     is_training_split: bool = False,
     sentence_end: int | None = None,
 ) -> Evaluation:
@@ -57,6 +58,7 @@ def evaluate(
 
     Args:
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
+        columns: the streams that are read, of all; lines that are alone are all read.
         is_training_split: whether the tokens are its beginning, so that components leave out what
             they have counted there.
         sentence_end: token id of `<eos>` if every line is alone: all tokens are then predicted, and
@@ -65,8 +67,9 @@ def evaluate(
     total, count, state = 0.0, 0, None
     reads_position = is_training_split and model.reads_position
     device = next(model.parameters()).device
+    num_tokens = num_predicted(len(tokens), batch_size, sentence_end, columns)
     with without_dropout(model):
-        for batch in _windows(tokens, batch_size, window, sentence_end, device):
+        for batch in _windows(tokens, batch_size, window, sentence_end, device, columns):
             if not batch.carries:
                 state = model.initial_state(batch.target.shape[1])
             position = batch.position if reads_position else None
@@ -75,7 +78,6 @@ def evaluate(
             total += out.loss.item()
             count += batch.num_targets
             if on_progress is not None:
-                num_tokens = num_predicted(len(tokens), batch_size, sentence_end)
                 on_progress(count / num_tokens, "evaluating")
     return Evaluation(total / count, count)
 
@@ -86,6 +88,7 @@ def _windows(
     window: int | None,
     sentence_end: int | None,
     device: torch.device,
+    columns: slice,
 ) -> Iterator[Batch]:
     """What one forward pass after the other reads; a sentence may be longer than a window."""
     if sentence_end is not None:
@@ -94,7 +97,7 @@ def _windows(
             for start, length in windows(num_rows + 1, window or _window(num_columns)):
                 yield batch.rows(slice(start, start + length)).to(device)
         return
-    data = Streams(tokens, batch_size, device)
+    data = Streams(tokens, batch_size, device, columns)
     for start, length in windows(len(data), window or _window(batch_size)):
         rows, target = slice(start, start + length), data[start + 1 : start + 1 + length]
         yield Batch(data[rows], target, target.numel(), start > 0, position=data.positions(rows))
@@ -104,9 +107,13 @@ def _window(batch_size: int) -> int:
     return max(1, WINDOW_TOKENS // batch_size)
 
 
-def num_predicted(num_tokens: int, batch_size: int, sentence_end: int | None) -> int:
+def num_predicted(
+    num_tokens: int, batch_size: int, sentence_end: int | None, columns: slice = slice(None)
+) -> int:
     """How many tokens `evaluate` predicts: of sentences all, of streams all but the first."""
-    return num_tokens if sentence_end is not None else (num_tokens // batch_size - 1) * batch_size
+    if sentence_end is not None:
+        return num_tokens
+    return (num_tokens // batch_size - 1) * len(range(batch_size)[columns])
 
 
 def as_the_original_divides(found: Evaluation, batch_size: int) -> Evaluation:
@@ -195,15 +202,15 @@ def score(
 
 
 def steps(
-    model: nn.Module, tokens: NDArray[np.integer], window: int | None, batch_size: int = 1
+    model: nn.Module, tokens: NDArray[np.integer], window: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens and targets, each (T, B), of one window after the other, on the model's device.
+    """Tokens and targets, each (T, 1), of one window after the other, on the model's device.
 
     Args:
-        window: T; if None, such that a window of all streams has about 1,000 tokens.
+        window: T.
     """
-    data = Streams(tokens, batch_size, next(model.parameters()).device)
-    for start, length in windows(len(data), window or _window(batch_size)):
+    data = Streams(tokens, 1, next(model.parameters()).device)
+    for start, length in windows(len(data), window):
         yield data[start : start + length], data[start + 1 : start + 1 + length]
 
 

@@ -37,10 +37,7 @@ def shard_head(head: MixtureHead, mesh: DeviceMesh) -> None:
     Args:
         mesh: of one dimension.
     """
-    kind = type(head)
-    is_mixture = isinstance(head, MixtureHead) and head.logit_map is None
-    if not is_mixture or kind.log_prob_from is not MixtureHead.log_prob_from:
-        raise ValueError(f"head must be a mixture of softmaxes of logits, got {kind.__name__}")
+    check_shardable(head)
     group = mesh.get_group()
     for name, parameter in list(head.named_parameters()):
         if isinstance(parameter, DTensor):
@@ -50,6 +47,14 @@ def shard_head(head: MixtureHead, mesh: DeviceMesh) -> None:
             setattr(head, name, nn.Parameter(found, parameter.requires_grad))
         else:
             dist.broadcast(parameter.detach(), dist.get_global_rank(group, 0), group=group)
+
+
+def check_shardable(head: Head) -> None:
+    """Raise unless `shard_head` can spread the vocabulary of a head like this."""
+    kind = type(head)
+    is_mixture = isinstance(head, MixtureHead) and head.logit_map is None
+    if not is_mixture or kind.log_prob_from is not MixtureHead.log_prob_from:
+        raise ValueError(f"head must be a mixture of softmaxes of logits, got {kind.__name__}")
 
 
 def prepare_fsdp(model: nn.Module) -> None:

@@ -112,7 +112,8 @@ class MultiFacetSoftmax(LogitHead):
         return 1 + min(size, 2 * self.last_size + 1)
 
     def initial_state(self, batch_size: int) -> Tensor:
-        return self.weight.new_zeros(self.num_previous, batch_size, self.hidden_size)
+        size = self.num_previous, batch_size, self.hidden_size
+        return torch.zeros(size, device=self.weight.device, dtype=self.weight.dtype)
 
     def advance(self, hidden: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
         """The last hidden states (num_previous, B, D)."""

@@ -12,7 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput, ParameterGroup
+from highrank.models.backbone import (
+    Backbone,
+    BackboneOutput,
+    ParameterGroup,
+    like_parameters,
+)
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 100
@@ -121,9 +126,9 @@ class AWDLSTM(Backbone):
 
     def initial_state(self, batch_size: int) -> LSTMState:
         """Zeros."""
-        weight = next(self.parameters())
+        like = like_parameters(self)
         sizes = [layer.hidden_size for layer in self.layers if isinstance(layer, WeightDropLSTM)]
-        zeros = [weight.new_zeros(1, batch_size, size) for size in sizes]
+        zeros = [torch.zeros(1, batch_size, size, **like) for size in sizes]
         return [(zero, zero.clone()) for zero in zeros]
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
 from highrank.ops.dropout import locked_dropout
+from highrank.ops.precision import at_least_float32
 
 State = Any
 
@@ -103,9 +104,10 @@ class Backbone(nn.Module):
         """
         penalty: Tensor | float = 0.0
         if self.activation_penalty:
-            penalty = self.activation_penalty * out.hidden.float().square().mean()
+            hidden = out.hidden.to(at_least_float32(out.hidden.dtype))
+            penalty = self.activation_penalty * hidden.square().mean()
         if self.temporal_penalty and out.raw is not None and len(out.raw) > 1:
-            steps = (out.raw[1:] - out.raw[:-1]).float()
+            steps = (out.raw[1:] - out.raw[:-1]).to(at_least_float32(out.raw.dtype))
             penalty = penalty + self.temporal_penalty * steps.square().mean()
         return penalty
 
@@ -133,6 +135,12 @@ def embed_with_dropout(
         return found
     mask = F.dropout(found.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
     return found * mask[tokens]
+
+
+def like_parameters(module: nn.Module) -> dict[str, Any]:
+    """Device and dtype of its parameters, for tensors that are whole where these are sharded."""
+    parameter = next(module.parameters())
+    return {"device": parameter.device, "dtype": parameter.dtype}
 
 
 def decay_matrices_only(model: nn.Module) -> list[ParameterGroup]:

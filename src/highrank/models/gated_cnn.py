@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput, projection
+from highrank.models.backbone import Backbone, BackboneOutput, like_parameters, projection
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 1000
@@ -166,9 +166,10 @@ class GatedCNN(Backbone):
 
     def initial_state(self, batch_size: int) -> list[Tensor]:
         """The last inputs of each block's convolution: zeros, (k - 1, B, N)."""
+        like = like_parameters(self)
         middles = [block.middle for block in self.blocks if isinstance(block, Block)]
         return [
-            layer.bias.new_zeros(layer.kernel_size - 1, batch_size, layer.input_size)
+            torch.zeros(layer.kernel_size - 1, batch_size, layer.input_size, **like)
             for layer in middles
         ]
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.models.backbone import Backbone, BackboneOutput, projection
+from highrank.models.backbone import Backbone, BackboneOutput, like_parameters, projection
 from highrank.ops.dropout import locked_dropout
 
 MOST_LAYERS = 1000
@@ -241,9 +241,9 @@ class Transformer(Backbone):
 
     def initial_state(self, batch_size: int) -> State:
         """Nothing is remembered."""
-        weight = self.norm.get_parameter("weight")
-        zeros = weight.new_zeros(self.memory, batch_size, self.layer_sizes[-1])
-        seen = torch.zeros(1, batch_size, dtype=torch.int64, device=weight.device)
+        like = like_parameters(self)
+        zeros = torch.zeros(self.memory, batch_size, self.layer_sizes[-1], **like)
+        seen = torch.zeros(1, batch_size, dtype=torch.int64, device=zeros.device)
         return State(seen, [(zeros, zeros) for _ in self.layers])
 
     def forward(self, tokens: Tensor, state: State) -> BackboneOutput:

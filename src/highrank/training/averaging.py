@@ -14,6 +14,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from highrank.training.sharding import shard
+
 
 class Average:
     """The mean of a model's parameters over the updates since it was made.
@@ -39,5 +41,6 @@ class Average:
     def load_state_dict(self, state: dict[str, list[Tensor] | int]) -> None:
         values, count = state["values"], state["count"]
         assert isinstance(values, list) and isinstance(count, int)
-        self.values = [new.to(old.device) for new, old in zip(values, self.values, strict=True)]
+        pairs = zip(values, self.values, strict=True)
+        self.values = [shard(new.to(old.device), old) for new, old in pairs]
         self.count = count

@@ -161,7 +161,7 @@ class TrainingFolder:
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, with what it must fit to and the log so far."""
         content = {
-            **state,
+            **self.world.whole(state),
             "config": config_to_json(self.config),
             "metrics": self.log.text,
             "corpus_sha256": self.corpus_sha256,
@@ -170,7 +170,8 @@ class TrainingFolder:
 
     def save_best(self, state: dict[str, Tensor]) -> None:
         """Write the weights of the best model."""
-        self.world.first(lambda: save_model(self.path / MODEL_FILE, state))
+        whole = self.world.whole(state)
+        self.world.first(lambda: save_model(self.path / MODEL_FILE, whole))
 
     def fit(self, model: nn.Module, corpus: CorpusLike) -> tuple[float, float]:
         """Let components prepare what they need of the training split, and keep it; once.

@@ -17,10 +17,11 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.data.corpus import Corpus, Split
-from highrank.evaluation.static import Evaluation, evaluate, num_predicted
+from highrank.evaluation.static import Evaluation, num_predicted
 from highrank.heads.bases.frequency import log_frequencies
 from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
+from highrank.training.evaluating import evaluate_in
 from highrank.training.outcome import Outcome, Progress, Reason
 from highrank.training.session import Session
 from highrank.training.signals import listening, stop
@@ -126,8 +127,8 @@ def finish(
     with session.best_model() as model:
         if test is not None:
             with progress("Evaluating on test") as on_progress:
-                found = evaluate(
-                    model, test, test_batch_size, on_progress=on_progress, sentence_end=end_of
+                found = evaluate_in(
+                    session.world, model, test, test_batch_size, on_progress, end_of
                 )
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
@@ -191,6 +192,8 @@ def set_budget(
     seconds, end = 0.0, session.corpus.sentence_end
     if test is not None:
         seconds = seconds_of_test(session.model, test, test_batch_size, sentence_end=end)
+    # Clocks differ: the first process decides.
+    seconds = session.world.first(lambda: seconds)
     if seconds > LARGEST_TEST * budget:
         session.clock.set_budget(budget)
         return seconds

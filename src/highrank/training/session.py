@@ -14,14 +14,16 @@ from highrank.analysis.components import mixture_use
 from highrank.build import CheckedRun, build_batches, build_model, check_run
 from highrank.config import RunConfig
 from highrank.data.corpus import CorpusLike
-from highrank.evaluation.static import Evaluation, evaluate
+from highrank.evaluation.static import Evaluation
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import load_state, restored, save_state, without_dropout
 from highrank.training.budget import Clock, read_clocks, seconds_since
 from highrank.training.checkpoint import TrainingFolder
+from highrank.training.evaluating import evaluate_in
 from highrank.training.log import MetricsLog, SilentLog, is_logged
 from highrank.training.outcome import Action, Outcome, Progress, Reason
 from highrank.training.schedule import Schedule
+from highrank.training.sharding import gathered, shards
 from highrank.training.signals import listening
 from highrank.training.trainer import Diverged, Trainer
 from highrank.training.world import World
@@ -131,7 +133,8 @@ class Session:
         """
         with listening(self._note_signal):
             reason = self._train(pause_when, validate_when)
-        self.save()
+            # A scheduler and torchrun may each send a signal: the second must not end this.
+            self.save()
         return Outcome(
             reason=reason,
             best_valid_loss=self.best,
@@ -144,7 +147,8 @@ class Session:
         """The model with its best weights so far, in evaluation mode; on exit, the present ones."""
         with restored(self.model), without_dropout(self.model):
             load_state(self.model, self.best_state)
-            yield self.model
+            with gathered(self.model):
+                yield self.model
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -166,10 +170,7 @@ class Session:
         torch.manual_seed(config.seed)
         counts = checked.corpus.token_counts
         model = build_model(config, len(checked.corpus.vocabulary), counts).to(checked.device)
-        world.share_parameters(model)
-        if not world.is_first:
-            # Its own dropout masks.
-            torch.manual_seed((config.seed + world.rank) % 2**64)
+        world.share_model(model, config.seed)
         return Trainer(
             model,
             config.train,
@@ -186,6 +187,7 @@ class Session:
                 getattr(self, name).load_state_dict(state[name])
             for name in COUNTERS:
                 setattr(self, name, state[name])
+            self.best_state = shards(self.best_state, save_state(self.model))
             self.log.restore(state["metrics"])
         if self.valid_loss is not None:
             self.files.save_best(self.best_state)
@@ -261,13 +263,16 @@ class Session:
     def _step(self, progress: float) -> None:
         start = read_clocks()
         batch = next(self.batches)
-        self.clock.data_seconds += time.monotonic() - start
+        self.clock.data_seconds += seconds_since(start)[0]
         try:
             loss = self.trainer.step(batch, progress)
         except Diverged as error:
             raise self._diverged(self.trainer.num_steps + 1, str(error)) from None
-        tokens = int(self.world.sum(batch.num_targets))
-        self.clock.add_window(tokens, *seconds_since(start))
+        tokens = self.trainer.num_targets
+        elapsed, cpu_seconds, thread_seconds = seconds_since(start)
+        # Processes that train together also wait for each other.
+        own_seconds = thread_seconds if self.world.size == 1 else None
+        self.clock.add_window(tokens, elapsed, cpu_seconds, own_seconds)
         self.schedule.count(tokens)
         self.num_tokens += tokens
         self.epoch_loss += loss * tokens
@@ -314,7 +319,7 @@ class Session:
             is_last: whether the budget ends with it.
         """
         start = time.monotonic()
-        measured = self.world.first(self._measure)
+        measured = self._measure()
         if measured is None:
             return False
         valid, use = measured
@@ -350,11 +355,11 @@ class Session:
 
         Of the averaged weights, where there is an average.
         """
-        with self.trainer.averaged():
+        with self.trainer.averaged(), gathered(self.model):
             size, end = self.config.valid_batch_size, self.corpus.sentence_end
-            given: Any = {"on_progress": self._stop_if_interrupted, "sentence_end": end}
+            check = self._stop_if_interrupted
             try:
-                valid = evaluate(self.model, self.valid, size, **given)
+                valid = evaluate_in(self.world, self.model, self.valid, size, check, end)
             except KeyboardInterrupt:
                 return None
             self.model.eval()
@@ -362,7 +367,8 @@ class Session:
         return valid, {} if use is None else asdict(use)
 
     def _stop_if_interrupted(self, *_: Any) -> None:
-        if self.stop_signal is not None:
+        # All processes read as many windows.
+        if self.world.any(self.stop_signal is not None):
             raise KeyboardInterrupt
 
     def _keep_if_best(self, valid_loss: float) -> None:

@@ -25,6 +25,7 @@ from highrank.models.backbone import (
 from highrank.models.weights import replaced
 from highrank.training.averaging import Average
 from highrank.training.schedule import learning_rate
+from highrank.training.sharding import clip, optimizer_shards, shards, synchronise
 from highrank.training.world import World
 
 
@@ -98,7 +99,8 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.micro_batch_size, self.precision = micro_batch_size, precision
         self.world = World() if world is None else world
-        self.num_steps = 0
+        self.num_steps, self.num_targets = 0, 0
+        """Updates, and targets of the last batch in all processes."""
         self.hidden_state: State | None = None
         self.start_stage(stage)
 
@@ -130,7 +132,7 @@ class Trainer:
         loss = self._backward(batch)
         parameters = self._trained()
         self.world.sum_gradients(parameters)
-        norm = nn.utils.clip_grad_norm_(parameters, self.stage.clip)
+        norm = clip(parameters, self.stage.clip)
         if not (math.isfinite(loss) and norm.isfinite()):
             raise Diverged(f"the loss is {loss} and its gradient's norm {norm.item()}")
         lr = learning_rate(self.stage, self.num_steps, progress, batch.lr_ratio)
@@ -147,17 +149,19 @@ class Trainer:
         batch_size = batch.target.shape[1]
         if self.hidden_state is None or not batch.carries:
             self.hidden_state = self.model.initial_state(batch_size)
-        num_targets = self.world.sum(batch.num_targets)
+        self.num_targets = int(self.world.sum(batch.num_targets))
         reads_position = getattr(self.model, "reads_position", False)
         total, states, first = 0.0, [], 0
-        for part in batch.parts(self.micro_batch_size):
+        parts = batch.parts(self.micro_batch_size)
+        for part in parts:
             size = part.target.shape[1]
+            synchronise(self.model, is_last=part is parts[-1])
             state = map_state(_columns(first, size), self.hidden_state)
             options = {"position": part.position} if reads_position else {}
             with self._autocast():
                 out = self.model(part.inputs, part.target, state, **options)
             if part.num_targets > 0:
-                fraction = part.num_targets / num_targets
+                fraction = part.num_targets / self.num_targets
                 ((out.loss + out.penalty) * fraction).backward()
                 total += out.loss.item() * fraction
             states.append(out.state)
@@ -182,10 +186,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All but frozen parameters, the states of all processes' sequences included."""
-        state, frozen = self.hidden_state, self._frozen_names()
+        state, frozen, whole = self.hidden_state, self._frozen_names(), self.world.whole
+        # As parameters: those that are tied are gathered once.
+        current = self.model.state_dict(keep_vars=True)
+        model = whole({k: v for k, v in current.items() if k not in frozen})
         hidden = None if state is None else tensors_of(map_state(self.world.gather_columns, state))
         return {
-            "model": {k: v for k, v in self.model.state_dict().items() if k not in frozen},
+            "model": {name: tensor.detach() for name, tensor in model.items()},
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": hidden,
@@ -197,9 +204,11 @@ class Trainer:
         """Continue from what `state_dict` gave of the same model and stage."""
         self.num_steps = state["num_steps"]
         frozen, current = self._frozen_names(), self.model.state_dict()
-        self.model.load_state_dict({**{k: current[k] for k in frozen}, **state["model"]})
+        loaded = shards(state["model"], current)
+        self.model.load_state_dict({**{k: current[k] for k in frozen}, **loaded})
         self.optimizer = self._make_optimizer()
-        self.optimizer.load_state_dict(state["optimizer"])
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.optimizer.load_state_dict(optimizer_shards(state["optimizer"], trained))
         self.average = None
         if state["average"] is not None:
             self.start_averaging()
@@ -208,9 +217,12 @@ class Trainer:
         self.hidden_state = None
         if state["hidden_state"] is not None:
             self.hidden_state = self._own_columns(state["hidden_state"])
-        # Another number of processes draws other masks.
-        if len(state["random"]) == self.world.size:
-            self._set_random_state(state["random"][self.world.rank])
+        random = state["random"]
+        if len(random) == self.world.size:
+            self._set_random_state(random[self.world.rank])
+        else:
+            # Another number of processes draws other masks, and not those of the first steps again.
+            torch.manual_seed(self.world.seed(torch.initial_seed(), self.num_steps))
 
     def _frozen_names(self) -> set[str]:
         parameters = self.model.named_parameters(remove_duplicate=False)

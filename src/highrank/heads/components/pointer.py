@@ -80,7 +80,8 @@ class Pointer(Component):
 
     def initial_state(self, batch_size: int) -> Memory:
         weight = self.key.weight
-        key = weight.new_zeros(self.num_states, batch_size, self.key_size)
+        size = self.num_states, batch_size, self.key_size
+        key = torch.zeros(size, device=weight.device, dtype=weight.dtype)
         empty = torch.full((self.num_states, batch_size), -1, device=weight.device)
         return Memory(key, empty)
 

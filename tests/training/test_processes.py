@@ -1,0 +1,177 @@
+"""Several processes train as one does: the same steps, to round-off, whatever is trained.
+
+In float64 and without dropout; with dropout, masks differ between processes.
+"""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
+from highrank.data.vocabulary import Vocabulary
+from highrank.ops.sharding import local_rows
+from highrank.training.checkpoint import load_checkpoint
+from highrank.training.outcome import Reason
+from highrank.training.session import open_session
+from highrank.training.world import World
+
+TOLERANCE = 1e-9
+SGD = StageConfig(lr=1.0, epochs=2, switch_epoch=1, clip=0.5)
+ASGD = StageConfig(optimizer="asgd", lr=1.0, epochs=1, clip=0.5)
+ADAMW = StageConfig(optimizer="adamw", lr=0.01, steps=30, clip=0.5, anneal=True, warmup_steps=5)
+PENALTIES = {"activation_penalty": 2.0, "temporal_penalty": 1.0}
+BASE = RunConfig(
+    corpus="made in the tests",
+    seed=3,
+    model=ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7), **PENALTIES}),
+    head=HeadConfig(num_components=3, dropout=0.0),
+    batch=BatchConfig(batch_size=6, options={"bptt": 20, "bptt_max_delta": 8}),
+    train=ADAMW,
+    valid_batch_size=3,
+)
+
+
+def network(kind, options):
+    return ModelConfig(kind=kind, embedding_size=6, options=options)
+
+
+TRANSFORMER = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "memory": 9, **PENALTIES}
+GATED_CNN = {"hidden_size": 8, "num_blocks": 2, **PENALTIES}
+POINTER = HeadConfig(kind="adaptive-softmax+pointer", dropout=0.0, options={"cutoffs": (8,)})
+CONFIGS = {
+    "sgd, asgd, finetuning": replace(BASE, train=SGD, finetune=ASGD),
+    "adamw": BASE,
+    "micro-batches": replace(BASE, batch=replace(BASE.batch, micro_batch_size=2)),
+    "transformer": replace(BASE, model=network("transformer", TRANSFORMER)),
+    "gated-cnn": replace(BASE, model=network("gated-cnn", GATED_CNN)),
+    "pointer": replace(BASE, head=POINTER),
+    "ngram": replace(BASE, head=replace(BASE.head, kind="mos+ngram")),
+    "blocks": replace(BASE, batch=BatchConfig(kind="blocks", batch_size=6, options={"length": 12})),
+}
+EMBEDDING = "backbone.embedding.weight"
+two = pytest.mark.parametrize("processes", [2], indirect=True)
+three = pytest.mark.parametrize("processes", [3], indirect=True)
+
+
+def train(config, corpus, folder, shard="none", num_steps=None):
+    """A run in float64 to its end or so many steps; returns the shapes of the process' tensors."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        world = replace(World.current(), shard=shard)
+        with closing(open_session(config, corpus, Path(folder), world=world)) as session:
+            outcome = session.go(lambda: session.trainer.num_steps == num_steps)
+            assert outcome.reason is (Reason.FINISHED if num_steps is None else Reason.PAUSED)
+            parameters = session.model.named_parameters()
+            return {name: tuple(local_rows(p).shape) for name, p in parameters}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = ("step", "tokens", "train_loss", "valid_loss", "is_averaging")
+    return [[line.get(key, 0) for key in keys] for line in lines]
+
+
+def check_same(folder, other):
+    """Both runs have the same losses, weights and optimiser, to round-off."""
+    want = losses(other)
+    assert len(want) >= 30
+    for line, same in zip(losses(folder), want, strict=True):
+        assert line == pytest.approx(same, rel=TOLERANCE)
+    one, two = (load_checkpoint(path / "trainer.pt") for path in (folder, other))
+    for name in ("model", "optimizer", "average", "hidden_state"):
+        torch.testing.assert_close(
+            one["trainer"][name], two["trainer"][name], rtol=0, atol=TOLERANCE
+        )
+    torch.testing.assert_close(one["best_state"], two["best_state"], rtol=0, atol=TOLERANCE)
+
+
+@two
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_processes_equal_one(name, corpus, tmp_path, processes):
+    processes(train, CONFIGS[name], corpus, str(tmp_path / "many"))
+    train(CONFIGS[name], corpus, tmp_path / "one")
+    check_same(tmp_path / "many", tmp_path / "one")
+
+
+SHARDED = {
+    "vocabulary": ("vocabulary", CONFIGS["sgd, asgd, finetuning"]),
+    "vocabulary, micro-batches": ("vocabulary", CONFIGS["micro-batches"]),
+    "vocabulary, untied": ("vocabulary", replace(BASE, model=replace(BASE.model, tied=False))),
+    "full": ("full", CONFIGS["sgd, asgd, finetuning"]),
+    "full, transformer": (
+        "full",
+        replace(CONFIGS["micro-batches"], model=CONFIGS["transformer"].model),
+    ),
+    "full, gated-cnn": ("full", CONFIGS["gated-cnn"]),
+    "full, pointer": ("full", CONFIGS["pointer"]),
+    "full, ngram": ("full", CONFIGS["ngram"]),
+}
+
+
+@three
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_sharded_run_is_that_of_one_process(name, corpus, tmp_path, processes):
+    """Of a tied embedding of 20 tokens, three processes have 7, 7 and 6 rows."""
+    shard, config = SHARDED[name]
+    shapes = processes(train, config, corpus, str(tmp_path / "many"), shard)
+    train(config, corpus, tmp_path / "one")
+    rows = [found["head.weight" if "untied" in name else EMBEDDING] for found in shapes]
+    if config.head.kind == "mos":
+        assert rows == [(7, 6), (7, 6), (6, 6)]
+    check_same(tmp_path / "many", tmp_path / "one")
+
+
+@three
+def test_a_process_may_have_no_rows_of_a_small_vocabulary(corpus, tmp_path, processes):
+    few = {name: corpus.split(name) % 4 for name in ("train", "valid", "test")}
+    words, counts = Vocabulary(("<eos>", "a", "b", "c")), np.bincount(few["train"]).tolist()
+    small = SimpleNamespace(vocabulary=words, token_counts=counts, split=few.__getitem__)
+    shapes = processes(train, BASE, small, str(tmp_path / "many"), "vocabulary")
+    train(BASE, small, tmp_path / "one")
+    assert [found[EMBEDDING] for found in shapes] == [(2, 6), (2, 6), (0, 6)]
+    check_same(tmp_path / "many", tmp_path / "one")
+
+
+@pytest.mark.parametrize("shard", ["none", "vocabulary", "full"])
+def test_another_number_of_processes_continues_a_run(shard, corpus, tmp_path, processes):
+    """Many, one, many again: with the same text in the same order the losses are the same."""
+    folder, config = tmp_path / "many", CONFIGS["sgd, asgd, finetuning"]
+    processes(train, config, corpus, str(folder), shard, 13)
+    train(config, corpus, folder, num_steps=31)
+    processes(train, config, corpus, str(folder), shard)
+    train(config, corpus, tmp_path / "one")
+    check_same(folder, tmp_path / "one")
+
+
+def masks(config, corpus, folder):
+    """Masks that a process draws at the start, and those of a run that is opened again."""
+    found = []
+    for _ in range(2):
+        with closing(open_session(config, corpus, Path(folder))) as session:
+            session.save()
+            found.append(F.dropout(torch.ones(100)).tolist())
+    return found
+
+
+def test_dropout_masks_differ_between_processes_and_come_back(config, corpus, tmp_path, processes):
+    config = replace(config, batch=replace(config.batch, batch_size=6))
+    found = processes(masks, config, corpus, str(tmp_path / "run"))
+    assert len({tuple(first) for first, _ in found}) == processes.size
+    assert all(first == again for first, again in found)
+
+
+@two
+def test_dropout_leaves_the_curve_as_it_is(config, corpus, tmp_path, processes):
+    processes(train, config, corpus, str(tmp_path / "many"))
+    train(config, corpus, tmp_path / "one")
+    ends = [losses(tmp_path / name)[-1] for name in ("many", "one")]
+    assert ends[0] == pytest.approx(ends[1], rel=0.05)
