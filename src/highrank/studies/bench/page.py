@@ -151,9 +151,7 @@ def verdict(result: LossBenchResult) -> str:
     everywhere = [name for name in IMPLEMENTATIONS if all(name in names for names in found)]
     if everywhere:
         where = "at all shapes" if len(found) > 1 else f"at {result.groups[0].name}"
-        return (
-            f"{listed(everywhere)} {'is' if len(everywhere) == 1 else 'are'} the fastest {where}."
-        )
+        return f"Fastest {where}: {listed(everywhere)}."
     return "No implementation is the fastest at all shapes."
 
 
