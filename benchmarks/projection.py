@@ -9,6 +9,7 @@ E embedding size, K components, D hidden size, V vocabulary, P processes, n toke
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import tyro
 from rich.table import Table
@@ -141,7 +142,7 @@ def _row(step: Step, flops: float, bandwidth: float) -> dict[str, float]:
     return {**sizes, "compute": compute, **seconds, **parts}
 
 
-def table(result: dict[str, list[dict[str, float]]]) -> Table:
+def table(result: dict[str, Any]) -> Table:
     """Milliseconds of a step: computing, and in all with each way of sharding."""
     columns = ("compute", "none", "vocabulary", "full", "N·K", "dH")
     found = Table("V", "K", "P", *columns, title="Step time in ms (computed, not measured)")

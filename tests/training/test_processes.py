@@ -56,8 +56,15 @@ CONFIGS = {
     "blocks": replace(BASE, batch=BatchConfig(kind="blocks", batch_size=6, options={"length": 12})),
 }
 EMBEDDING = "backbone.embedding.weight"
+# One of each kind; the others are slow.
+QUICK = {"sgd, asgd, finetuning", "micro-batches", "pointer"}
+QUICK |= {"vocabulary", "full, transformer"}
 two = pytest.mark.parametrize("processes", [2], indirect=True)
 three = pytest.mark.parametrize("processes", [3], indirect=True)
+
+
+def names(configs):
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in configs]
 
 
 def train(config, corpus, folder, shard="none", num_steps=None):
@@ -95,7 +102,7 @@ def check_same(folder, other):
 
 
 @two
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", names(CONFIGS))
 def test_two_processes_equal_one(name, corpus, tmp_path, processes):
     processes(train, CONFIGS[name], corpus, str(tmp_path / "many"))
     train(CONFIGS[name], corpus, tmp_path / "one")
@@ -118,7 +125,7 @@ SHARDED = {
 
 
 @three
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("name", names(SHARDED))
 def test_a_sharded_run_is_that_of_one_process(name, corpus, tmp_path, processes):
     """Of a tied embedding of 20 tokens, three processes have 7, 7 and 6 rows."""
     shard, config = SHARDED[name]
@@ -130,6 +137,7 @@ def test_a_sharded_run_is_that_of_one_process(name, corpus, tmp_path, processes)
     check_same(tmp_path / "many", tmp_path / "one")
 
 
+@pytest.mark.slow
 @three
 def test_a_process_may_have_no_rows_of_a_small_vocabulary(corpus, tmp_path, processes):
     few = {name: corpus.split(name) % 4 for name in ("train", "valid", "test")}
@@ -141,7 +149,17 @@ def test_a_process_may_have_no_rows_of_a_small_vocabulary(corpus, tmp_path, proc
     check_same(tmp_path / "many", tmp_path / "one")
 
 
-@pytest.mark.parametrize("shard", ["none", "vocabulary", "full"])
+@pytest.mark.parametrize(
+    ("processes", "shard"),
+    [
+        (2, "none"),
+        *(
+            pytest.param(size, shard, marks=pytest.mark.slow)
+            for size, shard in ((3, "none"), (2, "vocabulary"), (3, "full"))
+        ),
+    ],
+    indirect=["processes"],
+)
 def test_another_number_of_processes_continues_a_run(shard, corpus, tmp_path, processes):
     """Many, one, many again: with the same text in the same order the losses are the same."""
     folder, config = tmp_path / "many", CONFIGS["sgd, asgd, finetuning"]
@@ -169,6 +187,7 @@ def test_dropout_masks_differ_between_processes_and_come_back(config, corpus, tm
     assert all(first == again for first, again in found)
 
 
+@pytest.mark.slow
 @two
 def test_dropout_leaves_the_curve_as_it_is(config, corpus, tmp_path, processes):
     processes(train, config, corpus, str(tmp_path / "many"))

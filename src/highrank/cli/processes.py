@@ -36,7 +36,9 @@ def finds_prepared() -> bool:
 
 
 def check_worker(options: "Options") -> None:
-    """Raise for options that contradict what torchrun was told."""
+    """Raise for options that contradict what torchrun was told, if it has started this process."""
+    if not is_worker():
+        return
     size = int(os.environ["WORLD_SIZE"])
     if options.processes not in (None, size):
         raise ValueError(f"--processes must be left out under torchrun, got {options.processes}")

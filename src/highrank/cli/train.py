@@ -63,9 +63,8 @@ def run_train(arguments: list[str]) -> None:
         checked, corpus, _ = check_options(options, source)
         folder = _folder(options, source, corpus)
         return launch(options, folder, resume_command(options, folder))
-    if is_worker():
-        check_worker(options)
     with joined(options.device) as (world, device):
+        world.first(lambda: check_worker(options))
         here = replace(options, device=device)
         checked, corpus, budget = world.first_then_others(lambda: check_options(here, source))
         folder = world.first(lambda: _folder(options, source, corpus))

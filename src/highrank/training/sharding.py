@@ -1,26 +1,28 @@
 """Parameters in shards over the processes that train a model: `--shard vocabulary`, `--shard full`.
 
 Sharded parameters are DTensors. A checkpoint has them whole, in one file, so that any number of
-processes continues from it, sharded or not.
+processes continues from it, sharded or not. What torch has for them takes long to load, and is not
+loaded for runs that are not sharded.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.utils._pytree import tree_map_only
 
 from highrank.build import CheckedRun, build_model
 from highrank.models.language_model import LanguageModel
 from highrank.models.transformer import Transformer
-from highrank.models.vocabulary_shards import check_vocabulary_shards, shard_vocabulary
 from highrank.ops.sharding import full_tensor, is_distributed
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
 Sharding = Literal["none", "vocabulary", "full"]
 
@@ -32,6 +34,8 @@ def check_sharding(kind: Sharding, checked: CheckedRun, size: int) -> None:
     if size == 1:
         raise ValueError(f"--shard {kind} must come with several processes, got one")
     if kind == "vocabulary":
+        from highrank.models.vocabulary_shards import check_vocabulary_shards
+
         counts = checked.corpus.token_counts
         with torch.device("meta"):
             model = build_model(checked.config, len(counts), counts)
@@ -45,6 +49,10 @@ def shard_model(model: LanguageModel, kind: Sharding, size: int) -> None:
     """Spread the parameters of a model, which is the same in every process."""
     if kind == "none":
         return
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from highrank.models.vocabulary_shards import shard_vocabulary
+
     device = next(model.parameters()).device
     mesh = init_device_mesh(device.type, (size,))
     if kind == "vocabulary":
@@ -53,7 +61,9 @@ def shard_model(model: LanguageModel, kind: Sharding, size: int) -> None:
         _shard_fully(model, mesh)
 
 
-def _shard_fully(model: LanguageModel, mesh: DeviceMesh) -> None:
+def _shard_fully(model: LanguageModel, mesh: "DeviceMesh") -> None:
+    from torch.distributed.fsdp import fully_shard
+
     if isinstance(model.backbone, Transformer):
         for layer in model.backbone.layers:
             fully_shard(layer, mesh=mesh)
@@ -67,8 +77,8 @@ def _shard_fully(model: LanguageModel, mesh: DeviceMesh) -> None:
 
 def synchronise(model: nn.Module, is_last: bool) -> None:
     """Exchange gradients in the next backward pass only if it is the last of a batch."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(is_last)
+    for module in _groups(model):
+        module.set_requires_gradient_sync(is_last, recurse=False)
 
 
 @contextmanager
@@ -83,10 +93,16 @@ def gathered(model: nn.Module) -> Iterator[None]:
     finally:
         for module in groups:
             module.reshard()
-            module.set_reshard_after_forward(True, recurse=False)
+            # The outermost keeps its parameters for the backward pass, as it did before.
+            module.set_reshard_after_forward(id(module) != id(model), recurse=False)
 
 
-def _groups(model: nn.Module) -> list[FSDPModule]:
+def _groups(model: nn.Module) -> "list[FSDPModule]":
+    """The modules that FSDP2 gathers parameters for."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return []
+    from torch.distributed.fsdp import FSDPModule
+
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
@@ -108,6 +124,8 @@ def whole(tree: Any, is_kept: bool) -> Any:
 
     All processes call it with the same values.
     """
+    from torch.distributed.tensor import DTensor
+
     found: dict[int, Tensor] = {}
 
     def gather(tensor: DTensor) -> Tensor:
@@ -126,8 +144,10 @@ def shards(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str,
 
 def shard(value: Tensor, like: Tensor | None) -> Tensor:
     """The tensor, in shards if `like` is."""
-    if not isinstance(like, DTensor):
+    if not is_distributed(like):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     value = value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
