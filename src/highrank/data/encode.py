@@ -286,13 +286,14 @@ def _choose_vocabulary(tables: Tables, recipe: Recipe) -> Vocabulary:
         return Vocabulary(tuple(recipe.subwords.vocabulary))
     tokens = tables.tokens
     if recipe.vocabulary == "frequency":
-        counts = tables.counts["train"].tolist()
-        found = zip(tokens, counts, strict=True)
-        frequent = [(-count, token) for token, count in found if count >= recipe.min_count]
-        frequent.sort()
-        tokens = [UNK, EOS, *(token for _, token in frequent if token not in (UNK, EOS))]
+        counts = tables.counts["train"]
+        frequent = np.flatnonzero(counts >= recipe.min_count).tolist()
+        by_name = np.array(sorted(frequent, key=tokens.__getitem__), dtype=np.int64)
+        by_count = by_name[np.argsort(-counts[by_name], kind="stable")]
+        names = map(tokens.__getitem__, by_count.tolist())
+        tokens = [UNK, EOS, *(name for name in names if name not in (UNK, EOS))]
         tokens = tokens[: recipe.max_vocab]
-    if (size := len(set(tokens) - {UNK, EOS})) < 2:
+    if (size := len(tokens) - (UNK in tokens) - (EOS in tokens)) < 2:
         raise ValueError(
             f"the vocabulary must have 2 tokens or more besides {UNK} and {EOS}, got {size}: "
             "give it more text, a lower --min-count or a higher --max-vocab"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from highrank.data.corpus import Recipe
 from highrank.data.subwords import NEWLINE, make_backend
 from highrank.data.text import tokenizer_of
+from highrank.data.tokenizer import whitespace
 from highrank.data.vocabulary import EOS
 
 Integers = NDArray[Any]
@@ -108,7 +109,10 @@ class WordNumbers:
         return found
 
     def tokens(self) -> list[list[str]]:
-        pieces = (piece.decode() for piece in self._numbers)
+        # No text has zero bytes.
+        pieces = b"\0".join(self._numbers).decode().split("\0") if self._numbers else []
+        if self._tokenize is whitespace:
+            return [[EOS if piece == END else piece] for piece in pieces]
         return [[EOS] if piece == END else self._tokenize(piece)[:-1] for piece in pieces]
 
 
