@@ -84,8 +84,9 @@ class Comparison:
     """Whether to take the paper's network and optimiser, for a GPU."""
     heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-softmax+pointer")
     """KIND[:K][+COMPONENT …][,option=value …]: kinds of `highrank train --head.kind`, such as
-    mos:5+pointer; tied-softmax, without a context of its own; repeat, the control with other
-    seeds. The control, a softmax over tanh(Linear(hidden)), is always there."""
+    mos:5+pointer; tied-softmax, without a context of its own; untied-softmax, with an output
+    embedding of its own and dropout; repeat, the control with other seeds. The control, a softmax
+    over tanh(Linear(hidden)), is always there."""
     components: tuple[int, ...] = (4,)
     """K of each head that has components and names no K of its own."""
     embedding: tuple[int, ...] = (64,)
@@ -102,7 +103,8 @@ class Comparison:
     """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
-    """Also an adaptive softmax, the control with a cache at evaluation, a 5-gram alone."""
+    """Also an adaptive softmax, an untied softmax with dropout, the control with a cache at
+    evaluation, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
     """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
     lr: float | None = None

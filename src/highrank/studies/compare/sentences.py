@@ -229,10 +229,14 @@ def _indistinguishable(regime: RegimeResult, choice: Row) -> list[str]:
 def describe(variant: Variant) -> str:
     """The head as its class describes it in its first line, unless it is a plain softmax."""
     if variant.config.head.kind == "softmax":
-        is_tied = variant.role is Role.OTHER_CONTEXT
-        return (
-            f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
-        )
+        if variant.role is Role.OTHER_CONTEXT:
+            return "One softmax over the hidden state itself."
+        if variant.role is Role.OTHER_SIZE:
+            return (
+                "One softmax over tanh(Linear(hidden)), with dropout there and an output embedding "
+                "of its own, which makes it larger than the others."
+            )
+        return "One softmax over tanh(Linear(hidden))."
     name, plus, further = variant.config.head.kind.partition("+")
     text = (inspect.getdoc(head_class(name)) or "").partition("\n")[0]
     return f"{text} Beside it: {further.replace('+', ', ')}." if plus else text
