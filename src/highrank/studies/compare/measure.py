@@ -27,6 +27,7 @@ from highrank.ngram import build
 from highrank.studies.compare import sentences
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
 from highrank.studies.compare.presets import open_source
+from highrank.studies.compare.recommendation import recommend
 from highrank.studies.compare.record import (
     Mark,
     RunRecord,
@@ -59,7 +60,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     runs = read_runs(plan, folder)
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
-    costs = summarise_costs(plan, runs, found[0])
+    costs = summarise_costs(plan, runs, *found)
     # The recommended command trains on the whole corpus.
     num_train = len(open_source(plan.corpus, None).split("train"))
     is_complete = all(run.state.is_final for run in runs)
@@ -71,9 +72,9 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         floor=getattr(corpus, "floor", None),
         ngram=_ngram_alone(plan, corpus) if plan.cache else None,
         folder=str(folder),
-        verdict=sentences.verdict(regimes, name),
-        answer=sentences.answer(plan, regimes, is_complete, name),
-        recommendation=sentences.recommend(plan, regimes, costs, num_train),
+        verdict=sentences.verdict(regimes, costs, name),
+        answer=sentences.answer(plan, regimes, costs, is_complete, name),
+        recommendation=recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
         variants=tuple(_summarise_variant(one, vocab_size, runs) for one in plan.variants),
@@ -325,16 +326,21 @@ def _against_smaller(
 
 
 def summarise_costs(
-    plan: Plan, runs: Sequence[RunRecord], regime: RegimeResult | None
+    plan: Plan,
+    runs: Sequence[RunRecord],
+    regime: RegimeResult | None,
+    at_equal_time: RegimeResult | None = None,
 ) -> tuple[Cost, ...]:
     """Whether what each head wins at equal tokens pays for its time.
 
     Args:
         regime: equal tokens.
+        at_equal_time: decides, where it was measured.
     """
     if regime is None:
         return ()
     rows, found = {row.name: row for row in regime.rows}, []
+    timed = {} if at_equal_time is None else {row.name: row for row in at_equal_time.rows}
     for variant in plan.variants:
         row, control = rows.get(variant.name), rows.get(plan.control_of(variant).name)
         if variant.is_control or row is None or control is None:
@@ -348,7 +354,9 @@ def summarise_costs(
                 ratio=ratio,
                 gain=control.valid_loss - row.valid_loss,
                 needed=needed,
-                verdict=_payoff(row.valid, needed),
+                verdict=_payoff(timed[row.name].valid, 0.0)
+                if row.name in timed
+                else _payoff(row.valid, needed),
             )
         )
     return tuple(found)

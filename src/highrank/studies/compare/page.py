@@ -81,7 +81,7 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
         yield f"Recommended: {found.text}, because {found.evidence}."
         yield f"What it is: {found.description}"
         if found.command:
-            yield f"Train it in full, at a rate that is annealed: {found.command}"
+            yield f"Train it in full, by the recipe of the comparison: {found.command}"
 
 
 def _printed(table: Table, title: str) -> PrintedTable:
