@@ -17,7 +17,11 @@ from highrank.presets import Published
 from highrank.report.formats import count, make_table, perplexity, printable
 
 # Settings that a search varies, as they are called on the command line.
-SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
+SEARCHED = {
+    "dynamic": ("lr", "epsilon", "decay"),
+    "cache": ("window", "theta", "weight"),
+    "temperature": ("temperature",),
+}
 MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 
@@ -140,8 +144,10 @@ def method_text(result: Result) -> str:
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])
-        text = ", ".join(f"{key} {value:g}" for key, value in values.items())
-        parts.append(f"{name}: {text}{_unusual(name, result.settings[name])}")
+        text = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
+        parts.append(
+            f"{name}: {text.removeprefix('temperature ')}{_unusual(name, result.settings[name])}"
+        )
     return "; ".join(parts) + alone
 
 
