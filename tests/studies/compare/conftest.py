@@ -114,7 +114,7 @@ def record(variant, seed, loss, cpu_seconds):
         note="",
         curve=curve,
         marks={"tokens": Mark(step=30, tokens=1_200, **time, **valid)},
-        cache={},
+        methods={},
         tokens=1_200,
         **time,
         speed_change=1.05,

@@ -1,7 +1,6 @@
 """From runs to a result: means over seeds, differences from the control, costs."""
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,15 +19,14 @@ from highrank.analysis.contrasts import (
     residuals,
 )
 from highrank.build import build_head
-from highrank.data.corpus import CorpusLike
 from highrank.environment import environment
-from highrank.evaluation.ngram import ORDER, evaluate_ngram
-from highrank.ngram import build
 from highrank.studies.compare import sentences
+from highrank.studies.compare.baselines import ngram_alone
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.recommendation import recommend
 from highrank.studies.compare.record import (
+    METHODS,
     Mark,
     RunRecord,
     RunState,
@@ -39,7 +37,6 @@ from highrank.studies.compare.record import (
 from highrank.studies.compare.result import (
     CompareResult,
     Cost,
-    NGramResult,
     Noisy,
     Payoff,
     RegimeResult,
@@ -70,7 +67,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         vocab_size=vocab_size,
         num_train=len(corpus.split("train")),
         floor=getattr(corpus, "floor", None),
-        ngram=_ngram_alone(plan, corpus) if plan.cache else None,
+        ngram=ngram_alone(plan, corpus) if plan.cache else None,
         folder=str(folder),
         verdict=sentences.verdict(regimes, costs, name),
         answer=sentences.answer(plan, regimes, costs, is_complete, name),
@@ -84,17 +81,6 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         plan=json.loads(json.dumps(plan_to_json(plan))),
         elapsed=elapsed,
         environment=environment(),
-    )
-
-
-def _ngram_alone(plan: Plan, corpus: CorpusLike) -> NGramResult:
-    """In as many streams as the runs."""
-    start = time.monotonic()
-    table = build(corpus.split("train"), len(corpus.vocabulary), ORDER).table
-    sizes = {"valid": plan.variants[0].config.valid_batch_size, "test": plan.test_batch_size}
-    valid, test = (evaluate_ngram(table, corpus.split(s), n).nats for s, n in sizes.items())
-    return NGramResult(
-        order=ORDER, valid_loss=valid, test_loss=test, seconds=time.monotonic() - start
     )
 
 
@@ -135,20 +121,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A variant, or the control with a cache, with its marks in one regime."""
+    """A variant, or the control by another method, with its marks in one regime."""
 
     variant: Variant
     marks: dict[int, Mark]
     """By seed."""
-    has_cache: bool = False
+    method: str = ""
+    """How it is evaluated, unless statically: cache, temperature."""
 
     @property
     def name(self) -> str:
-        return f"{self.variant.name}+cache" if self.has_cache else self.variant.name
+        return f"{self.variant.name}+{self.method}" if self.method else self.variant.name
 
     @property
     def label(self) -> str:
-        return "control + cache" if self.has_cache else self.variant.label
+        return f"control + {self.method}" if self.method else self.variant.label
 
     @property
     def size(self) -> int:
@@ -157,7 +144,7 @@ class Measured:
 
     @property
     def is_control(self) -> bool:
-        return self.variant.is_control and not self.has_cache
+        return self.variant.is_control and not self.method
 
     def row(self, valid: Floats, test: Floats) -> Row:
         """A row without contrasts, from its losses by seed."""
@@ -245,15 +232,17 @@ def _noisy(
 
 
 def _measured(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> Iterator[Measured]:
-    """Variants that did not diverge and have a mark; the cache follows its control."""
+    """Variants that did not diverge and have a mark; other methods follow their control."""
     for variant in plan.variants:
         own = [run for run in runs if run.variant == variant.name]
         if any(run.state is RunState.DIVERGED for run in own):
             continue
         if marks := {run.seed: run.marks[regime] for run in own if regime in run.marks}:
             yield Measured(variant=variant, marks=marks)
-        if marks := {run.seed: run.cache[regime] for run in own if regime in run.cache}:
-            yield Measured(variant=variant, marks=marks, has_cache=True)
+        for method in METHODS:
+            found = {run.seed: run.methods.get(method, {}) for run in own}
+            if marks := {seed: one[regime] for seed, one in found.items() if regime in one}:
+                yield Measured(variant=variant, marks=marks, method=method)
 
 
 def _complete(measured: list[Measured], seeds: Sequence[int]) -> tuple[list[Measured], list[int]]:
@@ -283,7 +272,7 @@ def _against_singles(
         pairs: each head and its control.
     """
     means, found = valid.mean(1), {}
-    singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.has_cache]
+    singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.method]
     mixtures = [i for i, one in enumerate(measured) if one.variant.is_mixture]
     family = [(i, j) for i in mixtures for j in singles if measured[i].size == measured[j].size]
     for i in mixtures:

@@ -264,7 +264,8 @@ def compare_csv(result: CompareResult) -> str:
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]
         marks: dict[str, Mark | None] = {**run.marks}
-        marks |= {f"{regime} with cache": mark for regime, mark in run.cache.items()}
+        for method, found in run.methods.items():
+            marks |= {f"{regime} with {method}": mark for regime, mark in found.items()}
         for regime, mark in (marks or {"": None}).items():
             values = [None if mark is None else getattr(mark, name) for name in MARK_FIELDS]
             writer.writerow((*first, regime, *values, *last))

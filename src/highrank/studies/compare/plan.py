@@ -100,7 +100,7 @@ class Plan:
     cpu_seconds: float | None
     """Equal time is compared here; None if it is not."""
     cache: bool
-    """Whether the control is also evaluated with a cache."""
+    """Whether the control is also evaluated with a cache and at a temperature."""
     test_batch_size: int
     jobs: int
     threads: int
@@ -275,8 +275,8 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock)
     test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock)
     if comparison.baselines and variant.is_control:
-        # The cache reads one stream.
-        test += 3 * seconds_of_test(model, corpus.split("test"), 1, clock)
+        # Cache and temperature read one stream, the latter with the whole vocabulary.
+        test += 6 * seconds_of_test(model, corpus.split("test"), 1, clock)
     return Speed(
         cpu=max(cpu, 1e-9) / tokens,
         wall=max(wall, 1e-9) / tokens,

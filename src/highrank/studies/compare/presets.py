@@ -103,8 +103,8 @@ class Comparison:
     """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
-    """Also an adaptive softmax, an untied softmax with dropout, the control with a cache at
-    evaluation, a 5-gram alone."""
+    """Also an adaptive softmax, an untied softmax with dropout, the control with a cache and at a
+    temperature, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
     """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
     lr: float | None = None

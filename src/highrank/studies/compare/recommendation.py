@@ -8,6 +8,7 @@ from highrank.presets.small import fitted
 from highrank.studies.compare.command import train_command
 from highrank.studies.compare.plan import Plan
 from highrank.studies.compare.presets import LANGUAGES
+from highrank.studies.compare.record import METHODS
 from highrank.studies.compare.result import Cost, Recommendation, RegimeResult, Row
 from highrank.studies.compare.sentences import (
     describe,
@@ -38,7 +39,7 @@ def recommend(
     if regime is None or len(regime.seeds) < 2:
         return None
     choice = choose(regime, costs)
-    name = choice.name.removesuffix("+cache")
+    name = _variant_name(choice)
     variant = next(variant for variant in plan.variants if variant.name == name)
     number = "" if "K = " in choice.label else f", K = {variant.num_components}"
     return Recommendation(
@@ -70,7 +71,7 @@ def _evidence(regime: RegimeResult, choice: Row, costs: Sequence[Cost]) -> str:
         parts.append(f"better for each token, but too slow to pay: {', '.join(slow)}")
     if others := _indistinguishable(regime, choice, costs):
         parts.append(f"as good, as far as one can tell: {', '.join(others)}")
-    if ratio := ratios.get(choice.name.removesuffix("+cache")):
+    if ratio := ratios.get(_variant_name(choice)):
         parts.append(f"a token costs {ratio:.2f} times the control's CPU time")
     return "; ".join(parts)
 
@@ -105,7 +106,7 @@ def _indistinguishable(regime: RegimeResult, choice: Row, costs: Sequence[Cost])
 def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     """The command that trains this variant by its own recipe, as long as `small` does.
 
-    With a cache it is the evaluation that makes the row. An exact language has no command.
+    With another method it is the evaluation that makes the row. An exact language has no command.
     """
     if plan.corpus in LANGUAGES:
         return ""
@@ -113,4 +114,13 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     config = replace(variant.config, corpus=plan.corpus)
     length = fitted(config, num_train, given=("batch.batch-size", "valid-batch-size"))
     text = train_command(length)
-    return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"
+    options = {"cache": "--cache --search", "temperature": "--baselines"}
+    method = row.removeprefix(variant.name).removeprefix("+")
+    return f"{text}; then highrank evaluate RUN {options[method]}" if method else text
+
+
+def _variant_name(row: Row) -> str:
+    for method in METHODS:
+        if row.name.endswith(f"+{method}"):
+            return row.name.removesuffix(f"+{method}")
+    return row.name

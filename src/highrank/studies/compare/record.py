@@ -20,6 +20,9 @@ MOST_WAITING, MOST_CHANGE = 1.25, 1.3
 # Validations at the end of a curve that give its slope beyond them.
 NUM_LAST = 4
 
+# Of the control's evaluation, besides static.
+METHODS = ("cache", "temperature")
+
 Line = Mapping[str, Any]
 Record = TypeVar("Record")
 
@@ -75,8 +78,8 @@ class RunRecord:
     curve: tuple[Point, ...]
     marks: dict[str, Mark]
     """By regime."""
-    cache: dict[str, Mark]
-    """By regime, with a cache at evaluation, for a control."""
+    methods: dict[str, dict[str, Mark]]
+    """By method and regime, for a control: with a cache at evaluation, at a temperature."""
     tokens: int
     cpu_seconds: float
     seconds: float
@@ -125,15 +128,7 @@ def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
         note=diverged[0]["reason"] if diverged else "",
         curve=tuple(_pick(Point, line) for line in by_event.get("epoch", [])),
         marks={regime: _pick(Mark, line) for regime, line in marks.items()},
-        cache={
-            regime: replace(
-                _pick(Mark, line),
-                valid_loss=line["cache_valid_loss"],
-                test_loss=line["cache_test_loss"],
-            )
-            for regime, line in marks.items()
-            if "cache" in line
-        },
+        methods={method: _by_method(method, marks) for method in METHODS},
         tokens=sum(line["tokens"] for line in slices),
         cpu_seconds=sum(line["cpu_seconds"] for line in slices),
         seconds=sum(line["seconds"] for line in slices),
@@ -141,6 +136,18 @@ def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
         is_disturbed=False,
         analysis={name: value for name, value in analyses[-1].items() if name != "event"},
     )
+
+
+def _by_method(method: str, marks: Mapping[Regime, Line]) -> dict[str, Mark]:
+    return {
+        regime: replace(
+            _pick(Mark, line),
+            valid_loss=line[f"{method}_valid_loss"],
+            test_loss=line[f"{method}_test_loss"],
+        )
+        for regime, line in marks.items()
+        if method in line
+    }
 
 
 def _state(events: Mapping[str, Any]) -> RunState:

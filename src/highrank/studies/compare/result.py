@@ -13,7 +13,7 @@ from highrank.studies.compare.variant import Role
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A variant, or the control with a cache, in one regime."""
+    """A variant, or the control by another method, in one regime."""
 
     name: str
     label: str
@@ -139,7 +139,7 @@ class VariantResult:
 class Recommendation:
     variant: str
     row: str
-    """Name of the row that is recommended: the variant, or the control with a cache."""
+    """Name of the row that is recommended: the variant, or the control by another method."""
     text: str
     """The head, K and d."""
     description: str
