@@ -165,6 +165,7 @@ def test_a_saved_model_is_the_same(text, training, tmp_path):
     model = model if training else model._replace(left_out=None)
     ngram.save(tmp_path / "ngram", model)
     found = ngram.load(tmp_path / "ngram")
+    assert ngram.read_size(tmp_path / "ngram") == found.table.size == model.table.size
     tokens = array([0, 1, 4, 0, 1, 2])
     np.testing.assert_array_equal(found.table.score(tokens), model.table.score(tokens))
     assert (found.left_out is None) is not training

@@ -15,7 +15,7 @@ import numpy as np
 from highrank.files import file_sha256, from_json, new_folder, read_json, without_format
 from highrank.ngram.arrays import blocks
 from highrank.ngram.kneser_ney import LeaveOneOut, NGram
-from highrank.ngram.table import Table
+from highrank.ngram.table import Table, TableSize
 
 FORMAT, VERSION = "highrank n-gram", 1
 HEADER_FILE = "ngram.json"
@@ -80,9 +80,14 @@ def _write(file: Path, parts: Sequence[Any], shape: tuple[int, ...], dtype: str)
     array.flush()
 
 
-def load(folder: Path) -> NGram:
-    """The model in a folder, mapped read-only; raise for files that are not those written."""
-    path = folder / HEADER_FILE
+def read_size(folder: Path) -> TableSize:
+    """The size of the table in a folder, by its header alone."""
+    header = _read_header(folder / HEADER_FILE)
+    shapes = header.shapes()
+    return TableSize(sum(header.sizes), sum(8 * shapes[name][0] for name in TABLE_TYPES))
+
+
+def _read_header(path: Path) -> Header:
     content = read_json(path)
     try:
         header = from_json(Header, without_format(content, FORMAT, VERSION))
@@ -92,6 +97,12 @@ def load(folder: Path) -> NGram:
             raise ValueError(f"sha256 must name its arrays, got {sorted(header.sha256)}")
     except ValueError as error:
         raise ValueError(f"{path} must be the header of an n-gram model: {error}") from None
+    return header
+
+
+def load(folder: Path) -> NGram:
+    """The model in a folder, mapped read-only; raise for files that are not those written."""
+    header = _read_header(folder / HEADER_FILE)
     arrays = {name: _read(folder, name, header) for name in header.shapes()}
     table = Table(
         _cut(arrays["key"], header.sizes[1:]),

@@ -6,12 +6,23 @@ n order, V vocabulary, M different k-grams, T time.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from highrank.ngram.counts import Floats, Integers
+
+
+class TableSize(NamedTuple):
+    """What a table adds to the parameters of a model."""
+
+    num_ngrams: int
+    """Of all orders."""
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.num_ngrams / 1e6:,.2f} M n-grams, {self.num_bytes / 1e6:,.0f} MB"
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,11 @@ class Table:
     @property
     def vocab_size(self) -> int:
         return len(self.shares[0])
+
+    @property
+    def size(self) -> TableSize:
+        parts = (*self.keys, *self.shares, *self.backoffs)
+        return TableSize(sum(map(len, self.shares)), sum(part.nbytes for part in parts))
 
     def contexts(self, tokens: Integers) -> Integers:
         """The numbers (n, T, ...) of the contexts of 0 … n - 1 tokens that end at each time.

@@ -9,7 +9,7 @@ from highrank.data.corpus import Corpus
 from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
 from highrank.report.figure import draw, to_svg
-from highrank.report.formats import duration, environment_text, millions, printable
+from highrank.report.formats import duration, environment_text, model_size, printable
 from highrank.report.page import Column, Figure, Table, render
 from highrank.report.training import learning_chart
 from highrank.training.result import TrainingResult
@@ -49,7 +49,10 @@ def run_page(
         settings=Table(
             title="Settings",
             columns=(Column("option", is_number=False), Column("value", is_number=False)),
-            rows=(("parameters", millions(result.num_parameters)), *_flat(asdict(config))),
+            rows=(
+                ("parameters", model_size(result.num_parameters, result.table)),
+                *_flat(asdict(config)),
+            ),
         ),
     )
 

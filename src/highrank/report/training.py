@@ -20,7 +20,7 @@ from highrank.report.figure import (
     line_style,
     save_png,
 )
-from highrank.report.formats import millions, perplexity
+from highrank.report.formats import millions, model_size, perplexity
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
@@ -60,6 +60,7 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     ]
     lines += [
         f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.",
+        f"Size: {model_size(result.num_parameters, result.table)}.",
         f"  {run}/model.safetensors     the best model; highrank.load reads it",
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",

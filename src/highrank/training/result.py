@@ -19,6 +19,8 @@ from highrank.analysis.components import (
 from highrank.data.corpus import Corpus, Split
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.heads.bases.frequency import log_frequencies
+from highrank.heads.components.ngram import table_size
+from highrank.ngram import TableSize
 from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
 from highrank.training.outcome import Outcome, Progress, Reason
@@ -38,6 +40,8 @@ class TrainingResult:
     run: str
     outcome: Outcome
     num_parameters: int
+    table: TableSize | None = None
+    """What n-grams add to the parameters."""
     mixture: ComponentReport | None
     """At the start of valid; None without a mixture of softmaxes over one output embedding."""
     use: MixtureUse | None
@@ -86,6 +90,7 @@ class TrainingResult:
             "run": self.run,
             **asdict(self.outcome),
             "num_parameters": self.num_parameters,
+            "table": self.table and self.table._asdict(),
             "specialisation": self.use and self.use.specialisation,
             "effective_components": self.use and self.use.effective_components,
             "mixture_state": None if self.mixture is None else self.mixture.state,
@@ -125,6 +130,7 @@ def finish(
         run=str(session.folder),
         outcome=outcome,
         num_parameters=sum(p.numel() for p in session.model.parameters()),
+        table=table_size(session.model),
         mixture=mixture,
         use=use,
         valid=valid,

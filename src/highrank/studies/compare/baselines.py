@@ -55,5 +55,9 @@ def ngram_alone(plan: Plan, corpus: CorpusLike) -> NGramResult:
     sizes = {"valid": plan.variants[0].config.valid_batch_size, "test": plan.test_batch_size}
     valid, test = (evaluate_ngram(table, corpus.split(s), n).nats for s, n in sizes.items())
     return NGramResult(
-        order=ORDER, valid_loss=valid, test_loss=test, seconds=time.monotonic() - start
+        order=ORDER,
+        table=table.size,
+        valid_loss=valid,
+        test_loss=test,
+        seconds=time.monotonic() - start,
     )

@@ -20,6 +20,8 @@ from highrank.analysis.contrasts import (
 )
 from highrank.build import build_head
 from highrank.environment import environment
+from highrank.heads.components.ngram import FOLDER as NGRAM_FOLDER
+from highrank.ngram import TableSize, read_size
 from highrank.studies.compare import sentences
 from highrank.studies.compare.baselines import ngram_alone
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
@@ -74,7 +76,10 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         recommendation=recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
-        variants=tuple(_summarise_variant(one, vocab_size, runs) for one in plan.variants),
+        variants=tuple(
+            _summarise_variant(one, vocab_size, runs, _table_size(plan, folder, index))
+            for index, one in enumerate(plan.variants)
+        ),
         regimes=regimes,
         costs=costs,
         runs=runs,
@@ -85,7 +90,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
 
 
 def _summarise_variant(
-    variant: Variant, vocab_size: int, runs: Sequence[RunRecord]
+    variant: Variant, vocab_size: int, runs: Sequence[RunRecord], table: TableSize | None
 ) -> VariantResult:
     own = [run for run in runs if run.variant == variant.name]
     begun = [run for run in own if run.tokens]
@@ -103,6 +108,7 @@ def _summarise_variant(
         num_components=variant.num_components,
         hidden_sizes=variant.hidden_sizes,
         num_parameters=variant.num_parameters,
+        table=table,
         cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
         if begun
         else None,
@@ -112,6 +118,13 @@ def _summarise_variant(
         rank_bound=rank_bound,
         analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
     )
+
+
+def _table_size(plan: Plan, folder: Path, index: int) -> TableSize | None:
+    """The size of a variant's n-gram, which is the same with every seed."""
+    runs = [plan.run_folder(Path(folder), index, seed) for seed in plan.seeds]
+    found = (run / NGRAM_FOLDER for run in runs if (run / NGRAM_FOLDER).is_dir())
+    return next(map(read_size, found), None)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from highrank.analysis.contrasts import Contrast
 from highrank.environment import Environment
+from highrank.ngram import TableSize
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunRecord
 from highrank.studies.compare.variant import Role
@@ -125,6 +126,8 @@ class VariantResult:
     num_components: int
     hidden_sizes: tuple[int, ...]
     num_parameters: int
+    table: TableSize | None = None
+    """What n-grams add to the parameters; None without them, or before they are counted."""
     cpu_per_token: float | None
     """Mean over the runs."""
     num_disturbed: int
@@ -154,6 +157,7 @@ class NGramResult:
     """An n-gram model of the training split, alone."""
 
     order: int
+    table: TableSize
     valid_loss: float
     test_loss: float
     seconds: float

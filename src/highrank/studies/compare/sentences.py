@@ -262,7 +262,8 @@ def notes(result: CompareResult) -> Iterator[str]:
     yield from _noise_notes(result)
     if (alone := result.ngram) is not None:
         yield (
-            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.seconds:.1f} s): perplexity "
+            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.table}, {alone.seconds:.1f} "
+            "s, no seeds to differ): perplexity "
             f"{math.exp(alone.valid_loss):.4g} on valid, {math.exp(alone.test_loss):.4g} on test."
         )
     yield from _length_note(result)
