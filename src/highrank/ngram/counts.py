@@ -133,7 +133,8 @@ def _places(ids: Integers, first: int, last: int) -> Integers:
 
 def _preceding(longer: Order, level: _Level, k: int) -> Integers:
     """The number of different tokens before each k-gram; nothing, at the beginning, is one."""
-    ids, count = level.ids, new_array(len(level.key), np.int32)
+    ids = level.ids
+    count: Integers = new_array(len(level.key), np.int32)
     for part in blocks(len(longer.key)):
         # The k-gram at the end of each of these (k + 1)-grams, wherever it stands.
         suffix = np.empty(part.stop - part.start, dtype=np.int32)

@@ -10,6 +10,7 @@ from rich.table import Table
 from highrank.data.catalog import Listing
 from highrank.data.corpus import SPLITS, Corpus
 from highrank.data.tokenizer import unit_of
+from highrank.evaluation.check import check_word
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search
@@ -97,6 +98,8 @@ def _notes(results: Sequence[Result]) -> str:
     note = f"* the lowest of its split. {note}" if best_results(results) else note
     if first.unknown.get("tokens", 1):
         note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
+    if word := next((check_word(one.check) for one in results if one.check), ""):
+        note += f" {word}: sums to one, the target's part of it, no later token."
     if any(result.search for result in results):
         note += f" Settings: {_searched(results)}"
     if "static" not in methods and first.split in ("valid", "test"):

@@ -9,6 +9,7 @@ from highrank.analysis.components import ComponentReport
 from highrank.build import CheckedRun
 from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
+from highrank.evaluation.check import check_word
 from highrank.heads import head_class
 from highrank.models import backbone_class
 from highrank.report.figure import (
@@ -55,7 +56,8 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     outcome, run = result.outcome, result.run
     lines = [
         f"{split:5} perplexity {found.perplexity:.2f} (static, batch size {batch_size}, "
-        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each{_text(result, split)})"
+        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each{_text(result, split)}"
+        f"{_checked(result)})"
         for split, found, batch_size in result.evaluations(config.valid_batch_size)
     ]
     lines += [
@@ -80,6 +82,11 @@ def _text(result: TrainingResult, split: str) -> str:
     """Bits per byte, and the share of <unk>; empty where the text is not known."""
     bits, unknown = result.bits_per_byte(split), result.unknown_fraction(split)
     return "" if bits is None else f", {bits:.3f} bits per byte, {unknown:.1%} <unk>"
+
+
+def _checked(result: TrainingResult) -> str:
+    """Whether the probabilities are a distribution's, where further components might spoil it."""
+    return "" if result.check is None else f", {check_word(result.check)}"
 
 
 def _state(mixture: ComponentReport, run: str) -> str:

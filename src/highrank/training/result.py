@@ -17,6 +17,7 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.data.corpus import Corpus, Split
+from highrank.evaluation.check import Finding, quick_check
 from highrank.evaluation.static import Evaluation, evaluate
 from highrank.heads.bases.frequency import log_frequencies
 from highrank.heads.components.ngram import table_size
@@ -51,6 +52,8 @@ class TrainingResult:
     test: Evaluation | None
     """None if it was left out."""
     test_batch_size: int = 1
+    check: tuple[Finding, ...] | None = None
+    """Whether the scores are those of a distribution; None for a head that is one by its form."""
     unigram: float = math.inf
     """Loss on valid of the training split's token frequencies, in nats."""
     splits: Mapping[str, Split] = field(default_factory=dict)
@@ -97,6 +100,7 @@ class TrainingResult:
             "valid": self._as_json("valid", self.valid),
             "test": self.test and self._as_json("test", self.test),
             "test_batch_size": self.test_batch_size,
+            "check": self.check and [asdict(finding) for finding in self.check],
         }
 
 
@@ -123,6 +127,7 @@ def finish(
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
+        checked = quick_check(model, session.valid)
     if not session.world.first(lambda: end in session.log.read()[-1:]):
         session.note(**end)
         session.save()
@@ -136,6 +141,7 @@ def finish(
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,
+        check=checked,
         unigram=unigram_loss(session.corpus.token_counts, session.valid),
         splits=session.corpus.header.splits if isinstance(session.corpus, Corpus) else {},
     )

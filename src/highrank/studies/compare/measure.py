@@ -115,6 +115,7 @@ def _summarise_variant(
         num_disturbed=sum(run.is_disturbed for run in own),
         num_diverged=sum(run.state is RunState.DIVERGED for run in own),
         num_finished=sum(run.state is RunState.FINISHED for run in own),
+        check=tuple(one for run in own for one in run.check or ()) or None,
         rank_bound=rank_bound,
         analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
     )

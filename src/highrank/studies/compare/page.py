@@ -12,6 +12,7 @@ from rich.table import Table as PrintedTable
 from rich.text import Text
 
 from highrank.analysis.contrasts import Contrast, Verdict
+from highrank.evaluation.check import check_word
 from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
 from highrank.report.formats import (
@@ -170,6 +171,7 @@ def _variant_table(result: CompareResult) -> Table:
                 "Gap, nats": NONE if row is None else f"{row.gap:.2f}",
                 "Rank, ε = 10⁻³": count(rank),
                 "I(component; token)": NONE if information is None else f"{information:.2f}",
+                "A distribution": check_word(variant.check) or "by form",
             }
         )
     return _table(rows, 2)

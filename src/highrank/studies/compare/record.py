@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from highrank.evaluation.check import Finding
 from highrank.run.folder import METRICS_FILE
 from highrank.studies.compare.plan import Plan, Regime
 
@@ -88,6 +89,8 @@ class RunRecord:
     is_disturbed: bool
     analysis: dict[str, Any]
     """Ranks and specialisation."""
+    check: tuple[Finding, ...] | None = None
+    """Whether its scores are those of a distribution, for a head with further components."""
 
     @property
     def waiting(self) -> float:
@@ -134,7 +137,8 @@ def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
         seconds=sum(line["seconds"] for line in slices),
         speed_change=max(speeds) / min(speeds) if speeds else 1.0,
         is_disturbed=False,
-        analysis={name: value for name, value in analyses[-1].items() if name != "event"},
+        analysis={k: v for k, v in analyses[-1].items() if k not in ("event", "check")},
+        check=_check(analyses[-1].get("check")),
     )
 
 
@@ -148,6 +152,10 @@ def _by_method(method: str, marks: Mapping[Regime, Line]) -> dict[str, Mark]:
         for regime, line in marks.items()
         if method in line
     }
+
+
+def _check(found: list[dict[str, Any]] | None) -> tuple[Finding, ...] | None:
+    return None if found is None else tuple(Finding(**one) for one in found)
 
 
 def _state(events: Mapping[str, Any]) -> RunState:

@@ -6,6 +6,7 @@ from typing import Any
 
 from highrank.analysis.contrasts import Contrast
 from highrank.environment import Environment
+from highrank.evaluation.check import Finding
 from highrank.ngram import TableSize
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunRecord
@@ -133,6 +134,8 @@ class VariantResult:
     num_disturbed: int
     num_diverged: int
     num_finished: int
+    check: tuple[Finding, ...] | None = None
+    """The findings of all its runs, for a head with further components."""
     rank_bound: int | None
     analysis: dict[str, float | None]
     """Means over seeds of ranks and I(component; token)."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -29,6 +29,7 @@ from highrank.analysis.log_probs import matrix_log_probs
 from highrank.analysis.rank import measure_ranks
 from highrank.analysis.svd import singular_values
 from highrank.environment import check_device, set_threads
+from highrank.evaluation.check import quick_check
 from highrank.evaluation.static import evaluate
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
@@ -167,8 +168,10 @@ class VariantRun:
         with self.run.best_model() as model:
             ranks = effective_ranks(model, self.run.valid)
             use = mixture_use(model, self.run.valid)
+            checked = quick_check(model, self.run.valid)
         information = None if use is None else use.specialisation
-        self.run.note(event="analysis", specialisation=information, **ranks)
+        found = checked and [asdict(finding) for finding in checked]
+        self.run.note(event="analysis", specialisation=information, check=found, **ranks)
         self.run.save()
         self.events.add("analysis")
 
