@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 
 from highrank import presets
-from highrank.cli.console import did_you_mean, progress
+from highrank.cli.console import did_you_mean, plain_console, progress
 from highrank.cli.positional import take_positional
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
 
@@ -247,6 +247,8 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     set_threads(options.threads)
     corpus, config = _find_corpus(options, source)
     checked = check_run(config, corpus, options.device)
+    if source.text is not None and budget is not None:
+        checked = _sized(checked, corpus, budget, source)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens
         check_streams("test-batch-size", options.test_batch_size, num_test, "test")
@@ -277,6 +279,22 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))
+
+
+def _sized(run: "CheckedRun", corpus: "Corpus", budget: float, source: Source) -> "CheckedRun":
+    """The run with sizes that suit its budget, if its network has a rule for them."""
+    from highrank.build import check_run
+    from highrank.presets.sizing import SIZED_KIND, TRAINING_FRACTION, sized, work_of
+    from highrank.training.speed import tokens_per_second
+
+    if run.config.model.kind != SIZED_KIND:
+        return run
+    speed = tokens_per_second(run, budget) * work_of(run.config)
+    num_train = corpus.header.splits["train"].num_tokens
+    given = given_options(source.options)
+    found = sized(run.config, TRAINING_FRACTION * budget, speed, num_train, given)
+    plain_console(stderr=True).print(found.reason)
+    return check_run(found.config, corpus, run.device)
 
 
 def resume_command(options: "Options", folder: Path) -> str:

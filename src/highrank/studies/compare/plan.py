@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from highrank.build import build_batches, build_model, check_run
-from highrank.data.batches import Batch, Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
@@ -35,6 +34,7 @@ from highrank.studies.compare.variant import (
     variant_from_json,
 )
 from highrank.training.budget import parse_duration, seconds_of_test
+from highrank.training.speed import time_training
 from highrank.training.trainer import Trainer
 
 PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
@@ -52,8 +52,6 @@ BASELINES = ("adaptive-softmax", UNTIED)
 FEWEST_STEPS = 150
 # More runs at the same time wait for memory rather than for cores.
 MOST_JOBS = 4
-# Windows are timed for so long, and so many at least; the first are not counted.
-TIMED_SECONDS, NUM_WINDOWS, NUM_FIRST = 1.5, 3, 2
 # Seconds of rank and components at the end of a run: so many, and for each token of the vocabulary.
 ANALYSIS_SECONDS, ANALYSIS_PER_TOKEN = 0.5, 4e-4
 
@@ -263,34 +261,19 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
         component.fit(corpus.split("train"), corpus.token_counts)
     batches = build_batches(config, corpus.split("train"), device)
     trainer = Trainer(model, config.train)
-    for _ in range(NUM_FIRST):
-        trainer.step(_next(batches))
-    start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
-    while count < NUM_WINDOWS or time.process_time() - cpu_start < TIMED_SECONDS:
-        batch = _next(batches)
-        trainer.step(batch)
-        tokens += batch.num_targets
-        count += 1
-    wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
+    tokens, wall, cpu = time_training(trainer, batches)
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock)
     test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock)
     if comparison.baselines and variant.is_control:
         # Cache and temperature read one stream, the latter with the whole vocabulary.
         test += 6 * seconds_of_test(model, corpus.split("test"), 1, clock)
     return Speed(
-        cpu=max(cpu, 1e-9) / tokens,
-        wall=max(wall, 1e-9) / tokens,
+        cpu=cpu / tokens,
+        wall=wall / tokens,
         valid=valid,
         test=test,
         analysis=ANALYSIS_SECONDS + ANALYSIS_PER_TOKEN * vocab_size,
     )
-
-
-def _next(batches: Batches) -> Batch:
-    """A short corpus is over soon, and begins again."""
-    if batches.is_epoch_over:
-        batches.start_epoch()
-    return next(batches)
 
 
 def divide_budget(plan: Plan, budget: float, fewest_tokens: int) -> Plan:

@@ -1,0 +1,53 @@
+"""How fast this machine trains a model, by training it for a moment."""
+
+import time
+from typing import NamedTuple
+
+from highrank.build import CheckedRun, build_batches, build_model
+from highrank.data.batches import Batch, Batches
+from highrank.training.trainer import Trainer
+
+# Windows are timed for so long, and so many at least; the first are not counted.
+TIMED_SECONDS, NUM_WINDOWS, NUM_FIRST = 1.5, 3, 2
+SMALL_PART = 0.02
+
+
+class Timed(NamedTuple):
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+
+
+def time_training(trainer: Trainer, batches: Batches, cpu_seconds: float = TIMED_SECONDS) -> Timed:
+    """Train for a moment of CPU time."""
+    for _ in range(NUM_FIRST):
+        trainer.step(_next(batches))
+    start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
+    while count < NUM_WINDOWS or time.process_time() - cpu_start < cpu_seconds:
+        batch = _next(batches)
+        trainer.step(batch)
+        tokens += batch.num_targets
+        count += 1
+    wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
+    return Timed(tokens, max(wall, 1e-9), max(cpu, 1e-9))
+
+
+def tokens_per_second(run: CheckedRun, budget: float) -> float:
+    """Of a fresh model of the run, by the clock: with the threads, and the load, that there are.
+
+    Args:
+        budget: seconds, of which this takes a small part.
+    """
+    config, corpus = run.config, run.corpus
+    model = build_model(config, len(corpus.vocabulary), corpus.token_counts).to(run.device)
+    batches = build_batches(config, corpus.split("train"), run.device)
+    seconds = min(TIMED_SECONDS, SMALL_PART * budget)
+    found = time_training(Trainer(model, config.train), batches, seconds)
+    return found.tokens / found.seconds
+
+
+def _next(batches: Batches) -> Batch:
+    """A short corpus is over soon, and begins again."""
+    if batches.is_epoch_over:
+        batches.start_epoch()
+    return next(batches)
