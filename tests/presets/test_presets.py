@@ -116,7 +116,7 @@ def test_a_changed_preset_has_no_published_number():
 
 @pytest.mark.parametrize(
     ("num_train", "epochs", "batch_size"),
-    [(1_000, 20, 8), (100_000, 20, 32), (400_000, 10, 32), (2_122_080, 2, 32), (10**9, 1, 32)],
+    [(1_000, 20, 8), (100_000, 20, 20), (400_000, 10, 20), (2_122_080, 2, 20), (10**9, 1, 20)],
 )
 def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_size):
     config = fitted(presets.get("small"), num_train)

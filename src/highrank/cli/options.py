@@ -202,8 +202,9 @@ def read_source(arguments: list[str], defaults: "type[Options]") -> Source:
         name: _with_fields(one := getattr(small, name), part, _kind(one.kind, name, arguments))
         for name, part in parts().items()
     }
+    finetune = dataclasses.replace(small.train, warmup_steps=0)
     name, options = take_positional(
-        arguments, dataclasses.replace(small, finetune=small.train, **known), defaults
+        arguments, dataclasses.replace(small, finetune=finetune, **known), defaults
     )
     text = name if name is not None and name not in presets.PRESETS else None
     if text is not None:
@@ -247,7 +248,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     set_threads(options.threads)
     corpus, config = _find_corpus(options, source)
     checked = check_run(config, corpus, options.device)
-    if source.text is not None and budget is not None:
+    if source.preset == "small" and budget is not None and options.resume is None:
         checked = _sized(checked, corpus, budget, source)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens
