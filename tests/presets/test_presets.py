@@ -124,8 +124,14 @@ def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_si
     assert config.batch.batch_size == batch_size and config.head == presets.get("small").head
 
 
+def test_a_short_run_has_a_short_warm_up():
+    warmups = [fitted(presets.get("small"), n).train.warmup_steps for n in (1_000, 10**6)]
+    # 20 epochs of 1,000 tokens are 72 steps.
+    assert warmups == [15, 100]
+
+
 def test_what_the_user_has_chosen_stays():
-    given = {"train.epochs", "batch.batch-size", "valid-batch-size"}
+    given = {"train.epochs", "batch.batch-size", "valid-batch-size", "train.warmup-steps"}
     assert fitted(presets.get("small"), 1_000, given) == presets.get("small")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from highrank.config import RunConfig, with_options
+from highrank.presets.small import with_warmup
 
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 400, 512, 640, 800, 1024)
 # Tokens to read for each weight, and weights for each token that there is.
@@ -95,6 +96,8 @@ def sized(
     epochs = num_tokens / num_train
     dropout = round(min(MOST_DROPOUT, DROPOUT * math.log2(1 + epochs)), 2)
     rate = config.train.lr if "train.lr" in given else chosen.train.lr
+    if "train.warmup-steps" not in given:
+        chosen = with_warmup(chosen, num_tokens)
     found = replace(
         chosen,
         model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),

@@ -1,5 +1,6 @@
 """Small runs for a laptop: within a family, heads have equal parameters and context sizes."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -68,11 +69,21 @@ def fitted(config: RunConfig, num_train: int, given: Collection[str] = frozenset
     if "train.epochs" not in given:
         epochs = min(MOST_EPOCHS, max(1, round(NUM_TOKENS / num_train)))
         config = replace(config, train=replace(config.train, epochs=epochs))
-    if num_train >= FEW_TOKENS:
+    if num_train < FEW_TOKENS:
+        if "batch.batch-size" not in given:
+            config = replace(config, batch=replace(config.batch, batch_size=8))
+        if "valid-batch-size" not in given:
+            config = replace(config, valid_batch_size=1)
+    if "train.warmup-steps" in given:
         return config
-    if "batch.batch-size" not in given:
-        config = replace(config, batch=replace(config.batch, batch_size=8))
-    return config if "valid-batch-size" in given else replace(config, valid_batch_size=1)
+    return with_warmup(config, config.train.epochs * num_train)
+
+
+def with_warmup(config: RunConfig, num_tokens: float) -> RunConfig:
+    """The configuration with a warm-up of at most a fifth of the steps that it reads tokens in."""
+    steps = num_tokens / (config.batch.batch_size * config.batch.options.get("bptt", 70))
+    warmup = min(config.train.warmup_steps, math.ceil(steps / 5))
+    return replace(config, train=replace(config.train, warmup_steps=warmup))
 
 
 def small_mos() -> RunConfig:

@@ -1,6 +1,7 @@
 """How fast this machine trains a model, by training it for a moment."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from highrank.build import CheckedRun, build_batches, build_model
@@ -18,13 +19,20 @@ class Timed(NamedTuple):
     cpu_seconds: float
 
 
-def time_training(trainer: Trainer, batches: Batches, cpu_seconds: float = TIMED_SECONDS) -> Timed:
-    """Train for a moment of CPU time."""
+def time_training(
+    trainer: Trainer, next_of: Callable[[], Batch], cpu_seconds: float | None = None
+) -> Timed:
+    """Train for a moment of CPU time: so many seconds, or `TIMED_SECONDS`.
+
+    Args:
+        next_of: returns one batch after the other.
+    """
+    cpu_seconds = TIMED_SECONDS if cpu_seconds is None else cpu_seconds
     for _ in range(NUM_FIRST):
-        trainer.step(_next(batches))
+        trainer.step(next_of())
     start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
     while count < NUM_WINDOWS or time.process_time() - cpu_start < cpu_seconds:
-        batch = _next(batches)
+        batch = next_of()
         trainer.step(batch)
         tokens += batch.num_targets
         count += 1
@@ -41,12 +49,17 @@ def tokens_per_second(run: CheckedRun, budget: float) -> float:
     config, corpus = run.config, run.corpus
     model = build_model(config, len(corpus.vocabulary), corpus.token_counts).to(run.device)
     batches = build_batches(config, corpus.split("train"), run.device)
+
+    def next_of() -> Batch:
+        # Components have counted nothing yet: to them the split is any text.
+        return next_batch(batches)._replace(position=None)
+
     seconds = min(TIMED_SECONDS, SMALL_PART * budget)
-    found = time_training(Trainer(model, config.train), batches, seconds)
+    found = time_training(Trainer(model, config.train), next_of, seconds)
     return found.tokens / found.seconds
 
 
-def _next(batches: Batches) -> Batch:
+def next_batch(batches: Batches) -> Batch:
     """A short corpus is over soon, and begins again."""
     if batches.is_epoch_over:
         batches.start_epoch()

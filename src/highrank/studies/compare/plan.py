@@ -34,7 +34,7 @@ from highrank.studies.compare.variant import (
     variant_from_json,
 )
 from highrank.training.budget import parse_duration, seconds_of_test
-from highrank.training.speed import time_training
+from highrank.training.speed import next_batch, time_training
 from highrank.training.trainer import Trainer
 
 PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
@@ -261,7 +261,7 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
         component.fit(corpus.split("train"), corpus.token_counts)
     batches = build_batches(config, corpus.split("train"), device)
     trainer = Trainer(model, config.train)
-    tokens, wall, cpu = time_training(trainer, batches)
+    tokens, wall, cpu = time_training(trainer, lambda: next_batch(batches))
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock)
     test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock)
     if comparison.baselines and variant.is_control:

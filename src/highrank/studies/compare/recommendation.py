@@ -20,6 +20,9 @@ from highrank.studies.compare.sentences import (
 )
 from highrank.studies.compare.variant import Variant
 
+# What `fitted` would change: all but the length is the recipe.
+RECIPE = ("batch.batch-size", "valid-batch-size", "train.warmup-steps")
+
 
 def choose(regime: RegimeResult, costs: Sequence[Cost]) -> Row:
     """The row to take: the best that beats the control and pays for its time, or the control."""
@@ -112,7 +115,7 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
         return ""
     # The recipe has no end of its own; batches are those of the comparison.
     config = replace(variant.config, corpus=plan.corpus)
-    length = fitted(config, num_train, given=("batch.batch-size", "valid-batch-size"))
+    length = fitted(config, num_train, given=RECIPE)
     text = train_command(length)
     options = {"cache": "--cache --search", "temperature": "--baselines"}
     method = row.removeprefix(variant.name).removeprefix("+")
