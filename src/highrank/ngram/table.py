@@ -6,7 +6,7 @@ n order, V vocabulary, M different k-grams, T time.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from highrank.ngram.counts import Floats, Integers
 
 
-class TableSize(NamedTuple):
+@dataclass(frozen=True)
+class TableSize:
     """What a table adds to the parameters of a model."""
 
     num_ngrams: int

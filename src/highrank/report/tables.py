@@ -99,7 +99,9 @@ def _notes(results: Sequence[Result]) -> str:
     if first.unknown.get("tokens", 1):
         note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
     if word := next((check_word(one.check) for one in results if one.check), ""):
-        note += f" {word}: sums to one, the target's part of it, no later token."
+        fine = "Checked: probabilities sum to one and depend on no later token."
+        bad = f"{word}: these scores are not a distribution's; see `highrank check`."
+        note += f" {fine if word == 'checked' else bad}"
     if any(result.search for result in results):
         note += f" Settings: {_searched(results)}"
     if "static" not in methods and first.split in ("valid", "test"):

@@ -93,7 +93,7 @@ class TrainingResult:
             "run": self.run,
             **asdict(self.outcome),
             "num_parameters": self.num_parameters,
-            "table": self.table and self.table._asdict(),
+            "table": self.table and asdict(self.table),
             "specialisation": self.use and self.use.specialisation,
             "effective_components": self.use and self.use.effective_components,
             "mixture_state": None if self.mixture is None else self.mixture.state,

@@ -216,7 +216,9 @@ def table_size(model: nn.Module) -> ngram.TableSize | None:
     found = [c.data.table.size for c in components_of(model) if isinstance(c, NGramComponent)]
     if not found:
         return None
-    return ngram.TableSize(*map(sum, zip(*found, strict=True)))
+    return ngram.TableSize(
+        sum(size.num_ngrams for size in found), sum(size.num_bytes for size in found)
+    )
 
 
 class _Own(NamedTuple):
