@@ -51,14 +51,14 @@ def records(
     for number in minutes:
         folder = runs / f"record-{CORPUS}-{number:g}m-{seed}"
         found.append(_record(folder, number, threads, seed, shlex.split(options)))
-        text = _dumped(found)
-        write_atomically(out, lambda new, text=text: new.write_text(text, encoding="utf-8"))
+        _write(out, found)
     show(found, _table, json=json)
 
 
 def _record(
     folder: Path, minutes: float, threads: int, seed: int, options: list[str]
 ) -> dict[str, Any]:
+    command: tuple[str, ...]
     shared = ("--threads", str(threads), "--json")
     if (folder / "trainer.pt").exists():
         command = ("train", "--resume", str(folder), "--no-test", *shared)
@@ -84,8 +84,9 @@ def _run(command: tuple[str, ...]) -> Any:
     return json.loads(done.stdout)
 
 
-def _dumped(found: list[dict[str, Any]]) -> str:
-    return json.dumps(found, indent=2) + "\n"
+def _write(out: Path, found: list[dict[str, Any]]) -> None:
+    text = json.dumps(found, indent=2) + "\n"
+    write_atomically(out, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def _table(found: list[dict[str, Any]]) -> Table:
