@@ -196,3 +196,28 @@ def test_with_more_processes_contexts_cost_more_and_gradients_do_not(call):
     assert last["dH"] > 60 * first["dH"] and last["N·K"] > 60 * first["N·K"]
     # The matrix multiplies of the logits are what K costs.
     assert rows[4]["compute"] > 5 * first["compute"]
+
+
+def test_records_are_trained_once_resumed_and_evaluated_by_every_method(call, script, monkeypatch):
+    commands = []
+
+    def run(arguments, **_):
+        commands.append(arguments := arguments[3:])
+        if arguments[0] == "evaluate":
+            results = [{"method": name, "value": 100.0} for name in ("static", "dynamic")]
+            return SimpleNamespace(stdout=json.dumps({"results": results}))
+        folder = Path(arguments[arguments.index("--out") + 1 if "--out" in arguments else 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {"model": {"options": {"hidden_sizes": [32, 16]}}}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "trainer.pt").touch()
+        return SimpleNamespace(stdout='{"num_tokens": 5, "valid": {"perplexity": 99.0}}')
+
+    monkeypatch.setattr(script("records").subprocess, "run", run)
+    for _ in range(2):
+        found = call("records", "1", "5", "--options=--train.lr 0.01")
+        assert [row["minutes"] for row in found] == [1.0, 5.0]
+        assert json.loads(Path("records.json").read_text()) == found
+    assert ["--resume" in one for one in commands] == [False] * 4 + [True, False] * 2
+    assert "--train.lr" in commands[0] and "--train.lr" not in commands[4]
+    assert script("records")._table(found).row_count == 2

@@ -57,7 +57,7 @@ def test_a_plan_alone_makes_no_folder(highrank, tmp_path):
         ("compare sense", "got 'sense': did you mean senses?"),
         (
             "compare tale --heads mso",
-            "heads must be tied-softmax, repeat or kinds: head.kind must be one of softmax",
+            "untied-softmax, repeat or kinds: head.kind must be one of softmax",
         ),
         ("compare tale --equal context", "equal must have time or tokens, got context"),
         ("compare tale --resume runs", "--resume must come without a corpus, got tale"),

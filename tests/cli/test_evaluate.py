@@ -59,8 +59,13 @@ def test_the_options_of_static_evaluation_and_the_results_are_passed_on(highrank
     assert max(map(len, printed.splitlines()[:9])) <= 80
 
 
-def test_an_n_gram_alone_is_a_baseline_on_the_same_tokens(results, run, highrank):
-    static, alone = results("--baselines", "--split", "valid")
+def test_an_n_gram_alone_and_a_temperature_are_baselines_on_the_same_tokens(results, run, highrank):
+    found = results("--baselines", "--split", "valid")
+    assert [one["method"] for one in found] == ["static", "5-gram", "temperature"]
+    static, alone, temperature = found
+    assert temperature["nats"] <= static["nats"] + 1e-6
+    assert temperature["search"]["temperature"]["trials"][0]["temperature"] == 1.0
+    static, alone, _ = results("--baselines", "--split", "valid", "--batch-size", 2)
     train, valid = run[2]["train"], run[2]["valid"]
     half = len(valid) // 2
     table = ngram.build(train, len(run[1]), 5).table

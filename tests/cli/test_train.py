@@ -12,6 +12,8 @@ from functools import partial
 
 import pytest
 
+from highrank.presets.small import RECOMMENDED
+
 TINY = shlex.split(
     "--model.embedding-size 8 --model.hidden-sizes 12 10 --threads 1 --batch.batch-size 4 "
     "--valid-batch-size 2"
@@ -68,13 +70,13 @@ def test_a_text_is_prepared_and_trained_in_one_command(trained, tmp_path):
     errors = done.stderr.decode("ascii")
     assert re.search(r"Corpus caf: \d,\d{3} tokens \(words\) to train on, 14 distinct, in", errors)
     assert re.search(
-        r"head adaptive-softmax.pointer, \d,\d{3} parameters; 2 epochs\. --budget", errors
+        r"head adaptive-softmax.pointer.ngram, \d,\d{3} parameters; 2 epochs\. --budget", errors
     )
     assert "caf\\xe9" in done.stdout.decode("ascii")
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     assert config["corpus"] == "caf" and config["batch"]["batch_size"] == 4
     # Where no option says otherwise, the size of the text decides.
-    assert config["head"]["kind"] == "adaptive-softmax+pointer" and config["valid_batch_size"] == 2
+    assert config["head"]["kind"] == RECOMMENDED and config["valid_batch_size"] == 2
 
 
 @pytest.mark.parametrize("option", [[], ["--corpus"]])

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from highrank import MixtureOfSoftmaxes, check, ngram
-from highrank.evaluation.check import Scorers, scorers_of
+from highrank.evaluation.check import Scorers, check_word, quick_check, scorers_of
+from highrank.heads.components.ngram import NGramComponent
+from highrank.heads.composed import Composed
 from highrank.models.awd_lstm import AWDLSTM
 from highrank.models.language_model import LanguageModel
 from highrank.predictor import LanguageModelPredictor
@@ -154,3 +156,20 @@ def test_learning_before_scoring_is_caught(model):
 def test_what_cannot_be_checked_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         check(**{"score": honest, "tokens": TEXT, "vocab_size": V, **options})
+
+
+@pytest.mark.parametrize("cheats", [False, True])
+def test_a_quick_check_catches_components_that_are_no_distribution(cheats):
+    base = MixtureOfSoftmaxes(6, V, 2, 4)
+    component = NGramComponent(6, V, ngram_order=3)
+    component.fit(TEXT, ())
+    model = LanguageModel(AWDLSTM(V, 4, (6,)), Composed(base, [component]))
+    if cheats:
+        # As an entry of a public competition did: counts of the target alone.
+        log_prob_of = component.log_prob_of
+        component.log_prob_of = lambda inputs, target: log_prob_of(inputs, target) + 0.3
+    found = quick_check(model.eval(), TEXT)
+    assert [one.name for one in found] == ["sum", "target", "causal"]
+    assert check_word(found) == ("FAILS target" if cheats else "checked")
+    assert quick_check(LanguageModel(AWDLSTM(V, 4, (6,)), base).eval(), TEXT) is None
+    assert check_word(None) == "" and quick_check(model, TEXT[:3]) is None

@@ -2,12 +2,13 @@
 
 import json
 import os
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from highrank import ngram
@@ -116,12 +117,36 @@ def test_discounts_are_estimated_where_they_can_be():
     assert found == [tuple(d) for d in Dictionaries(text.tolist(), 4).discounts]
 
 
-def test_positions_in_blocks_are_those_at_once(monkeypatch):
-    text = np.random.default_rng(1).integers(0, V, 50)
-    want = ngram.build(text, V, 4).left_out
-    monkeypatch.setattr("highrank.ngram.kneser_ney.BLOCK", 2)
-    for one, other in zip(ngram.build(text, V, 4).left_out, want, strict=True):
+@settings(max_examples=30)
+@given(texts, orders, min_counts, st.integers(1, 9))
+def test_a_text_counted_in_blocks_on_disk_is_the_same_to_the_bit(text, order, min_count, block):
+    want = ngram.build(array(text), V, order, min_count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("highrank.ngram.arrays.BLOCK", block)
+        patch.setattr("highrank.ngram.arrays.MOST_IN_MEMORY", 2)
+        patch.setattr("highrank.ngram.kneser_ney.LEFT_OUT_BLOCK", block)
+        found = ngram.build(array(text), V, order, min_count)
+    tables = (found.table, want.table)
+    for name in ("keys", "shares", "backoffs"):
+        for one, other in zip(*(getattr(table, name) for table in tables), strict=True):
+            np.testing.assert_array_equal(one, other)
+    for one, other in zip(found.left_out, want.left_out, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_memory_does_not_grow_with_the_text(monkeypatch):
+    """Only arrays that numpy has in memory are counted; those in files are not among them."""
+    monkeypatch.setattr("highrank.ngram.arrays.BLOCK", 1_000)
+    monkeypatch.setattr("highrank.ngram.arrays.MOST_IN_MEMORY", 1_000)
+    monkeypatch.setattr("highrank.ngram.kneser_ney.LEFT_OUT_BLOCK", 1_000)
+    peaks = []
+    for size in (5_000, 20_000):
+        text = np.random.default_rng(0).integers(0, 500, size)
+        tracemalloc.start()
+        ngram.build(text, 500, 4)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
 
 
 def test_a_token_that_is_none_is_never_in_a_context():
@@ -140,6 +165,7 @@ def test_a_saved_model_is_the_same(text, training, tmp_path):
     model = model if training else model._replace(left_out=None)
     ngram.save(tmp_path / "ngram", model)
     found = ngram.load(tmp_path / "ngram")
+    assert ngram.read_size(tmp_path / "ngram") == found.table.size == model.table.size
     tokens = array([0, 1, 4, 0, 1, 2])
     np.testing.assert_array_equal(found.table.score(tokens), model.table.score(tokens))
     assert (found.left_out is None) is not training

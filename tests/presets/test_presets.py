@@ -131,7 +131,7 @@ def test_a_changed_preset_has_no_published_number():
 
 @pytest.mark.parametrize(
     ("num_train", "epochs", "batch_size"),
-    [(1_000, 20, 8), (100_000, 20, 32), (400_000, 10, 32), (2_122_080, 2, 32), (10**9, 1, 32)],
+    [(1_000, 20, 8), (100_000, 20, 20), (400_000, 10, 20), (2_122_080, 2, 20), (10**9, 1, 20)],
 )
 def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_size):
     config = fitted(presets.get("small"), num_train)
@@ -139,8 +139,14 @@ def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_si
     assert config.batch.batch_size == batch_size and config.head == presets.get("small").head
 
 
+def test_a_short_run_has_a_short_warm_up():
+    warmups = [fitted(presets.get("small"), n).train.warmup_steps for n in (1_000, 10**6)]
+    # 20 epochs of 1,000 tokens are 72 steps.
+    assert warmups == [15, 100]
+
+
 def test_what_the_user_has_chosen_stays():
-    given = {"train.epochs", "batch.batch-size", "valid-batch-size"}
+    given = {"train.epochs", "batch.batch-size", "valid-batch-size", "train.warmup-steps"}
     assert fitted(presets.get("small"), 1_000, given) == presets.get("small")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 
 from highrank import presets
-from highrank.cli.console import did_you_mean, progress
+from highrank.cli.console import did_you_mean, plain_console, progress
 from highrank.cli.positional import take_positional
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig
 from highrank.progress import no_progress
@@ -214,8 +214,9 @@ def read_source(arguments: list[str], defaults: "type[Options]") -> Source:
         name: _with_fields(one := getattr(small, name), part, _kind(one.kind, name, arguments))
         for name, part in parts().items()
     }
+    finetune = dataclasses.replace(small.train, warmup_steps=0)
     name, options = take_positional(
-        arguments, dataclasses.replace(small, finetune=small.train, **known), defaults
+        arguments, dataclasses.replace(small, finetune=finetune, **known), defaults
     )
     text = name if name is not None and name not in presets.PRESETS else None
     if text is not None:
@@ -264,7 +265,11 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     size = World.current().size if options.processes is None else options.processes
     if size < 1:
         raise ValueError(f"processes must be at least 1, got {size}")
-    World(size=size).part(config.batch.batch_size)
+    # Several processes would each measure a speed of their own.
+    is_sized = source.preset == "small" and options.resume is None and size == 1
+    if is_sized and budget is not None:
+        checked = _sized(checked, corpus, budget, source)
+    World(size=size).part(checked.config.batch.batch_size)
     check_sharding(options.shard, checked, size)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens
@@ -297,6 +302,22 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     num_train = corpus.header.splits["train"].num_tokens
     config = fitted(config, num_train, given_options(source.options))
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))
+
+
+def _sized(run: "CheckedRun", corpus: "Corpus", budget: float, source: Source) -> "CheckedRun":
+    """The run with sizes that suit its budget, if its network has a rule for them."""
+    from highrank.build import check_run
+    from highrank.presets.sizing import SIZED_KIND, TRAINING_FRACTION, sized, work_of
+    from highrank.training.speed import tokens_per_second
+
+    if run.config.model.kind != SIZED_KIND:
+        return run
+    speed = tokens_per_second(run, budget) * work_of(run.config)
+    num_train = corpus.header.splits["train"].num_tokens
+    given = given_options(source.options)
+    found = sized(run.config, TRAINING_FRACTION * budget, speed, num_train, given)
+    plain_console(stderr=True).print(found.reason)
+    return check_run(found.config, corpus, run.device)
 
 
 def resume_command(options: "Options", folder: Path) -> str:

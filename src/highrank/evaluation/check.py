@@ -21,18 +21,20 @@ from highrank.evaluation.cache import CacheSettings
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.search import Method
 from highrank.models.language_model import LanguageModel
-from highrank.predictor import Predictor
+from highrank.predictor import LanguageModelPredictor, Predictor
 
 Score = Callable[[Tensor], Any]
 """Takes token ids (B, L), int64; returns numbers."""
 
-NUM_PIECES, LENGTH = 4, 48
+NUM_PIECES, LENGTH, SHORTEST = 4, 48, 4
 # Tokens before those whose probabilities are summed, at most.
 CONTEXT = 16
 # How often later tokens are changed.
 NUM_CUTS, NUM_CUTS_ADAPTIVE = 8, 3
 # Rows that are scored at once.
 ROWS = 512
+# Of a quick check: contexts, tokens that are scored after each, changes of later tokens.
+QUICK_CONTEXTS, QUICK_TOKENS, QUICK_CUTS = 2, 24, 2
 WINDOWS = (1, 7)
 # A difference of this many nats is 0.01 % of a perplexity: more than float32 rounds.
 TOLERANCE = 1e-4
@@ -87,13 +89,42 @@ def check(
         seed: of the tokens that are changed.
     """
     scorers = score if isinstance(score, Scorers) else Scorers(score=score)
-    if (length := min(length, len(tokens))) < 4:
-        raise ValueError(f"a piece of the text must have at least 4 tokens, got {length}")
+    if (length := min(length, len(tokens))) < SHORTEST:
+        raise ValueError(f"a piece of the text must have at least {SHORTEST} tokens, got {length}")
     if num_contexts < 1:
         raise ValueError(f"num_contexts must be at least 1, got {num_contexts}")
     generator = torch.Generator().manual_seed(seed)
     examined = _Examination(scorers, _pieces(tokens, length), vocab_size, tolerance, generator)
     return tuple(examined.findings(num_contexts))
+
+
+def quick_check(
+    model: LanguageModel, tokens: NDArray[np.integer[Any]]
+) -> tuple[Finding, ...] | None:
+    """Whether probabilities sum to one and depend on earlier tokens only, in about a second.
+
+    None for a head without further components, which is a distribution by its form, and for a text
+    that is too short.
+
+    Args:
+        model: in evaluation mode.
+        tokens: (M,), a text.
+    """
+    if not model.head.beside or len(tokens) < SHORTEST:
+        return None
+    scorers = scorers_of(LanguageModelPredictor(model))
+    pieces = _pieces(tokens, min(LENGTH, len(tokens)))
+    generator = torch.Generator().manual_seed(0)
+    examined = _Examination(scorers, pieces, model.head.vocab_size, TOLERANCE, generator)
+    return examined.quick_findings()
+
+
+def check_word(findings: Sequence[Finding] | None) -> str:
+    """The outcome of a check in a word or two; empty if there was none."""
+    if findings is None:
+        return ""
+    failed = [finding.name for finding in findings if not finding.passed]
+    return f"FAILS {', '.join(failed)}" if failed else "checked"
 
 
 def _pieces(tokens: Sequence[int] | NDArray[np.integer[Any]], length: int) -> Tensor:
@@ -118,10 +149,7 @@ class _Examination:
     def findings(self, num_contexts: int) -> list[Finding]:
         pieces, score = self.pieces, self._scored(self.scorers.score)
         want = score(pieces)  # (B, L - 1)
-        contexts = [
-            self.pieces[i % len(pieces), : self._random(1, min(CONTEXT, pieces.shape[1] - 1))]
-            for i in range(num_contexts)
-        ]
+        contexts = self._contexts(num_contexts)
         found = [self._sum(contexts)]
         if self.scorers.distribution is not None:
             found.append(self._target(contexts, score))
@@ -172,19 +200,40 @@ class _Examination:
         ]
         return torch.cat(parts)
 
-    def _target(self, contexts: Sequence[Tensor], score: Callable[[Tensor], Tensor]) -> Finding:
+    def quick_findings(self) -> tuple[Finding, ...]:
+        """Sum, target and causality, on little of the text."""
+        score, contexts = self._scored(self.scorers.score), self._contexts(QUICK_CONTEXTS)
+        return (
+            self._sum(contexts),
+            self._target(contexts, score, QUICK_TOKENS),
+            self._causal(score, QUICK_CUTS),
+        )
+
+    def _contexts(self, number: int) -> list[Tensor]:
+        pieces = self.pieces
+        return [
+            pieces[i % len(pieces), : self._random(1, min(CONTEXT, pieces.shape[1] - 1))]
+            for i in range(number)
+        ]
+
+    def _target(
+        self,
+        contexts: Sequence[Tensor],
+        score: Callable[[Tensor], Tensor],
+        num_tokens: int = ROWS,
+    ) -> Finding:
         worst = 0.0
         for i, context in enumerate(contexts):
             follows = self.pieces[i % len(self.pieces), len(context)]
-            ids = torch.cat((follows[None], self._random_tokens((ROWS,))))
+            ids = torch.cat((follows[None], self._random_tokens((num_tokens,))))
             wanted = self._all(context)[ids]
             worst = max(worst, _distance(self._last(score, context, ids), wanted))
         return self._finding(
             "target", worst, "Scores differ from the distribution computed without the target by"
         )
 
-    def _causal(self, score: Callable[[Tensor], Tensor]) -> Finding:
-        worst = self._from_later(score, self.pieces, NUM_CUTS)
+    def _causal(self, score: Callable[[Tensor], Tensor], num_cuts: int = NUM_CUTS) -> Finding:
+        worst = self._from_later(score, self.pieces, num_cuts)
         return self._finding("causal", worst, "Later tokens change earlier scores by")
 
     def _from_later(

@@ -7,8 +7,9 @@ from typing import Any, Literal, TypeVar
 
 from highrank.evaluation.cache import CacheSettings
 from highrank.evaluation.dynamic import SEGMENT, DynamicSettings
+from highrank.evaluation.temperature import TemperatureSettings
 
-Settings = TypeVar("Settings", bound=DynamicSettings | CacheSettings)
+Settings = TypeVar("Settings", bound=DynamicSettings | CacheSettings | TemperatureSettings)
 Number = TypeVar("Number", int, float)
 
 # For segments of 5 tokens: Krause et al. (2018), and lower rates for models that have seen their
@@ -17,6 +18,8 @@ LRS = (1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 1e-4)
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
 # Tried where neither settings nor a search are asked for, on so many tokens of valid.
 QUICK_LRS, QUICK_TOKENS = (1e-5, 2e-5, 5e-5), 2000
+# Of valid, on which the one parameter of a temperature is fitted.
+FIT_TOKENS = 10_000
 # Of the cache.
 WINDOWS = (100, 500, 2000)
 THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)

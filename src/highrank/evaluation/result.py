@@ -22,6 +22,7 @@ from highrank.data.text import check_known, read_file, tokenized_lines
 from highrank.data.tokenizer import unit_of
 from highrank.data.vocabulary import EOS
 from highrank.environment import Environment, environment
+from highrank.evaluation.check import Finding, quick_check
 from highrank.evaluation.search import Method, evaluate_by
 from highrank.evaluation.static import as_the_original_divides
 from highrank.evaluation.surprisal import evaluate_lines
@@ -124,6 +125,9 @@ class Result:
     """static, dynamic, cache or dynamic+cache."""
     settings: Mapping[str, Any]
     """Settings of the method, with the batch size."""
+    check: tuple[Finding, ...] | None = None
+    """Whether the model's scores are those of a distribution, where its head has further
+    components; None for one that is by its form."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Trials on valid that found the settings; empty if they were given."""
     run: str
@@ -202,6 +206,7 @@ def evaluate_dataset(
         split=dataset.name,
         method=method.name,
         settings=settings,
+        check=quick_check(model, dataset.tokens),
         search={name: search.as_json() for name, search in method.searches.items()},
         run=str(loaded.folder),
         model_sha256=loaded.sha256,

@@ -27,6 +27,7 @@ from highrank.evaluation.dynamic import (
 )
 from highrank.evaluation.grids import Settings, widened
 from highrank.evaluation.static import Evaluation, Forward, Scored, closed, evaluate, score, summed
+from highrank.evaluation.temperature import TemperatureSettings, fit_temperature, score_at
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress, ProgressBar, no_progress
 from highrank.run.loading import LoadedRun
@@ -69,12 +70,14 @@ class Method:
     statistics: GradientStatistics | None = None
     """Gradients on the training split; `dynamic` needs them for the rule rms."""
     cache: CacheSettings | None = None
+    temperature: TemperatureSettings | None = None
+    """Alone: neither with `dynamic` nor with `cache`."""
     searches: Mapping[str, Search[Any]] = field(default_factory=dict)
     """The searches on valid that found the settings, by the method's part."""
 
     @property
     def is_static(self) -> bool:
-        return self.dynamic is None and self.cache is None
+        return self.dynamic is None and self.cache is None and self.temperature is None
 
     @property
     def name(self) -> str:
@@ -82,13 +85,19 @@ class Method:
 
     @property
     def settings(self) -> dict[str, Any]:
-        parts = {"dynamic": self.dynamic, "cache": self.cache}
+        parts = {
+            "dynamic": self.dynamic,
+            "cache": self.cache,
+            "temperature": self.temperature,
+        }
         return {name: asdict(part) for name, part in parts.items() if part is not None}
 
     def score(
         self, model: LanguageModel, tokens: NDArray[np.integer]
     ) -> Generator[Scored, None, None]:
         """One stream. The cache compares hidden states of the model that learns."""
+        if self.temperature is not None:
+            return score_at(model, tokens, self.temperature)
         if self.dynamic is None or self.dynamic.lr == 0:
             segments = score(model, tokens)
         else:
@@ -261,6 +270,17 @@ def find_method(
         searches = {**method.searches, "cache": tried}
         return replace(method, cache=_best(tried, "theta"), searches=searches)
     return replace(method, cache=cache[0]) if cache else method
+
+
+def find_temperature(
+    model: LanguageModel, valid: NDArray[np.integer], progress: ProgressBar = no_progress
+) -> Method:
+    """The method of one temperature, fitted on valid, 1 among those that are tried."""
+    with progress("Fitting a temperature, on valid") as on_progress:
+        tried = fit_temperature(model, valid, on_progress)
+    trials = tuple(Trial(settings=settings, nats=nats) for settings, nats in tried)
+    search = Search(trials=trials, num_tokens=len(valid) - 1)
+    return Method(temperature=search.best.settings, searches={"temperature": search})
 
 
 def _search(

@@ -15,7 +15,7 @@ and `load` keep both in a folder.
 """
 
 from highrank.ngram.kneser_ney import LeaveOneOut, NGram, build
-from highrank.ngram.storage import load, save
-from highrank.ngram.table import Table
+from highrank.ngram.storage import load, read_size, save
+from highrank.ngram.table import Table, TableSize
 
-__all__ = ["LeaveOneOut", "NGram", "Table", "build", "load", "save"]
+__all__ = ["LeaveOneOut", "NGram", "Table", "TableSize", "build", "load", "read_size", "save"]

@@ -1,13 +1,19 @@
 """Counts of all n-grams of a text, order by order, by sorting.
 
 A k-gram is its first k - 1 tokens, by their own number, and its last token: one sorted list of
-whole numbers for each order. N tokens of the text, V vocabulary, M different k-grams.
+whole numbers for each order. A long text is sorted in ranges of these numbers, each of which fits
+into memory, and everything as long as the text is a file (`arrays.py`). N tokens of the text, V
+vocabulary, M different k-grams.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from highrank.ngram import arrays
+from highrank.ngram.arrays import blocks, new_array
 
 Integers = NDArray[np.integer]
 Floats = NDArray[np.float64]
@@ -39,6 +45,15 @@ class Order:
         return np.where(occurrences >= self.min_count, mass, 0.0)
 
 
+@dataclass(frozen=True)
+class _Level:
+    """The k-grams of a text, without Kneser and Ney's counts."""
+
+    key: Integers
+    ids: Integers
+    occurrences: Integers
+
+
 def count_orders(
     tokens: Integers, vocab_size: int, order: int, min_count: int = 1
 ) -> tuple[Order, ...]:
@@ -47,52 +62,97 @@ def count_orders(
     Args:
         min_count: k-grams with k > 2 that occur less often are pruned.
     """
-    unigram: Integers = np.arange(vocab_size, dtype=np.int64)
-    levels: list[tuple[Integers, Integers]] = [(unigram, tokens.astype(np.int32))]
+    levels = [_unigrams(tokens, vocab_size)]
     for k in range(2, order + 1):
-        levels.append(_extended(levels[-1][1], tokens, vocab_size, k))
+        levels.append(_extended(levels[-1], tokens, vocab_size, k))
     found: list[Order] = []
-    for k, (key, ids) in reversed(list(enumerate(levels, 1))):
-        occurrences = _histogram(ids[k - 1 :], len(key))
-        count = _preceding(found[-1], ids, k, len(key)) if found else occurrences
+    for k, level in reversed(list(enumerate(levels, 1))):
+        count = _preceding(found[-1], level, k) if found else level.occurrences
         lowest = min_count if k > 2 else 0
-        found.append(Order(key, ids, occurrences, count, _discounts(count), lowest))
+        found.append(
+            Order(level.key, level.ids, level.occurrences, count, _discounts(count), lowest)
+        )
     return tuple(reversed(found))
 
 
-def _extended(
-    prefix: Integers, tokens: Integers, vocab_size: int, k: int
-) -> tuple[Integers, Integers]:
-    """Keys and numbers of the k-grams, from the numbers of the (k - 1)-grams."""
-    ids = np.full(len(tokens), -1, dtype=np.int32)
-    if len(tokens) < k:
-        return np.empty(0, np.int64), ids
-    key = prefix[k - 2 : -1].astype(np.int64) * vocab_size + tokens[k - 1 :]
-    place = np.argsort(key)
-    key = key[place]
-    is_new = np.ones(len(key), dtype=np.bool_)
-    np.not_equal(key[1:], key[:-1], out=is_new[1:])
-    ids[place + (k - 1)] = np.cumsum(is_new, dtype=np.int32) - 1
-    return key[is_new], ids
+def _unigrams(tokens: Integers, vocab_size: int) -> _Level:
+    ids, occurrences = new_array(len(tokens), np.int32), np.zeros(vocab_size, np.int32)
+    for part in blocks(len(tokens)):
+        ids[part] = tokens[part]
+        occurrences += np.bincount(ids[part], minlength=vocab_size).astype(np.int32)
+    return _Level(np.arange(vocab_size, dtype=np.int64), ids, occurrences)
 
 
-def _preceding(longer: Order, ids: Integers, k: int, size: int) -> Integers:
+def _extended(prefix: _Level, tokens: Integers, vocab_size: int, k: int) -> _Level:
+    """The k-grams, from the (k - 1)-grams."""
+    num_grams = max(0, len(tokens) - k + 1)
+    ids = new_array(len(tokens), np.int32)
+    ids[:] = -1
+    key, occurrences = new_array(num_grams, np.int64), new_array(num_grams, np.int32)
+    num_keys = 0
+    for first, last in _ranges(prefix.occurrences):
+        # The last k-gram ends at the last token: the (k - 1)-gram there has none.
+        place = _places(prefix.ids[:-1], first, last)
+        found = prefix.ids[place].astype(np.int64) * vocab_size + tokens[place + 1]
+        order = np.argsort(found)
+        found = found[order]
+        is_new = np.ones(len(found), dtype=np.bool_)
+        np.not_equal(found[1:], found[:-1], out=is_new[1:])
+        ids[place[order] + 1] = num_keys - 1 + np.cumsum(is_new, dtype=np.int32)
+        start = np.flatnonzero(is_new)
+        new = slice(num_keys, num_keys + len(start))
+        key[new], occurrences[new] = found[start], np.diff(start, append=len(found))
+        num_keys = new.stop
+    return _Level(key[:num_keys], ids, occurrences[:num_keys])
+
+
+def _ranges(occurrences: Integers) -> Iterator[tuple[int, int]]:
+    """Ranges of numbers that together occur about `BLOCK` times."""
+    first, total, size = 0, 0, len(occurrences)
+    for part in blocks(size):
+        reached = total + np.cumsum(occurrences[part], dtype=np.int64)
+        while len(reached) and reached[-1] >= arrays.BLOCK:
+            last = part.start + int(np.searchsorted(reached, arrays.BLOCK)) + 1
+            yield first, last
+            first, done = last, reached[last - part.start - 1]
+            part = slice(last, part.stop)
+            reached = reached[len(reached) - (part.stop - last) :] - done
+        total = int(reached[-1]) if len(reached) else 0
+    if first < size:
+        yield first, size
+
+
+def _places(ids: Integers, first: int, last: int) -> Integers:
+    """Positions whose number lies in a range."""
+    found = [np.empty(0, np.int64)]
+    for part in blocks(len(ids)):
+        some = np.asarray(ids[part])
+        found.append(np.flatnonzero((some >= first) & (some < last)) + part.start)
+    return np.concatenate(found)
+
+
+def _preceding(longer: Order, level: _Level, k: int) -> Integers:
     """The number of different tokens before each k-gram; nothing, at the beginning, is one."""
-    suffix = np.empty(len(longer.key), dtype=np.int32)
-    suffix[longer.ids[k:]] = ids[k:]
-    count = _histogram(suffix, size)
+    ids = level.ids
+    count: Integers = new_array(len(level.key), np.int32)
+    for part in blocks(len(longer.key)):
+        # The k-gram at the end of each of these (k + 1)-grams, wherever it stands.
+        suffix = np.empty(part.stop - part.start, dtype=np.int32)
+        for some in blocks(len(ids)):
+            place = _places(longer.ids[some], part.start, part.stop)
+            suffix[longer.ids[some][place] - part.start] = ids[some][place]
+        np.add.at(count, suffix, 1)
     if len(ids) >= k:
         count[ids[k - 1]] += 1
     return count
 
 
-def _histogram(ids: Integers, size: int) -> Integers:
-    return np.bincount(ids, minlength=size).astype(np.int32)
-
-
 def _discounts(count: Integers) -> Floats:
     """Chen and Goodman's estimates; `FALLBACK` unless all of them exist and 0 < D(c) ≤ c."""
-    n1, n2, n3, n4 = (float(np.count_nonzero(count == c)) for c in range(1, 5))
+    numbers = np.zeros(5)
+    for part in blocks(len(count)):
+        numbers += np.bincount(np.minimum(count[part], 5), minlength=6)[:5]
+    n1, n2, n3, n4 = numbers[1:]
     if min(n1, n2, n3, n4) == 0:
         return np.array((0.0, *FALLBACK))
     y = n1 / (n1 + 2 * n2)

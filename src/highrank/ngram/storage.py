@@ -5,6 +5,7 @@ is loaded. Arrays are .npy files, without objects: nothing in the folder can exe
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from highrank.files import file_sha256, from_json, new_folder, read_json, without_format
+from highrank.ngram.arrays import blocks
 from highrank.ngram.kneser_ney import LeaveOneOut, NGram
-from highrank.ngram.table import Table
+from highrank.ngram.table import Table, TableSize
 
 FORMAT, VERSION = "highrank n-gram", 1
 HEADER_FILE = "ngram.json"
@@ -47,31 +49,45 @@ class Header:
 def save(folder: Path, model: NGram) -> None:
     """Write the model to a new folder, or in place of an old one, completely or not at all."""
     table, left_out = model
-    arrays = {
-        "key": np.concatenate([np.empty(0, np.int64), *table.keys]),
-        "share": np.concatenate(table.shares),
-        "backoff": np.concatenate([np.empty(0), *table.backoffs]),
-    }
+    sizes = tuple(len(share) for share in table.shares)
+    num_tokens = 0 if left_out is None else len(left_out.token)
+    header = Header(sizes=sizes, num_tokens=num_tokens, sha256={})
+    parts: dict[str, Sequence[Any]] = dict(zip(TABLE_TYPES, _fields(table), strict=True))
     if left_out is not None:
-        arrays |= dict(zip(TRAINING_TYPES, left_out, strict=True))
+        parts |= {name: (one,) for name, one in zip(TRAINING_TYPES, left_out, strict=True)}
     with new_folder(folder, replace=True) as temporary:
-        hashes = {}
-        for name, array in arrays.items():
-            file = _file(temporary, name)
-            np.save(file, array.astype((TABLE_TYPES | TRAINING_TYPES)[name], copy=False))
-            hashes[name] = file_sha256(file)
-        header = Header(
-            sizes=tuple(len(share) for share in table.shares),
-            num_tokens=0 if left_out is None else len(left_out.token),
-            sha256=hashes,
-        )
+        for name, shape in header.shapes().items():
+            _write(_file(temporary, name), parts[name], shape, (TABLE_TYPES | TRAINING_TYPES)[name])
+            header.sha256[name] = file_sha256(_file(temporary, name))
         text = json.dumps({"format": FORMAT, "version": VERSION} | asdict(header), indent=2)
         (temporary / HEADER_FILE).write_text(text + "\n")
 
 
-def load(folder: Path) -> NGram:
-    """The model in a folder, mapped read-only; raise for files that are not those written."""
-    path = folder / HEADER_FILE
+def _fields(table: Table) -> tuple[Sequence[Any], ...]:
+    return table.keys, table.shares, table.backoffs
+
+
+def _write(file: Path, parts: Sequence[Any], shape: tuple[int, ...], dtype: str) -> None:
+    """One .npy of the parts, one after the other, without a copy of all of them in memory."""
+    if 0 in shape:
+        np.save(file, np.empty(shape, dtype))
+        return
+    array, start = np.lib.format.open_memmap(file, "w+", dtype, shape), 0
+    for part in parts:
+        for some in blocks(len(part)):
+            array[start + some.start : start + some.stop] = part[some]
+        start += len(part)
+    array.flush()
+
+
+def read_size(folder: Path) -> TableSize:
+    """The size of the table in a folder, by its header alone."""
+    header = _read_header(folder / HEADER_FILE)
+    shapes = header.shapes()
+    return TableSize(sum(header.sizes), sum(8 * shapes[name][0] for name in TABLE_TYPES))
+
+
+def _read_header(path: Path) -> Header:
     content = read_json(path)
     try:
         header = from_json(Header, without_format(content, FORMAT, VERSION))
@@ -81,6 +97,12 @@ def load(folder: Path) -> NGram:
             raise ValueError(f"sha256 must name its arrays, got {sorted(header.sha256)}")
     except ValueError as error:
         raise ValueError(f"{path} must be the header of an n-gram model: {error}") from None
+    return header
+
+
+def load(folder: Path) -> NGram:
+    """The model in a folder, mapped read-only; raise for files that are not those written."""
+    header = _read_header(folder / HEADER_FILE)
     arrays = {name: _read(folder, name, header) for name in header.shapes()}
     table = Table(
         _cut(arrays["key"], header.sizes[1:]),

@@ -15,6 +15,18 @@ from highrank.ngram.counts import Floats, Integers
 
 
 @dataclass(frozen=True)
+class TableSize:
+    """What a table adds to the parameters of a model."""
+
+    num_ngrams: int
+    """Of all orders."""
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.num_ngrams / 1e6:,.2f} M n-grams, {self.num_bytes / 1e6:,.0f} MB"
+
+
+@dataclass(frozen=True)
 class Table:
     """An interpolated n-gram model over V tokens."""
 
@@ -32,6 +44,11 @@ class Table:
     @property
     def vocab_size(self) -> int:
         return len(self.shares[0])
+
+    @property
+    def size(self) -> TableSize:
+        parts = (*self.keys, *self.shares, *self.backoffs)
+        return TableSize(sum(map(len, self.shares)), sum(part.nbytes for part in parts))
 
     def contexts(self, tokens: Integers) -> Integers:
         """The numbers (n, T, ...) of the contexts of 0 … n - 1 tokens that end at each time.

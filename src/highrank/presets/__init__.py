@@ -10,7 +10,7 @@ from highrank.presets import backbones, one_billion, papers, small
 
 # Heads whose small run on Penn Treebank has a network or options of its own.
 TUNED = ("softmax", "mos")
-KINDS = (*HEADS, *ALIASES.values())
+KINDS = (*HEADS, *ALIASES.values(), small.RECOMMENDED)
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
     "small-mos": small.small_mos,

@@ -122,6 +122,12 @@ def millions(number: int) -> str:
     return f"{number / 1e6:,.2f}\u00a0M" if number >= 1e5 else f"{number:,}"
 
 
+def model_size(num_parameters: int, table: object | None = None) -> str:
+    """Parameters, and a table beside them: "1.54 M parameters + 2.54 M n-grams, 54 MB"."""
+    beside = "" if table is None else f" + {table}"
+    return f"{millions(num_parameters)} parameters{beside}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -8,8 +8,9 @@ from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
 from highrank.data.tokenizer import unit_of
 from highrank.environment import environment
+from highrank.evaluation.check import check_word
 from highrank.report.figure import draw, to_svg
-from highrank.report.formats import duration, environment_text, millions, printable
+from highrank.report.formats import duration, environment_text, model_size, printable
 from highrank.report.page import Column, Figure, Table, render
 from highrank.report.training import busy_text, learning_chart
 from highrank.training.result import TrainingResult
@@ -52,7 +53,10 @@ def run_page(
         settings=Table(
             title="Settings",
             columns=(Column("option", is_number=False), Column("value", is_number=False)),
-            rows=(("parameters", millions(result.num_parameters)), *_flat(asdict(config))),
+            rows=(
+                ("parameters", model_size(result.num_parameters, result.table)),
+                *_flat(asdict(config)),
+            ),
         ),
     )
 
@@ -83,10 +87,19 @@ def _numbers(result: TrainingResult, config: RunConfig, unit: str) -> Table:
     return Table(
         title="Perplexity, static",
         caption=f"Perplexity and nats: per {unit}. tokens: how many were predicted. bits/byte: a "
-        "lower bound where there are <unk>, since what they stand for is not spelled.",
+        "lower bound where there are <unk>, since what they stand for is not spelled."
+        + _checked(result),
         columns=(Column("split", is_number=False), *map(Column, titles)),
         rows=tuple(rows),
     )
+
+
+def _checked(result: TrainingResult) -> str:
+    """The sentences of a check of components beside the softmaxes."""
+    if result.check is None:
+        return ""
+    sentences = " ".join(finding.sentence for finding in result.check)
+    return f" {check_word(result.check).capitalize()}: {sentences}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from highrank.data.catalog import Listing
 from highrank.data.corpus import SPLITS, Corpus
 from highrank.data.tokenizer import unit_of
+from highrank.evaluation.check import check_word
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.result import Dataset, Result
 from highrank.evaluation.search import Search
@@ -17,7 +18,11 @@ from highrank.presets import Published
 from highrank.report.formats import count, make_table, perplexity, printable
 
 # Settings that a search varies, as they are called on the command line.
-SEARCHED = {"dynamic": ("lr", "epsilon", "decay"), "cache": ("window", "theta", "weight")}
+SEARCHED = {
+    "dynamic": ("lr", "epsilon", "decay"),
+    "cache": ("window", "theta", "weight"),
+    "temperature": ("temperature",),
+}
 MOST_ROWS, MOST_UNKNOWN = 12, 10
 
 
@@ -99,6 +104,10 @@ def _notes(results: Sequence[Result]) -> str:
     note = f"* the lowest of its split. {note}" if best_results(results) else note
     if first.unknown.get("tokens", 1):
         note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
+    if word := next((check_word(one.check) for one in results if one.check), ""):
+        fine = "Checked: probabilities sum to one and depend on no later token."
+        bad = f"{word}: these scores are not a distribution's; see `highrank check`."
+        note += f" {fine if word == 'checked' else bad}"
     if any(result.search for result in results):
         note += f" Settings: {_searched(results)}"
     if "static" not in methods and first.split in ("valid", "test"):
@@ -146,8 +155,10 @@ def method_text(result: Result) -> str:
     parts = []
     for name in result.method.split("+"):
         values = searched_values(name, result.settings[name])
-        text = ", ".join(f"{key} {value:g}" for key, value in values.items())
-        parts.append(f"{name}: {text}{_unusual(name, result.settings[name])}")
+        text = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
+        parts.append(
+            f"{name}: {text.removeprefix('temperature ')}{_unusual(name, result.settings[name])}"
+        )
     return "; ".join(parts) + alone
 
 

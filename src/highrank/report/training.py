@@ -9,6 +9,7 @@ from highrank.analysis.components import ComponentReport
 from highrank.build import CheckedRun
 from highrank.config import ModelConfig, RunConfig
 from highrank.data.corpus import Corpus
+from highrank.evaluation.check import check_word
 from highrank.heads import head_class
 from highrank.models import backbone_class
 from highrank.report.figure import (
@@ -20,7 +21,7 @@ from highrank.report.figure import (
     line_style,
     save_png,
 )
-from highrank.report.formats import millions, perplexity
+from highrank.report.formats import millions, model_size, perplexity
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
@@ -65,11 +66,13 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     outcome, run = result.outcome, result.run
     lines = [
         f"{split:5} perplexity {found.perplexity:.2f} (static, batch size {batch_size}, "
-        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each{_text(result, split)})"
+        f"{found.num_tokens:,} tokens predicted, {found.nats:.4f} nats each{_text(result, split)}"
+        f"{_checked(result)})"
         for split, found, batch_size in result.evaluations(config.valid_batch_size)
     ]
     lines += [
         f"The run is {outcome.reason}: {outcome.num_tokens:,} tokens in {outcome.seconds:.0f} s.",
+        f"Size: {model_size(result.num_parameters, result.table)}.",
         f"  {run}/model.safetensors     the best model; highrank.load reads it",
         f"  {run}/metrics.jsonl         all numbers",
         f"  {run}/learning-curve.png    a picture of them",
@@ -99,6 +102,11 @@ def _text(result: TrainingResult, split: str) -> str:
     """Bits per byte, and the share of <unk>; empty where the text is not known."""
     bits, unknown = result.bits_per_byte(split), result.unknown_fraction(split)
     return "" if bits is None else f", {bits:.3f} bits per byte, {unknown:.1%} <unk>"
+
+
+def _checked(result: TrainingResult) -> str:
+    """Whether the probabilities are a distribution's, where further components might spoil it."""
+    return "" if result.check is None else f", {check_word(result.check)}"
 
 
 def _state(mixture: ComponentReport, run: str) -> str:

@@ -17,8 +17,11 @@ from highrank.analysis.components import (
     model_components,
 )
 from highrank.data.corpus import Corpus, Split
+from highrank.evaluation.check import Finding, quick_check
 from highrank.evaluation.static import Evaluation, num_predicted
 from highrank.heads.bases.frequency import log_frequencies
+from highrank.heads.components.ngram import table_size
+from highrank.ngram import TableSize
 from highrank.progress import ProgressBar, no_progress
 from highrank.training.budget import seconds_of_test
 from highrank.training.evaluating import evaluate_in
@@ -41,6 +44,8 @@ class TrainingResult:
     run: str
     outcome: Outcome
     num_parameters: int
+    table: TableSize | None = None
+    """What n-grams add to the parameters."""
     mixture: ComponentReport | None
     """At the start of valid; None without a mixture of softmaxes over one output embedding."""
     use: MixtureUse | None
@@ -50,6 +55,8 @@ class TrainingResult:
     test: Evaluation | None
     """None if it was left out."""
     test_batch_size: int = 1
+    check: tuple[Finding, ...] | None = None
+    """Whether the scores are those of a distribution; None for a head that is one by its form."""
     unigram: float = math.inf
     """Loss on valid of the training split's token frequencies, in nats."""
     waiting_fraction: float | None = None
@@ -97,12 +104,14 @@ class TrainingResult:
             **asdict(self.outcome),
             "waiting_fraction": self.waiting_fraction,
             "num_parameters": self.num_parameters,
+            "table": self.table and asdict(self.table),
             "specialisation": self.use and self.use.specialisation,
             "effective_components": self.use and self.use.effective_components,
             "mixture_state": None if self.mixture is None else self.mixture.state,
             "valid": self._as_json("valid", self.valid),
             "test": self.test and self._as_json("test", self.test),
             "test_batch_size": self.test_batch_size,
+            "check": self.check and [asdict(finding) for finding in self.check],
         }
 
 
@@ -133,6 +142,7 @@ def finish(
             end |= {"test_loss": found.nats}
             end |= {} if test_batch_size == 1 else {"test_batch_size": test_batch_size}
         mixture, use = model_components(model, session.valid), mixture_use(model, session.valid)
+        checked = quick_check(model, session.valid)
     if not session.world.first(lambda: end in session.log.read()[-1:]):
         session.note(**end)
         session.save()
@@ -140,12 +150,14 @@ def finish(
         run=str(session.folder),
         outcome=outcome,
         num_parameters=sum(p.numel() for p in session.model.parameters()),
+        table=table_size(session.model),
         mixture=mixture,
         use=use,
         valid=valid,
         test=found,
         test_batch_size=test_batch_size,
         waiting_fraction=waiting_fraction(session),
+        check=checked,
         unigram=unigram_loss(session.corpus.token_counts, session.valid),
         splits=session.corpus.header.splits if isinstance(session.corpus, Corpus) else {},
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from highrank import ngram
-from highrank.heads.components.ngram import NGramComponent
+from highrank.heads.components.ngram import NGramComponent, table_size
 
 T, B, V, ORDER = 6, 3, 7, 3
 TEXT = np.random.default_rng(0).choice(V, 60, p=np.arange(1, V + 1) / 28)
@@ -123,3 +123,16 @@ def test_new_tokens_have_a_count_of_zero_and_old_ones_go(component):
     component.data = component.data._replace(left_out=None)
     with pytest.raises(ValueError, match="cannot be resized"):
         component.resize(V)
+
+
+def test_a_long_text_is_pruned_and_the_table_is_counted_beside_the_parameters(monkeypatch):
+    monkeypatch.setattr("highrank.heads.components.ngram.PRUNED_FROM", (50, 100))
+    text, sizes = np.random.default_rng(0).integers(0, V, 120), []
+    for length, want in ((49, 1), (50, 2), (120, 3)):
+        component = NGramComponent(4, V)
+        component.fit(text[:length], ())
+        size = table_size(torch.nn.ModuleList([component]))
+        assert size == ngram.build(text[:length], V, 5, want).table.size
+        sizes.append(size)
+    assert str(sizes[0]).endswith("n-grams, 0 MB") and sizes[2].num_ngrams < sizes[0].num_ngrams
+    assert table_size(torch.nn.Linear(1, 1)) is None

@@ -21,7 +21,7 @@ V = 20
 def tiny(monkeypatch):
     """The name of an exact language of 20 tokens."""
     make = {"tiny": lambda: senses(vocab_size=V, num_contexts=16, num_senses=6, seed=1)}
-    for module in ("presets", "sentences"):
+    for module in ("presets", "recommendation"):
         monkeypatch.setattr(f"highrank.studies.compare.{module}.LANGUAGES", make)
     monkeypatch.setattr(presets, "SIZES", {"train": 2_000, "valid": 300, "test": 300})
     presets.open_source.cache_clear()
@@ -114,7 +114,7 @@ def record(variant, seed, loss, cpu_seconds):
         note="",
         curve=curve,
         marks={"tokens": Mark(step=30, tokens=1_200, **time, **valid)},
-        cache={},
+        methods={},
         tokens=1_200,
         **time,
         speed_change=1.05,

@@ -63,7 +63,7 @@ def test_a_variant_that_diverged_is_left_out(plan, make_records):
 
 def test_the_cache_has_a_row_beside_its_control(plan, make_records):
     runs = [
-        replace(run, cache={"tokens": replace(run.marks["tokens"], valid_loss=4.7)})
+        replace(run, methods={"cache": {"tokens": replace(run.marks["tokens"], valid_loss=4.7)}})
         if run.variant == "softmax-d4"
         else run
         for run in make_records(plan, *LEVELS)
@@ -115,10 +115,13 @@ def test_a_comparison_has_both_regimes_ranks_and_components(written, folder):
     assert result.is_complete and [one.name for one in result.regimes] == ["tokens", "time"]
     assert [variant.rank_bound for variant in result.variants] == [6, None, 6]
     assert result.floor is not None and result.recommendation is not None
-    alone = f"A 5-gram alone (modified Kneser–Ney, {result.ngram.seconds:.1f} s): perplexity "
-    assert alone + f"{math.exp(result.ngram.valid_loss):.4g} on valid" in "".join(notes(result))
-    # Two regimes, two seeds; the control has two more with the cache.
-    assert sum(len(run.marks) + len(run.cache) for run in result.runs) == 3 * 4 + 4
+    alone = f"perplexity {math.exp(result.ngram.valid_loss):.4g} on valid"
+    assert alone in "".join(notes(result)) and str(result.ngram.table) in "".join(notes(result))
+    # Two regimes, two seeds; the control has two more by each method.
+    by_method = [marks for run in result.runs for marks in run.methods.values()]
+    assert sum(map(len, by_method)) == 2 * 4 and sum(len(r.marks) for r in result.runs) == 3 * 4
+    names = [row.name for row in result.regimes[0].rows]
+    assert names[:3] == ["softmax-d4", "softmax-d4+cache", "softmax-d4+temperature"]
     for variant in result.variants:
         assert variant.num_finished == 2 and variant.cpu_per_token > 0
         assert variant.analysis["effective_rank_1e-3"] >= 1

@@ -62,7 +62,9 @@ def disturb(run):
     """A run as it may come: busy, disturbed, diverged, unfinished, with a cache."""
     run = replace(run, seconds=2.0, is_disturbed=run.variant == "mos-k3-d4" and run.seed == 1)
     if run.variant == "softmax-d4":
-        run = replace(run, cache={"tokens": replace(run.marks["tokens"], valid_loss=4.95)})
+        run = replace(
+            run, methods={"cache": {"tokens": replace(run.marks["tokens"], valid_loss=4.95)}}
+        )
     if run.variant == "mos+pointer-k1-d4":
         run = replace(run, state=RunState.DIVERGED, marks={})
     is_last = run.variant == "moc-k3-d4" and run.seed == 2

@@ -36,7 +36,7 @@ def test_states_marks_and_sums(written, folder):
     assert [run.state for run in runs] == ["finished", "unfinished", "diverged", "not begun"]
     first = runs[0]
     assert (first.tokens, first.cpu_seconds, first.analysis) == (200, 2.0, {"x": 3})
-    assert first.marks["tokens"].gap == 1.0 and first.cache["tokens"].valid_loss == 1.5
+    assert first.marks["tokens"].gap == 1.0 and first.methods["cache"]["tokens"].valid_loss == 1.5
     assert runs[2].note == "at step 5"
 
 

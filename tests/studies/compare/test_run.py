@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
+from highrank.studies.compare.plan import NUM_POINTS
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunState
 from highrank.studies.compare.schedule import VariantRun, next_point
@@ -100,10 +101,10 @@ def test_the_control_is_evaluated_with_a_cache(written, folder):
 
 def test_validations_are_at_powers_of_the_root_of_two():
     point, found = 0, []
-    for _ in range(14):
+    for _ in range(NUM_POINTS + 4):
         point = next_point(1_000, point)
         found.append(point)
-    assert found[10] == 1_000 and found[12] == pytest.approx(2_000)
+    assert found[NUM_POINTS] == 1_000 and found[NUM_POINTS + 2] == pytest.approx(2_000)
     assert all(
         b / a == pytest.approx(2**0.5, rel=0.05) for a, b in zip(found, found[1:], strict=False)
     )

@@ -1,10 +1,21 @@
 """What is said of a comparison: every case of the answer, approved as a whole."""
 
+import shlex
+from dataclasses import replace
+
 import pytest
 
+from highrank.build import canonical
+from highrank.cli.options import read_source
+from highrank.cli.train import Options, _parse
+from highrank.studies.compare.command import train_command
 from highrank.studies.compare.measure import summarise_costs, summarise_regime
 from highrank.studies.compare.plan import Regime
-from highrank.studies.compare.sentences import answer, recommend
+from highrank.studies.compare.presets import Comparison, base_config
+from highrank.studies.compare.recommendation import recommend
+from highrank.studies.compare.result import Payoff
+from highrank.studies.compare.sentences import answer, verdict
+from highrank.studies.compare.variant import make_variants
 
 # Heads, sizes d, and levels of the losses: of the control and the heads of each d.
 CASES = {
@@ -33,7 +44,7 @@ def say(make_plan, make_records):
         regime = summarise_regime(plan, runs, Regime.TOKENS)
         costs = summarise_costs(plan, runs, regime)
         choice = recommend(plan, [regime], costs, 10_000)
-        return answer(plan, [regime], True, "a text"), choice
+        return answer(plan, [regime], costs, True, "a text"), choice
 
     return make
 
@@ -49,5 +60,46 @@ def test_every_case_is_said_as_approved(say, approve):
 def test_one_seed_names_no_winner_and_an_exact_language_no_command(say, make_plan):
     text, choice = say(("mos",), (4,), (5.0, 4.0), seeds=(0,))
     assert text.startswith("One seed decides nothing") and choice is None
-    assert answer(make_plan(), [], False, "a text") == "Nothing has been measured on a text yet."
+    assert (
+        answer(make_plan(), [], [], False, "a text") == "Nothing has been measured on a text yet."
+    )
     assert say(("mos",), (4,), (5.0, 4.8))[1].command == ""
+
+
+def test_a_head_that_does_not_pay_is_not_recommended(make_plan, make_records):
+    """At equal tokens, MoS is better than MoC and both than the control, but takes four times."""
+    plan = make_plan("mos", "moc", seeds=(0, 1, 2, 3), corpus="a-text")
+    runs = make_records(plan, 5.0, 4.8, 4.85, cpu_seconds=[1.0, 4.0, 1.0])
+    regime = summarise_regime(plan, runs, Regime.TOKENS)
+    costs = summarise_costs(plan, runs, regime)
+    assert [str(cost.verdict) for cost in costs] == ["does not pay", "pays"]
+    choice = recommend(plan, [regime], costs, 10_000)
+    assert choice.row == "moc-k3-d4" and "too slow to pay: MoS, K = 3 (d = 4" in choice.evidence
+    assert verdict([regime], costs, "a text") == "MoS, K = 3 wins per token, not per second."
+    assert "It does not pay for its time" in answer(plan, [regime], costs, True, "a text")
+    # With nothing else to take, the control is.
+    choice = recommend(plan, [regime], [replace(one, verdict=costs[0].verdict) for one in costs], 1)
+    assert choice.row == "softmax-d4" and "no head that was better" in choice.evidence
+
+
+def test_where_time_was_equal_the_table_of_costs_agrees(make_plan, make_records):
+    plan = make_plan("mos", seeds=(0, 1, 2, 3), cpu_seconds=1.0)
+    runs = make_records(plan, 5.0, 4.8, cpu_seconds=[1.0, 4.0])
+    later = [replace(run, marks=run.marks | {Regime.TIME: run.marks["tokens"]}) for run in runs]
+    regimes = [summarise_regime(plan, later, regime) for regime in Regime]
+    (cost,) = summarise_costs(plan, later, *regimes)
+    assert cost.verdict is Payoff.PAYS
+    assert recommend(plan, regimes, [cost], 1).row == "mos-k3-d4"
+
+
+@pytest.mark.parametrize("corpus", ["sotu", "senses"])
+def test_the_recommended_command_trains_by_the_recipe_that_won(corpus):
+    base = base_config(Comparison(corpus=corpus), 1_000_000)
+    heads = ("mos:3,start_noise=0.1", "adaptive-softmax+pointer+ngram", "tied-softmax")
+    more = ("untied-softmax", "doc:4", "adaptive-softmax")
+    found = make_variants(base, (*heads, *more), (3,), (16,), 500, range(500, 0, -1), is_equal=True)
+    for variant in found:
+        wanted = replace(variant.config, seed=3, train=replace(variant.config.train, epochs=7))
+        arguments = shlex.split(train_command(wanted))[2:]
+        parsed = _parse(read_source(arguments, Options))
+        assert parsed.config == canonical(wanted), variant.name

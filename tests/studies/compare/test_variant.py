@@ -42,6 +42,16 @@ def test_the_control_is_the_mixture_with_one_component(variants):
     assert mos.hidden_sizes == control.hidden_sizes == (24, 16)
 
 
+def test_an_untied_softmax_is_the_control_with_an_embedding_more_and_dropout(base):
+    tied = replace(base, model=replace(base.model, tied=True))
+    counts, heads = range(2_000, 0, -1), ("untied-softmax",)
+    control, untied = make_variants(tied, heads, (), (32,), 2_000, counts, is_equal=True)
+    assert untied.num_parameters == control.num_parameters + 2_000 * 32
+    assert untied.hidden_sizes == control.hidden_sizes and untied.is_single
+    assert untied.config.head.dropout > control.config.head.dropout
+    assert not untied.config.model.tied and control.config.model.tied
+
+
 def test_every_d_has_its_control_and_all_have_equal_parameters(variants):
     found = variants("mos", sizes=(16, 32), **LARGE)
     keys = [(variant.embedding_size, variant.is_control) for variant in found]
@@ -77,7 +87,7 @@ def test_heads_are_read_with_components_and_options():
     [
         (
             "sofmax",
-            "heads must be tied-softmax, repeat or .* one of softmax, moc, .*, got 'sofmax'",
+            "heads must be tied-.*, untied-.*, repeat or .* one of softmax, moc, .*, got 'sofmax'",
         ),
         ("mos:many", "heads must be KIND or KIND:K with a whole number K, got 'mos:many'"),
         ("mos:0", "KIND:K"),

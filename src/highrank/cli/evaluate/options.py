@@ -66,7 +66,7 @@ class Options:
     all: bool = False
     """Static, dynamic and with a cache, as rows of one table, each split as one stream."""
     baselines: bool = False
-    """Also a 5-gram model of the training split, alone, on the same tokens."""
+    """Also a temperature, fitted on valid, and a 5-gram model of the training split, alone."""
     dynamic: bool = False
     """Learn from each segment after it was scored. Passes over the training split once first."""
     cache: bool = False

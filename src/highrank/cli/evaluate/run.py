@@ -38,7 +38,7 @@ def evaluate_run(run: Path, options: Options) -> None:
                 dataset,
                 method,
                 # Other methods have one stream.
-                batch_size=1 if options.all else options.batch_size,
+                batch_size=_batch_size(options, method),
                 compat=options.compat,
                 per_token=options.per_token,
                 independent_lines=options.independent_lines,
@@ -57,8 +57,8 @@ def evaluate_run(run: Path, options: Options) -> None:
 
 def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
     """The methods with their settings; what a search tried is printed before they are used."""
-    from highrank.evaluation.grids import QUICK_TOKENS
-    from highrank.evaluation.search import find_method
+    from highrank.evaluation.grids import FIT_TOKENS, QUICK_TOKENS
+    from highrank.evaluation.search import find_method, find_temperature
     from highrank.report.tables import search_table
 
     for ways, caches in options.grids(loaded.corpus.is_found):
@@ -74,6 +74,16 @@ def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
         for name, search in method.searches.items() if options.search else ():
             Console(stderr=options.json, highlight=False).print(search_table(name, search))
         yield method
+        if options.baselines and method.is_static:
+            valid = loaded.corpus.split("valid")[: (options.search_tokens or FIT_TOKENS) + 1]
+            yield find_temperature(loaded.model, valid, progress)
+
+
+def _batch_size(options: Options, method: "Method") -> int | None:
+    """The number of streams; 1 wherever static evaluation stands beside another method."""
+    if options.all or not method.is_static:
+        return 1
+    return 1 if options.baselines and options.batch_size is None else options.batch_size
 
 
 def _show_results(

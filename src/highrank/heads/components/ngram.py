@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from highrank import ngram
-from highrank.heads.bases.component import Component
+from highrank.heads.bases.component import Component, components_of
 from highrank.ops.precision import at_least_float32
 from highrank.ops.tracing import in_torch_func
 
 FOLDER = "ngram"
+# Tokens of the training split from which n-grams that occur once, and twice, are pruned.
+PRUNED_FROM = (10_000_000, 50_000_000)
 # Less of the mass than this was not kept but rounded.
 ROUNDED = 1e-9
 # No target has this number.
@@ -45,7 +47,8 @@ class NGramComponent(Component):
     Args:
         hidden_size, vocab_size: D and V.
         ngram_order: n; it predicts a token from the n - 1 before it.
-        ngram_min_count: n-grams of more than two tokens that occur less often are left out.
+        ngram_min_count: n-grams of more than two tokens that occur less often are pruned; if None,
+            1 for up to 10 million tokens of training, then 2, from 50 million on 3.
         ngram_weight: its weight at the start.
     """
 
@@ -60,7 +63,7 @@ class NGramComponent(Component):
         vocab_size: int,
         *,
         ngram_order: int = 5,
-        ngram_min_count: int = 1,
+        ngram_min_count: int | None = None,
         ngram_weight: float = 0.5,
     ) -> None:
         super().__init__(hidden_size, vocab_size)
@@ -72,7 +75,9 @@ class NGramComponent(Component):
         self.fit(np.empty(0, dtype=np.int64), ())
 
     def fit(self, tokens: NDArray[np.integer], token_counts: Sequence[int]) -> None:
-        self.data = ngram.build(tokens, self.vocab_size, self.order, self.min_count)
+        rare = sum(len(tokens) >= size for size in (0, *PRUNED_FROM))
+        min_count = rare if self.min_count is None else self.min_count
+        self.data = ngram.build(tokens, self.vocab_size, self.order, min_count)
 
     def save_data(self, folder: Path) -> None:
         ngram.save(folder / FOLDER, self.data)
@@ -204,6 +209,16 @@ class NGramComponent(Component):
         super().resize(vocab_size)
         text = self.data.left_out.token
         self.fit(text[text < vocab_size], ())
+
+
+def table_size(model: nn.Module) -> ngram.TableSize | None:
+    """What n-grams add to the parameters of a model or a head; None without them."""
+    found = [c.data.table.size for c in components_of(model) if isinstance(c, NGramComponent)]
+    if not found:
+        return None
+    return ngram.TableSize(
+        sum(size.num_ngrams for size in found), sum(size.num_bytes for size in found)
+    )
 
 
 class _Own(NamedTuple):

@@ -20,6 +20,7 @@ from highrank.environment import environment
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
 from highrank.heads.bases.component import components_of
+from highrank.heads.components.ngram import table_size
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.run_model import RunForCausalLM, RunModelConfig
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
@@ -149,6 +150,7 @@ def model_card(loaded: LoadedRun, name: str) -> str:
         kind=config.head.kind,
         num_components=head.num_components,
         num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        table="" if (table := table_size(loaded.model)) is None else f" + {table}",
         seed=config.seed,
         embeddings=f"{config.model.embedding_size}, {'tied' if config.model.tied else 'not tied'}",
         bound="none is known" if head.rank_bound is None else f"{head.rank_bound:,}",

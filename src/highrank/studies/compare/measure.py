@@ -1,7 +1,6 @@
 """From runs to a result: means over seeds, differences from the control, costs."""
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,14 +19,16 @@ from highrank.analysis.contrasts import (
     residuals,
 )
 from highrank.build import build_head
-from highrank.data.corpus import CorpusLike
 from highrank.environment import environment
-from highrank.evaluation.ngram import ORDER, evaluate_ngram
-from highrank.ngram import build
+from highrank.heads.components.ngram import FOLDER as NGRAM_FOLDER
+from highrank.ngram import TableSize, read_size
 from highrank.studies.compare import sentences
+from highrank.studies.compare.baselines import ngram_alone
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
 from highrank.studies.compare.presets import open_source
+from highrank.studies.compare.recommendation import recommend
 from highrank.studies.compare.record import (
+    METHODS,
     Mark,
     RunRecord,
     RunState,
@@ -38,7 +39,6 @@ from highrank.studies.compare.record import (
 from highrank.studies.compare.result import (
     CompareResult,
     Cost,
-    NGramResult,
     Noisy,
     Payoff,
     RegimeResult,
@@ -59,7 +59,7 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     runs = read_runs(plan, folder)
     found = [summarise_regime(plan, runs, regime) for regime in plan.regimes]
     regimes = tuple(regime for regime in found if regime is not None)
-    costs = summarise_costs(plan, runs, found[0])
+    costs = summarise_costs(plan, runs, *found)
     # The recommended command trains on the whole corpus.
     num_train = len(open_source(plan.corpus, None).split("train"))
     is_complete = all(run.state.is_final for run in runs)
@@ -69,14 +69,17 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
         vocab_size=vocab_size,
         num_train=len(corpus.split("train")),
         floor=getattr(corpus, "floor", None),
-        ngram=_ngram_alone(plan, corpus) if plan.cache else None,
+        ngram=ngram_alone(plan, corpus) if plan.cache else None,
         folder=str(folder),
-        verdict=sentences.verdict(regimes, name),
-        answer=sentences.answer(plan, regimes, is_complete, name),
-        recommendation=sentences.recommend(plan, regimes, costs, num_train),
+        verdict=sentences.verdict(regimes, costs, name),
+        answer=sentences.answer(plan, regimes, costs, is_complete, name),
+        recommendation=recommend(plan, regimes, costs, num_train),
         is_complete=is_complete,
         equal=plan.equal,
-        variants=tuple(_summarise_variant(one, vocab_size, runs) for one in plan.variants),
+        variants=tuple(
+            _summarise_variant(one, vocab_size, runs, _table_size(plan, folder, index))
+            for index, one in enumerate(plan.variants)
+        ),
         regimes=regimes,
         costs=costs,
         runs=runs,
@@ -86,19 +89,8 @@ def summarise(plan: Plan, folder: Path, elapsed: float = 0.0) -> CompareResult:
     )
 
 
-def _ngram_alone(plan: Plan, corpus: CorpusLike) -> NGramResult:
-    """In as many streams as the runs."""
-    start = time.monotonic()
-    table = build(corpus.split("train"), len(corpus.vocabulary), ORDER).table
-    sizes = {"valid": plan.variants[0].config.valid_batch_size, "test": plan.test_batch_size}
-    valid, test = (evaluate_ngram(table, corpus.split(s), n).nats for s, n in sizes.items())
-    return NGramResult(
-        order=ORDER, valid_loss=valid, test_loss=test, seconds=time.monotonic() - start
-    )
-
-
 def _summarise_variant(
-    variant: Variant, vocab_size: int, runs: Sequence[RunRecord]
+    variant: Variant, vocab_size: int, runs: Sequence[RunRecord], table: TableSize | None
 ) -> VariantResult:
     own = [run for run in runs if run.variant == variant.name]
     begun = [run for run in own if run.tokens]
@@ -116,15 +108,24 @@ def _summarise_variant(
         num_components=variant.num_components,
         hidden_sizes=variant.hidden_sizes,
         num_parameters=variant.num_parameters,
+        table=table,
         cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
         if begun
         else None,
         num_disturbed=sum(run.is_disturbed for run in own),
         num_diverged=sum(run.state is RunState.DIVERGED for run in own),
         num_finished=sum(run.state is RunState.FINISHED for run in own),
+        check=tuple(one for run in own for one in run.check or ()) or None,
         rank_bound=rank_bound,
         analysis={key: _mean([run.analysis.get(key) for run in own]) for key in keys},
     )
+
+
+def _table_size(plan: Plan, folder: Path, index: int) -> TableSize | None:
+    """The size of a variant's n-gram, which is the same with every seed."""
+    runs = [plan.run_folder(Path(folder), index, seed) for seed in plan.seeds]
+    found = (run / NGRAM_FOLDER for run in runs if (run / NGRAM_FOLDER).is_dir())
+    return next(map(read_size, found), None)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -134,20 +135,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A variant, or the control with a cache, with its marks in one regime."""
+    """A variant, or the control by another method, with its marks in one regime."""
 
     variant: Variant
     marks: dict[int, Mark]
     """By seed."""
-    has_cache: bool = False
+    method: str = ""
+    """How it is evaluated, unless statically: cache, temperature."""
 
     @property
     def name(self) -> str:
-        return f"{self.variant.name}+cache" if self.has_cache else self.variant.name
+        return f"{self.variant.name}+{self.method}" if self.method else self.variant.name
 
     @property
     def label(self) -> str:
-        return "control + cache" if self.has_cache else self.variant.label
+        return f"control + {self.method}" if self.method else self.variant.label
 
     @property
     def size(self) -> int:
@@ -156,7 +158,7 @@ class Measured:
 
     @property
     def is_control(self) -> bool:
-        return self.variant.is_control and not self.has_cache
+        return self.variant.is_control and not self.method
 
     def row(self, valid: Floats, test: Floats) -> Row:
         """A row without contrasts, from its losses by seed."""
@@ -244,15 +246,17 @@ def _noisy(
 
 
 def _measured(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> Iterator[Measured]:
-    """Variants that did not diverge and have a mark; the cache follows its control."""
+    """Variants that did not diverge and have a mark; other methods follow their control."""
     for variant in plan.variants:
         own = [run for run in runs if run.variant == variant.name]
         if any(run.state is RunState.DIVERGED for run in own):
             continue
         if marks := {run.seed: run.marks[regime] for run in own if regime in run.marks}:
             yield Measured(variant=variant, marks=marks)
-        if marks := {run.seed: run.cache[regime] for run in own if regime in run.cache}:
-            yield Measured(variant=variant, marks=marks, has_cache=True)
+        for method in METHODS:
+            found = {run.seed: run.methods.get(method, {}) for run in own}
+            if marks := {seed: one[regime] for seed, one in found.items() if regime in one}:
+                yield Measured(variant=variant, marks=marks, method=method)
 
 
 def _complete(measured: list[Measured], seeds: Sequence[int]) -> tuple[list[Measured], list[int]]:
@@ -282,7 +286,7 @@ def _against_singles(
         pairs: each head and its control.
     """
     means, found = valid.mean(1), {}
-    singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.has_cache]
+    singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.method]
     mixtures = [i for i, one in enumerate(measured) if one.variant.is_mixture]
     family = [(i, j) for i in mixtures for j in singles if measured[i].size == measured[j].size]
     for i in mixtures:
@@ -325,16 +329,21 @@ def _against_smaller(
 
 
 def summarise_costs(
-    plan: Plan, runs: Sequence[RunRecord], regime: RegimeResult | None
+    plan: Plan,
+    runs: Sequence[RunRecord],
+    regime: RegimeResult | None,
+    at_equal_time: RegimeResult | None = None,
 ) -> tuple[Cost, ...]:
     """Whether what each head wins at equal tokens pays for its time.
 
     Args:
         regime: equal tokens.
+        at_equal_time: decides, where it was measured.
     """
     if regime is None:
         return ()
     rows, found = {row.name: row for row in regime.rows}, []
+    timed = {} if at_equal_time is None else {row.name: row for row in at_equal_time.rows}
     for variant in plan.variants:
         row, control = rows.get(variant.name), rows.get(plan.control_of(variant).name)
         if variant.is_control or row is None or control is None:
@@ -348,7 +357,9 @@ def summarise_costs(
                 ratio=ratio,
                 gain=control.valid_loss - row.valid_loss,
                 needed=needed,
-                verdict=_payoff(row.valid, needed),
+                verdict=_payoff(timed[row.name].valid, 0.0)
+                if row.name in timed
+                else _payoff(row.valid, needed),
             )
         )
     return tuple(found)

@@ -12,9 +12,16 @@ from rich.table import Table as PrintedTable
 from rich.text import Text
 
 from highrank.analysis.contrasts import Contrast, Verdict
+from highrank.evaluation.check import check_word
 from highrank.files import write_atomically
 from highrank.report.figure import Lines, describe, draw, save_png, to_svg
-from highrank.report.formats import count, duration, environment_text, make_table, perplexity
+from highrank.report.formats import (
+    count,
+    duration,
+    environment_text,
+    make_table,
+    perplexity,
+)
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.compare.charts import (
     Sweep,
@@ -81,7 +88,7 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
         yield f"Recommended: {found.text}, because {found.evidence}."
         yield f"What it is: {found.description}"
         if found.command:
-            yield f"Train it in full, at a rate that is annealed: {found.command}"
+            yield f"Train it in full, by the recipe of the comparison: {found.command}"
 
 
 def _printed(table: Table, title: str) -> PrintedTable:
@@ -115,6 +122,11 @@ def _regime_table(result: CompareResult, regime: RegimeResult) -> Table:
         }
         for row in regime.rows
     ]
+    if (alone := result.ngram) is not None:
+        titles = dict.fromkeys(rows[0], NONE)
+        losses = {"Valid": alone.valid_loss, "Test": alone.test_loss}
+        found = {split: f"{perplexity(loss):.2f}" for split, loss in losses.items()}
+        rows.append(titles | found | {"Head": f"{alone.order}-gram alone"})
     taken = None if result.recommendation is None else result.recommendation.row
     index = frozenset(i for i, row in enumerate(regime.rows) if row.name == taken)
     return replace(_table(rows, 2 + has_sizes), highlighted=index)
@@ -147,17 +159,19 @@ def _variant_table(result: CompareResult) -> Table:
     for variant in result.variants:
         row, rank = measured.get(variant.name), variant.analysis.get("effective_rank_1e-3")
         information = variant.analysis.get("specialisation")
+        beside = "" if variant.table is None else f" + {variant.table}"
         rows.append(
             {
                 "Head": variant.label,
                 "d": str(variant.embedding_size),
                 "Layers": "-".join(map(str, variant.hidden_sizes)),
-                "Parameters": f"{variant.num_parameters:,}",
+                "Parameters": f"{variant.num_parameters:,}" + beside,
                 "Tokens": NONE if row is None else f"{row.tokens:,.0f}",
                 "CPU s": NONE if row is None else f"{row.cpu_seconds:,.0f}",
                 "Gap, nats": NONE if row is None else f"{row.gap:.2f}",
                 "Rank, ε = 10⁻³": count(rank),
                 "I(component; token)": NONE if information is None else f"{information:.2f}",
+                "A distribution": check_word(variant.check) or "by form",
             }
         )
     return _table(rows, 2)
@@ -264,7 +278,8 @@ def compare_csv(result: CompareResult) -> str:
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]
         marks: dict[str, Mark | None] = {**run.marks}
-        marks |= {f"{regime} with cache": mark for regime, mark in run.cache.items()}
+        for method, found in run.methods.items():
+            marks |= {f"{regime} with {method}": mark for regime, mark in found.items()}
         for regime, mark in (marks or {"": None}).items():
             values = [None if mark is None else getattr(mark, name) for name in MARK_FIELDS]
             writer.writerow((*first, regime, *values, *last))

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from highrank.build import build_batches, build_model, check_run
-from highrank.data.batches import Batch, Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
@@ -28,29 +27,31 @@ from highrank.studies.compare.presets import (
     prepare_source,
 )
 from highrank.studies.compare.variant import (
+    UNTIED,
     Variant,
     make_variants,
     parse_spec,
     variant_from_json,
 )
 from highrank.training.budget import parse_duration, seconds_of_test
+from highrank.training.speed import next_batch, time_training
 from highrank.training.trainer import Trainer
 
 PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
 # Validations of a run: each has √2 times the tokens of the one before it.
-NUM_POINTS = 10
+NUM_POINTS = 6
 # Fraction of the time for starting, saving and a machine that is slower than it was.
 RESERVE = 0.12
 # The slowest variant reaches equal tokens before equal time is over.
 MARGIN = 0.9
 # A budget that is advised has so many times what is needed: speeds are measured anew.
 SPARE = 1.15
+# Heads that a sceptic asks for; a cache and an n-gram alone need no training of their own.
+BASELINES = ("adaptive-softmax", UNTIED)
 # With fewer steps nothing has been learned.
 FEWEST_STEPS = 150
 # More runs at the same time wait for memory rather than for cores.
 MOST_JOBS = 4
-# Windows are timed for so long, and so many at least; the first are not counted.
-TIMED_SECONDS, NUM_WINDOWS, NUM_FIRST = 1.5, 3, 2
 # Seconds of rank and components at the end of a run: so many, and for each token of the vocabulary.
 ANALYSIS_SECONDS, ANALYSIS_PER_TOKEN = 0.5, 4e-4
 
@@ -97,7 +98,7 @@ class Plan:
     cpu_seconds: float | None
     """Equal time is compared here; None if it is not."""
     cache: bool
-    """Whether the control is also evaluated with a cache."""
+    """Whether the control is also evaluated with a cache and at a temperature."""
     test_batch_size: int
     jobs: int
     threads: int
@@ -196,7 +197,7 @@ def make_plan(
     corpus = open_source(comparison.corpus, comparison.max_tokens)
     train, vocab_size = corpus.split("train"), len(corpus.vocabulary)
     base = base_config(comparison, len(train))
-    more = ("adaptive-softmax",) if comparison.baselines else ()
+    more = BASELINES if comparison.baselines else ()
     variants = make_variants(
         base,
         (*comparison.heads, *more),
@@ -262,34 +263,19 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     eos, end = corpus.vocabulary.eos, corpus.sentence_end
     batches = build_batches(config, corpus.split("train"), device, sentence_end=eos)
     trainer = Trainer(model, config.train)
-    for _ in range(NUM_FIRST):
-        trainer.step(_next(batches))
-    start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
-    while count < NUM_WINDOWS or time.process_time() - cpu_start < TIMED_SECONDS:
-        batch = _next(batches)
-        trainer.step(batch)
-        tokens += batch.num_targets
-        count += 1
-    wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
+    tokens, wall, cpu = time_training(trainer, lambda: next_batch(batches))
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock, end)
     test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock, end)
     if comparison.baselines and variant.is_control:
-        # The cache reads one stream.
-        test += 3 * seconds_of_test(model, corpus.split("test"), 1, clock)
+        # Cache and temperature read one stream, the latter with the whole vocabulary.
+        test += 6 * seconds_of_test(model, corpus.split("test"), 1, clock)
     return Speed(
-        cpu=max(cpu, 1e-9) / tokens,
-        wall=max(wall, 1e-9) / tokens,
+        cpu=cpu / tokens,
+        wall=wall / tokens,
         valid=valid,
         test=test,
         analysis=ANALYSIS_SECONDS + ANALYSIS_PER_TOKEN * vocab_size,
     )
-
-
-def _next(batches: Batches) -> Batch:
-    """A short corpus is over soon, and begins again."""
-    if batches.is_epoch_over:
-        batches.start_epoch()
-    return next(batches)
 
 
 def divide_budget(plan: Plan, budget: float, fewest_tokens: int) -> Plan:

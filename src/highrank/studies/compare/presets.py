@@ -20,7 +20,6 @@ from highrank.config import (
     HeadConfig,
     ModelConfig,
     RunConfig,
-    StageConfig,
     with_options,
 )
 from highrank.data import factorised, senses
@@ -35,6 +34,7 @@ from highrank.data.corpus import CorpusLike, MemoryCorpus
 from highrank.data.languages import sample_corpus
 from highrank.data.prepare import resolve_corpus
 from highrank.presets.papers import ptb_mos
+from highrank.presets.small import ADAMW, RECOMMENDED
 from highrank.progress import OnProgress
 from highrank.signatures import check_ranges
 from highrank.studies.compare.variant import parse_spec
@@ -49,18 +49,8 @@ LANGUAGES = {
 }
 SIZES = {"train": 400_000, "valid": 20_000, "test": 40_000}
 NUM_CHAINS = 40
-# Weights of the last ninth of a run, about.
-AVERAGE_POWER = 8.0
-CONSTANT = StageConfig(
-    optimizer="adamw",
-    lr=8e-3,
-    weight_decay=0.01,
-    # Without it one softmax starts badly with some seeds: losses differed by 0.1 to 0.3 nats.
-    warmup_steps=100,
-    clip=1.0,
-    epochs=1_000_000,
-    average_power=AVERAGE_POWER,
-)
+# Without its warm-up one softmax starts badly with some seeds: losses differed by 0.1 to 0.3 nats.
+CONSTANT = replace(ADAMW, epochs=1_000_000)
 
 # Numbers that are at least 1, alone or in a tuple that is not empty.
 COUNTS = (
@@ -82,10 +72,11 @@ class Comparison:
     """Name or path, as `open_source` takes it."""
     is_paper_size: bool = False
     """Whether to take the paper's network and optimiser, for a GPU."""
-    heads: tuple[str, ...] = ("tied-softmax", "mos", "adaptive-softmax+pointer")
+    heads: tuple[str, ...] = ("tied-softmax", "mos", RECOMMENDED)
     """KIND[:K][+COMPONENT …][,option=value …]: kinds of `highrank train --head.kind`, such as
-    mos:5+pointer; tied-softmax, without a context of its own; repeat, the control with other
-    seeds. The control, a softmax over tanh(Linear(hidden)), is always there."""
+    mos:5+pointer; tied-softmax, without a context of its own; untied-softmax, with an output
+    embedding of its own and dropout; repeat, the control with other seeds. The control, a softmax
+    over tanh(Linear(hidden)), is always there."""
     components: tuple[int, ...] = (4,)
     """K of each head that has components and names no K of its own."""
     embedding: tuple[int, ...] = (64,)
@@ -102,7 +93,8 @@ class Comparison:
     """Equal for all: parameters, through the layers before the last; context, D and E;
     time, CPU seconds of training; tokens."""
     baselines: bool = False
-    """Also an adaptive softmax, the control with a cache at evaluation, a 5-gram alone."""
+    """Also an adaptive softmax, an untied softmax with dropout, the control with a cache and at a
+    temperature, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
     """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
     lr: float | None = None
@@ -178,7 +170,7 @@ def paper_config(comparison: Comparison) -> RunConfig:
     """The paper's network, dropout and SGD, at a constant rate."""
     paper = ptb_mos()
     stage = replace(
-        paper.train, switch_after=None, epochs=CONSTANT.epochs, average_power=AVERAGE_POWER
+        paper.train, switch_after=None, epochs=CONSTANT.epochs, average_power=CONSTANT.average_power
     )
     model = with_options(paper.model, hidden_sizes=comparison.hidden_sizes)
     return replace(paper, corpus=comparison.corpus, model=model, train=stage, finetune=None)

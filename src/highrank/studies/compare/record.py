@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from highrank.evaluation.check import Finding
 from highrank.run.folder import METRICS_FILE
 from highrank.studies.compare.plan import Plan, Regime
 
@@ -19,6 +20,9 @@ from highrank.studies.compare.plan import Plan, Regime
 MOST_WAITING, MOST_CHANGE = 1.25, 1.3
 # Validations at the end of a curve that give its slope beyond them.
 NUM_LAST = 4
+
+# Of the control's evaluation, besides static.
+METHODS = ("cache", "temperature")
 
 Line = Mapping[str, Any]
 Record = TypeVar("Record")
@@ -75,8 +79,8 @@ class RunRecord:
     curve: tuple[Point, ...]
     marks: dict[str, Mark]
     """By regime."""
-    cache: dict[str, Mark]
-    """By regime, with a cache at evaluation, for a control."""
+    methods: dict[str, dict[str, Mark]]
+    """By method and regime, for a control: with a cache at evaluation, at a temperature."""
     tokens: int
     cpu_seconds: float
     seconds: float
@@ -85,6 +89,8 @@ class RunRecord:
     is_disturbed: bool
     analysis: dict[str, Any]
     """Ranks and specialisation."""
+    check: tuple[Finding, ...] | None = None
+    """Whether its scores are those of a distribution, for a head with further components."""
 
     @property
     def waiting(self) -> float:
@@ -125,22 +131,31 @@ def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
         note=diverged[0]["reason"] if diverged else "",
         curve=tuple(_pick(Point, line) for line in by_event.get("epoch", [])),
         marks={regime: _pick(Mark, line) for regime, line in marks.items()},
-        cache={
-            regime: replace(
-                _pick(Mark, line),
-                valid_loss=line["cache_valid_loss"],
-                test_loss=line["cache_test_loss"],
-            )
-            for regime, line in marks.items()
-            if "cache" in line
-        },
+        methods={method: _by_method(method, marks) for method in METHODS},
         tokens=sum(line["tokens"] for line in slices),
         cpu_seconds=sum(line["cpu_seconds"] for line in slices),
         seconds=sum(line["seconds"] for line in slices),
         speed_change=max(speeds) / min(speeds) if speeds else 1.0,
         is_disturbed=False,
-        analysis={name: value for name, value in analyses[-1].items() if name != "event"},
+        analysis={k: v for k, v in analyses[-1].items() if k not in ("event", "check")},
+        check=_check(analyses[-1].get("check")),
     )
+
+
+def _by_method(method: str, marks: Mapping[Regime, Line]) -> dict[str, Mark]:
+    return {
+        regime: replace(
+            _pick(Mark, line),
+            valid_loss=line[f"{method}_valid_loss"],
+            test_loss=line[f"{method}_test_loss"],
+        )
+        for regime, line in marks.items()
+        if method in line
+    }
+
+
+def _check(found: list[dict[str, Any]] | None) -> tuple[Finding, ...] | None:
+    return None if found is None else tuple(Finding(**one) for one in found)
 
 
 def _state(events: Mapping[str, Any]) -> RunState:

@@ -6,6 +6,8 @@ from typing import Any
 
 from highrank.analysis.contrasts import Contrast
 from highrank.environment import Environment
+from highrank.evaluation.check import Finding
+from highrank.ngram import TableSize
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunRecord
 from highrank.studies.compare.variant import Role
@@ -13,7 +15,7 @@ from highrank.studies.compare.variant import Role
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A variant, or the control with a cache, in one regime."""
+    """A variant, or the control by another method, in one regime."""
 
     name: str
     label: str
@@ -125,11 +127,15 @@ class VariantResult:
     num_components: int
     hidden_sizes: tuple[int, ...]
     num_parameters: int
+    table: TableSize | None = None
+    """What n-grams add to the parameters; None without them, or before they are counted."""
     cpu_per_token: float | None
     """Mean over the runs."""
     num_disturbed: int
     num_diverged: int
     num_finished: int
+    check: tuple[Finding, ...] | None = None
+    """The findings of all its runs, for a head with further components."""
     rank_bound: int | None
     analysis: dict[str, float | None]
     """Means over seeds of ranks and I(component; token)."""
@@ -139,7 +145,7 @@ class VariantResult:
 class Recommendation:
     variant: str
     row: str
-    """Name of the row that is recommended: the variant, or the control with a cache."""
+    """Name of the row that is recommended: the variant, or the control by another method."""
     text: str
     """The head, K and d."""
     description: str
@@ -154,6 +160,7 @@ class NGramResult:
     """An n-gram model of the training split, alone."""
 
     order: int
+    table: TableSize
     valid_loss: float
     test_loss: float
     seconds: float

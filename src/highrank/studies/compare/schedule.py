@@ -10,7 +10,6 @@ after the window that it is in, and what is being measured will be measured agai
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -30,13 +29,12 @@ from highrank.analysis.log_probs import matrix_log_probs
 from highrank.analysis.rank import measure_ranks
 from highrank.analysis.svd import singular_values
 from highrank.environment import check_device, set_threads
-from highrank.evaluation.cache import with_cache
-from highrank.evaluation.grids import cache_grid
-from highrank.evaluation.search import search_cache
-from highrank.evaluation.static import evaluate, score, summed
+from highrank.evaluation.check import quick_check
+from highrank.evaluation.static import evaluate
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
 from highrank.signatures import import_kind
+from highrank.studies.compare.baselines import evaluate_baselines
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import RunRecord, RunState, read_runs
@@ -46,8 +44,6 @@ from highrank.training.trainer import Diverged
 
 # Validations are at √2, 2, 2√2 … times and fractions of the tokens that are compared.
 FACTOR = 2**0.5
-# Tokens of valid on which the cache's settings are searched for.
-SEARCH_TOKENS = 10_000
 # Contexts of valid after which ranks are measured, and how many are read at once.
 NUM_CONTEXTS, WINDOW = 500, 100
 RANKS = ("numerical_rank_float32", "effective_rank_1e-2", "effective_rank_1e-3")
@@ -148,13 +144,14 @@ class VariantRun:
         if run.validated_step != run.trainer.num_steps:
             run.validate()
             self.validated = run.num_tokens
-        piece = self.corpus.split("train")[: len(run.valid)]
+        piece, more = self.corpus.split("train")[: len(run.valid)], dict[str, Any]()
         with run.best_model() as model:
             end: Any = {"sentence_end": self.corpus.sentence_end}
             test = evaluate(model, self.corpus.split("test"), self.plan.test_batch_size, **end)
             size = run.config.valid_batch_size
             train = evaluate(model, piece, size, is_training_split=True, **end)
-            more = self._with_cache(model) if self.plan.cache and self.variant.is_control else {}
+            if self.plan.cache and self.variant.is_control:
+                more = evaluate_baselines(model, run.valid, self.corpus.split("test"))
         run.note(
             event="mark",
             regime=regime,
@@ -168,29 +165,15 @@ class VariantRun:
         run.save()
         self.marks.add(regime)
 
-    def _with_cache(self, model: LanguageModel) -> dict[str, Any]:
-        """Losses with a neural cache whose settings are searched for on valid."""
-        valid, test = self.run.valid, self.corpus.split("test")
-        start = time.monotonic()
-        grid = cache_grid(theta=(0.1, 0.2, 0.3, 0.5, 0.7, 1.0))
-        settings = search_cache(score(model, valid[: SEARCH_TOKENS + 1]), grid).best.settings
-
-        def loss(tokens: NDArray[np.integer]) -> float:
-            return summed(with_cache(score(model, tokens), settings)).nats
-
-        return {
-            "cache_valid_loss": loss(valid),
-            "cache_test_loss": loss(test),
-            "cache": {**asdict(settings), "seconds": time.monotonic() - start},
-        }
-
     def _analyse(self) -> None:
         """Rank and components of the best model, on the validation split."""
         with self.run.best_model() as model:
             ranks = effective_ranks(model, self.run.valid)
             use = mixture_use(model, self.run.valid)
+            checked = quick_check(model, self.run.valid)
         information = None if use is None else use.specialisation
-        self.run.note(event="analysis", specialisation=information, **ranks)
+        found = checked and [asdict(finding) for finding in checked]
+        self.run.note(event="analysis", specialisation=information, check=found, **ranks)
         self.run.save()
         self.events.add("analysis")
 

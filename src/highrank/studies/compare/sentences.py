@@ -1,4 +1,4 @@
-"""Every sentence of a comparison: the answer, which head to take, and notes."""
+"""Sentences of a comparison: the answer in one and in several, the plan, and notes."""
 
 import inspect
 import math
@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
-from highrank.presets.small import fitted, small
 from highrank.studies.compare.plan import Plan, Regime
-from highrank.studies.compare.presets import LANGUAGES
 from highrank.studies.compare.record import break_even, curves_of
-from highrank.studies.compare.result import CompareResult, Cost, Recommendation, RegimeResult, Row
-from highrank.studies.compare.variant import Role, Variant, has_components
+from highrank.studies.compare.result import CompareResult, Cost, Payoff, RegimeResult, Row
+from highrank.studies.compare.variant import Role, Variant
 
 # Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
 WORTH_MORE, MUCH_WAITING = 0.05, 1.3
@@ -40,21 +38,29 @@ def main_regime(regimes: Sequence[RegimeResult]) -> RegimeResult | None:
     return found.get(Regime.TIME, found.get(Regime.TOKENS))
 
 
-def verdict(regimes: Sequence[RegimeResult], corpus: str) -> str:
+def verdict(regimes: Sequence[RegimeResult], costs: Sequence[Cost], corpus: str) -> str:
     """The answer in at most twelve words."""
     regime = main_regime(regimes)
     if regime is None:
         return "Nothing has been measured yet."
     if len(regime.seeds) < 2:
         return "One seed decides nothing."
-    if (winner := _winner(regime)) is not None:
-        return f"{winner.label} beats one softmax on {corpus}."
+    if (row := winner(regime)) is not None:
+        if not pays(row, regime, costs):
+            return f"{row.label} wins per token, not per second."
+        return f"{row.label} beats one softmax on {corpus}."
     if _is(regime.contrast, Verdict.WORSE):
         return f"One softmax wins on {corpus}."
     return f"No head is seen to beat one softmax on {corpus}."
 
 
-def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpus: str) -> str:
+def answer(
+    plan: Plan,
+    regimes: Sequence[RegimeResult],
+    costs: Sequence[Cost],
+    is_complete: bool,
+    corpus: str,
+) -> str:
     """The finding in a sentence or two."""
     regime = main_regime(regimes)
     if regime is None:
@@ -67,19 +73,20 @@ def answer(plan: Plan, regimes: Sequence[RegimeResult], is_complete: bool, corpu
             f"{best.embedding_size}) has the lowest loss at equal {regime.name}, but seeds "
             "differ, too. Take --seeds 3 or more."
         )
-    parts = [_finding(regime, corpus), *_sizes(regime), _bottleneck(plan, regimes)]
+    finding, payoff = _finding(regime, corpus), _payoff(regime, costs)
+    parts = [finding, payoff, *_sizes(regime), _bottleneck(plan, regimes)]
     return partial + " ".join(part for part in parts if part)
 
 
 def _finding(regime: RegimeResult, corpus: str) -> str:
     where = f"on {corpus} at equal {regime.name} ({amount_text(regime)})"
-    winner, size = _winner(regime), regime.row(regime.best_control).embedding_size
-    if winner is not None and winner.valid is not None:
-        test = "" if winner.test is None else f"; on test {percent(winner.test.difference)}"
+    row, size = winner(regime), regime.row(regime.best_control).embedding_size
+    if row is not None and row.valid is not None:
+        test = "" if row.test is None else f"; on test {percent(row.test.difference)}"
         return (
-            f"{winner.label} (d = {winner.embedding_size}) beats the control {where}: its "
-            f"perplexity on valid is {percent(winner.valid.difference)} lower (95 % interval "
-            f"{interval_text(winner.valid)}{test})."
+            f"{row.label} (d = {row.embedding_size}) beats the control {where}: its perplexity on "
+            f"valid is {percent(row.valid.difference)} lower (95 % interval "
+            f"{interval_text(row.valid)}{test})."
         )
     if _is(regime.contrast, Verdict.WORSE):
         assert regime.contrast is not None
@@ -95,6 +102,18 @@ def _finding(regime: RegimeResult, corpus: str) -> str:
     return (
         f"{finding} A difference of {percent(regime.detectable)} in perplexity would "
         "have been found with a probability of 80 %."
+    )
+
+
+def _payoff(regime: RegimeResult, costs: Sequence[Cost]) -> str:
+    """That the winner at equal tokens is too slow, if it is."""
+    row = winner(regime)
+    if row is None or pays(row, regime, costs):
+        return ""
+    ratio = next(cost.ratio for cost in costs if cost.name == row.name)
+    return (
+        f"It does not pay for its time: a token costs {ratio:.2f} times the control's, which in as "
+        "much time would read more."
     )
 
 
@@ -161,7 +180,7 @@ def _is(contrast: Contrast | None, verdict: Verdict) -> bool:
     return contrast is not None and contrast.verdict is verdict
 
 
-def _winner(regime: RegimeResult) -> Row | None:
+def winner(regime: RegimeResult) -> Row | None:
     """The best row, if it is better than its control and not worse than the best control."""
     better = [row for row in regime.rows if _is(row.valid, Verdict.BETTER)]
     best = min(better, key=lambda row: row.valid_loss, default=None)
@@ -170,91 +189,26 @@ def _winner(regime: RegimeResult) -> Row | None:
     return best
 
 
-def choose(regime: RegimeResult) -> Row:
-    """The row to take: one that is better than the control, or else the control itself."""
-    return _winner(regime) or regime.row(regime.best_control)
-
-
-def recommend(
-    plan: Plan, regimes: Sequence[RegimeResult], costs: Sequence[Cost], num_train: int
-) -> Recommendation | None:
-    """The head, K and d to take, by the validation loss; None from one seed.
-
-    Args:
-        num_train: tokens of the corpus' whole training split, which the command reads.
-    """
-    regime = main_regime(regimes)
-    if regime is None or len(regime.seeds) < 2:
-        return None
-    choice = choose(regime)
-    name = choice.name.removesuffix("+cache")
-    variant = next(variant for variant in plan.variants if variant.name == name)
-    reason = (
-        f"no head was seen to be better than the control at equal {regime.name}, so the "
-        "simplest is taken"
-    )
-    if choice.valid is not None:
-        reason = (
-            f"at equal {regime.name} its loss on valid is {-choice.valid.difference:.4f} nats "
-            f"below the control's ({interval_text(choice.valid)} in perplexity, "
-            f"{len(regime.seeds)} seeds)"
-        )
-    if others := _indistinguishable(regime, choice):
-        reason += f"; as good, as far as one can tell: {', '.join(others)}"
-    if ratio := next((cost.ratio for cost in costs if cost.name == name), None):
-        reason += f"; a token costs {ratio:.2f} times the control's CPU time"
-    number = "" if "K = " in choice.label else f", K = {variant.num_components}"
-    return Recommendation(
-        variant=name,
-        row=choice.name,
-        text=f"{choice.label}{number}, d = {variant.embedding_size}",
-        description=describe(variant),
-        command=_command(plan, variant, choice.name, num_train),
-        evidence=reason,
-    )
-
-
-def _indistinguishable(regime: RegimeResult, choice: Row) -> list[str]:
-    """Rows within the noise of the chosen one."""
-    if regime.detectable is None:
-        return []
-    return [
-        f"{row.label} (d = {row.embedding_size})"
-        for row in regime.rows
-        if row.name != choice.name
-        and abs(row.valid_loss - choice.valid_loss) < regime.detectable / 2
-    ]
+def pays(row: Row, regime: RegimeResult, costs: Sequence[Cost]) -> bool:
+    """Whether nothing says that a row is too slow; at equal time it has paid for it."""
+    found = {cost.name: cost.verdict for cost in costs}
+    return regime.name is Regime.TIME or found.get(row.name) is not Payoff.DOES_NOT_PAY
 
 
 def describe(variant: Variant) -> str:
     """The head as its class describes it in its first line, unless it is a plain softmax."""
     if variant.config.head.kind == "softmax":
-        is_tied = variant.role is Role.OTHER_CONTEXT
-        return (
-            f"One softmax over {'the hidden state itself' if is_tied else 'tanh(Linear(hidden))'}."
-        )
+        if variant.role is Role.OTHER_CONTEXT:
+            return "One softmax over the hidden state itself."
+        if variant.role is Role.OTHER_SIZE:
+            return (
+                "One softmax over tanh(Linear(hidden)), with dropout there and an output embedding "
+                "of its own, which makes it larger than the others."
+            )
+        return "One softmax over tanh(Linear(hidden))."
     name, plus, further = variant.config.head.kind.partition("+")
     text = (inspect.getdoc(head_class(name)) or "").partition("\n")[0]
     return f"{text} Beside it: {further.replace('+', ', ')}." if plus else text
-
-
-def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
-    """The command that trains this head with this network in full, annealed, as long as `small`.
-
-    With a cache it is the evaluation that makes the row. An exact language has no command.
-    """
-    if plan.corpus in LANGUAGES:
-        return ""
-    head = variant.config.head
-    sizes = " ".join(map(str, variant.hidden_sizes))
-    text = f"highrank train small --corpus {plan.corpus} --head.kind {head.kind}"
-    if has_components(head.kind):
-        text += f" --head.num-components {variant.num_components}"
-    for name, value in head.options.items():
-        text += f" --head.{name.replace('_', '-')} {value}"
-    text += f" --model.embedding-size {variant.embedding_size} --model.hidden-sizes {sizes}"
-    text += f" --train.epochs {fitted(small(), num_train).train.epochs}"
-    return text if row == variant.name else f"{text}; then highrank evaluate RUN --cache --search"
 
 
 def plan_note(plan: Plan, duration: Callable[[float], str]) -> str:
@@ -308,7 +262,8 @@ def notes(result: CompareResult) -> Iterator[str]:
     yield from _noise_notes(result)
     if (alone := result.ngram) is not None:
         yield (
-            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.seconds:.1f} s): perplexity "
+            f"A {alone.order}-gram alone (modified Kneser–Ney, {alone.table}, {alone.seconds:.1f} "
+            "s, no seeds to differ): perplexity "
             f"{math.exp(alone.valid_loss):.4g} on valid, {math.exp(alone.test_loss):.4g} on test."
         )
     yield from _length_note(result)

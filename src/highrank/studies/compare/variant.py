@@ -23,7 +23,11 @@ from highrank.run.configuration import config_from_json
 from highrank.signatures import check_ranges, checked_options, import_kind
 
 # Names of --heads that are no kind of head.
-TIED, REPEAT = "tied-softmax", "repeat"
+TIED, UNTIED, REPEAT = "tied-softmax", "untied-softmax", "repeat"
+OWN_NAMES = (TIED, UNTIED, REPEAT)
+# Dropout of the contexts of an untied softmax. In recommenders the two together were as good as a
+# mixture of softmaxes (https://arxiv.org/abs/2110.05409).
+OUTPUT_DROPOUT = 0.2
 # Kinds of which the mixture of one component is the control.
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 # One softmax, whose log-probabilities have a bounded rank, and nothing else.
@@ -41,6 +45,8 @@ class Role(StrEnum):
     HEAD = "head"
     OTHER_CONTEXT = "other context"
     """A head whose context is not that of the others."""
+    OTHER_SIZE = "other size"
+    """A baseline with an embedding more than the others: never of equal parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +118,13 @@ def parse_spec(text: str) -> Spec:
     """Raise ValueError unless it is KIND[:K][+COMPONENT …][,option=value …] of a known head."""
     first, *given = text.split(",")
     kind, count = _split_count(first)
-    if kind not in (TIED, REPEAT):
+    if kind not in OWN_NAMES:
         try:
             import_kind(kind)
             head_class(kind)
         except ValueError as error:
-            raise ValueError(f"heads must be {TIED}, {REPEAT} or kinds: {error}") from None
+            names = ", ".join(OWN_NAMES)
+            raise ValueError(f"heads must be {names} or kinds: {error}") from None
     if count and not has_components(kind):
         raise ValueError(f"{kind} must come without a number of components, got {text!r}")
     options = {}
@@ -126,7 +133,7 @@ def parse_spec(text: str) -> Spec:
         if not sign:
             raise ValueError(f"options of heads must be name=value, got {one!r}")
         options[name.replace("-", "_")] = _parse_value(value)
-    if kind not in (TIED, REPEAT):
+    if kind not in OWN_NAMES:
         checked_options(head_class(kind), options, HEAD_GIVEN, "head")
     elif options:
         raise ValueError(f"{kind} must come without options, got {text!r}")
@@ -154,7 +161,7 @@ def _parse_value(text: str) -> Any:
 
 
 def has_components(kind: str) -> bool:
-    return kind not in (TIED, REPEAT) and "num_components" in head_arguments(kind)
+    return kind not in OWN_NAMES and "num_components" in head_arguments(kind)
 
 
 def make_variants(
@@ -183,7 +190,7 @@ def make_variants(
     found: dict[str, Variant] = {}
     for size in embedding_sizes:
         for spec, count, config, role in _configs(base, specs, components, size):
-            if wanted is not None:
+            if wanted is not None and role is not Role.OTHER_SIZE:
                 config = sizer.resize(config, wanted, spec.text)
             name = _name(spec, count, size)
             found.setdefault(
@@ -217,6 +224,10 @@ def _configs(
             model = with_options(control.model, hidden_sizes=sizes)
             head = replace(control.head, options={})
             yield spec, 1, replace(control, model=model, head=head), Role.OTHER_CONTEXT
+        elif spec.kind == UNTIED:
+            head = replace(control.head, dropout=OUTPUT_DROPOUT)
+            model = replace(control.model, tied=False)
+            yield spec, 1, replace(control, model=model, head=head), Role.OTHER_SIZE
         else:
             for count in _counts(spec, components):
                 if count > 1 or spec.kind not in SAME_AS_CONTROL or spec.options:
@@ -257,6 +268,8 @@ def _label(spec: Spec, count: int, role: Role) -> str:
         return "control, K = 1"
     if spec.kind == REPEAT:
         return "control, other seeds"
+    if spec.kind == UNTIED:
+        return f"Untied softmax, dropout {OUTPUT_DROPOUT}"
     text = "Tied softmax, D = d" if spec.kind == TIED else head_class(spec.kind).title
     if has_components(spec.kind) and (count > 1 or spec.num_components or "+" in spec.kind):
         text += f", K = {count}"

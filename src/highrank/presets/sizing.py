@@ -1,0 +1,128 @@
+"""Sizes for a budget: how wide, how deep, how much dropout, by what the time allows to read.
+
+A step takes about as long as its multiplications: a model of P weights per token reads
+
+    tokens(P) = speed · seconds / (P + overhead)
+
+Wider models learn more from each token, narrower ones read more of them. The rule takes the widest
+LSTM that still reads `TOKENS_PER_WEIGHT` tokens for each weight, and that has at most
+`WEIGHTS_PER_TOKEN` weights for each token of the text. Whoever reads a text often needs dropout; it
+grows with the logarithm of the epochs. docs/training.md says which runs these numbers come from.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from highrank.config import RunConfig, with_options
+from highrank.presets.small import with_warmup
+
+WIDTHS = (64, 96, 128, 160, 192, 256, 320, 400, 512, 640, 800, 1024)
+# Tokens to read for each weight, and weights for each token that there is.
+TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN = 1.5, 20.0
+# From this width on there is a third layer.
+DEEP = 640
+# Rows of the output embedding that a token is compared with in an adaptive head, about, and all
+# other work for a token, such as gates, pointer and optimiser, as multiplications.
+ROWS, OVERHEAD = 2_000, 400_000
+# Dropout of a text that is read once, and most of it; each doubling of 1 + epochs adds as much.
+DROPOUT, MOST_DROPOUT = 0.1, 0.5
+# The rate of `WIDTH_OF_RATE`; it falls with the root of the width.
+WIDTH_OF_RATE = 320
+# The network that the rule is for, and the part of a budget that is training.
+SIZED_KIND, TRAINING_FRACTION = "awd-lstm", 0.85
+OPTIONS = ("model.embedding-size", "model.hidden-sizes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    config: RunConfig
+    num_tokens: float
+    """Tokens that the run is expected to read."""
+    reason: str
+    """The choice in a sentence."""
+
+
+def weights_of(config: RunConfig) -> int:
+    """Weights of the LSTM's and the output layer's matrices that a token is multiplied with."""
+    sizes, E = config.model.options["hidden_sizes"], config.model.embedding_size
+    inputs = (E, *sizes[:-1])
+    layers = sum(4 * h * (i + h) for i, h in zip(inputs, sizes, strict=True))
+    return int(layers + sizes[-1] * E + ROWS * E)
+
+
+def work_of(config: RunConfig) -> int:
+    """The same and everything else, in multiplications."""
+    return weights_of(config) + OVERHEAD
+
+
+def of_width(config: RunConfig, width: int) -> RunConfig:
+    """The configuration with layers of this width; the last, and E, are narrower."""
+    last = 16 * round(0.75 * width / 16)
+    sizes = (width, last) if width < DEEP else (width, width, last)
+    model = replace(config.model, embedding_size=16 * max(2, round(width / 64)))
+    model = with_options(model, hidden_sizes=sizes)
+    rate = config.train.lr * min(1.0, math.sqrt(WIDTH_OF_RATE / width))
+    return replace(config, model=model, train=replace(config.train, lr=float(f"{rate:.2g}")))
+
+
+def sized(
+    config: RunConfig,
+    seconds: float,
+    speed: float,
+    num_train: int,
+    given: Collection[str] = frozenset(),
+) -> Sizing:
+    """The configuration for a budget, and why.
+
+    Args:
+        seconds: of training.
+        speed: `work_of` that this machine does in a second, forward and backward.
+        num_train: tokens of the training split.
+        given: options that the user has chosen, such as model.hidden-sizes; they stay.
+    """
+    candidates = [of_width(config, width) for width in WIDTHS]
+    if any(option in given for option in OPTIONS):
+        candidates = [config]
+    fitting = [
+        one
+        for one in candidates
+        if speed * seconds / work_of(one) >= TOKENS_PER_WEIGHT * weights_of(one)
+        and weights_of(one) <= WEIGHTS_PER_TOKEN * num_train
+    ]
+    chosen = fitting[-1] if fitting else candidates[0]
+    num_tokens = speed * seconds / work_of(chosen)
+    epochs = num_tokens / num_train
+    dropout = round(min(MOST_DROPOUT, DROPOUT * math.log2(1 + epochs)), 2)
+    rate = config.train.lr if "train.lr" in given else chosen.train.lr
+    if "train.warmup-steps" not in given:
+        chosen = with_warmup(chosen, num_tokens)
+    found = replace(
+        chosen,
+        model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),
+        train=replace(chosen.train, lr=rate),
+    )
+    sizes = "-".join(map(str, found.model.options["hidden_sizes"]))
+    return Sizing(
+        config=found,
+        num_tokens=num_tokens,
+        reason=(
+            f"Sizes for {_duration(seconds)}: LSTM {sizes}, E = {found.model.embedding_size}, "
+            f"dropout {dropout:g}, rate {found.train.lr:g}. At {speed / 1e9:.2g} billion weights a "
+            f"second it reads about {num_tokens / 1e6:.3g} M tokens, {epochs:.2g} epochs. Any "
+            "option of the command overrides it."
+        ),
+    )
+
+
+def _dropouts(config: RunConfig, dropout: float, given: Collection[str]) -> dict[str, Any]:
+    """Of everything but embeddings, which lose whole tokens, the same."""
+    names = ("input_dropout", "hidden_dropout", "output_dropout", "weight_dropout")
+    found = dict.fromkeys(names, dropout) | {"embedding_dropout": round(dropout / 4, 3)}
+    chosen = {name for name in found if f"model.{name.replace('_', '-')}" in given}
+    return {name: value for name, value in found.items() if name not in chosen}
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"

@@ -1,0 +1,63 @@
+"""Sizes by budget: wider with more time, within what the text can teach, unless the user says."""
+
+import pytest
+
+from highrank.presets.sizing import WEIGHTS_PER_TOKEN, WIDTHS, of_width, sized, weights_of, work_of
+from highrank.presets.small import small
+
+SPEED = 1e10
+MINUTE = 60.0
+
+
+def choose(seconds, num_train=1_000_000, given=(), speed=SPEED):
+    return sized(small(), seconds, speed, num_train, given)
+
+
+def sizes(found):
+    return found.config.model.options["hidden_sizes"]
+
+
+def test_more_time_never_makes_a_narrower_network_and_speed_is_time():
+    found = [choose(seconds) for seconds in (1, 10, 60, 300, 3600, 36_000)]
+    widths = [sizes(one)[0] for one in found]
+    assert widths == sorted(widths) and len(set(widths)) >= 4
+    assert sizes(choose(300, speed=2 * SPEED)) == sizes(choose(600))
+    depths = [len(sizes(one)) for one in found]
+    assert depths[0] == 2 and depths[-1] == 3
+    rates = [one.config.train.lr for one in found]
+    assert rates == sorted(rates, reverse=True) and rates[0] == small().train.lr
+
+
+def test_a_short_text_gets_a_small_network_and_much_dropout():
+    long, short = choose(3600, 10_000_000), choose(3600, 60_000)
+    assert weights_of(short.config) <= WEIGHTS_PER_TOKEN * 60_000
+    assert sizes(short)[0] < sizes(long)[0]
+    options = [one.config.model.options["output_dropout"] for one in (long, short)]
+    assert options[0] < options[1] == 0.5
+
+
+def test_without_time_it_is_the_narrowest():
+    assert sizes(choose(0.001))[0] == WIDTHS[0]
+
+
+def test_tokens_are_those_that_the_speed_allows():
+    found = choose(5 * MINUTE)
+    assert found.num_tokens == pytest.approx(SPEED * 300 / work_of(found.config))
+    assert "5 min" in found.reason and f"{found.num_tokens / 1e6:.3g} M tokens" in found.reason
+
+
+def test_what_the_user_has_chosen_stays():
+    given = ("model.hidden-sizes", "train.lr", "model.input-dropout")
+    found = choose(3600, given=given).config
+    assert found.model.options["hidden_sizes"] == small().model.options["hidden_sizes"]
+    assert found.model.embedding_size == small().model.embedding_size
+    assert found.train == small().train
+    dropouts = [found.model.options[f"{name}_dropout"] for name in ("input", "hidden")]
+    assert dropouts[0] == small().model.options["input_dropout"] != dropouts[1]
+
+
+def test_weights_are_those_of_the_lstm_and_of_the_output_layer():
+    config = of_width(small(), 64)
+    assert config.model.options["hidden_sizes"] == (64, 48) and config.model.embedding_size == 32
+    layers = 4 * 64 * (32 + 64) + 4 * 48 * (64 + 48)
+    assert weights_of(config) == layers + 48 * 32 + 2_000 * 32
