@@ -64,7 +64,8 @@ def run_page(
 def _answer(result: TrainingResult, corpus: Corpus, split: str) -> str:
     """Where the perplexity was measured, and what else it says."""
     bits, unknown = result.bits_per_byte(split), result.unknown_fraction(split)
-    text = f"Corpus {printable(corpus.name)}, {millions(result.num_parameters)} parameters"
+    size = model_size(result.num_parameters, result.table)
+    text = f"Corpus {printable(corpus.name)}, {size}"
     if bits is not None:
         text += f", {'at least ' if unknown else ''}{bits:.3f} bits per byte of {split}"
     return f"{text}; {unknown:.1%} of its tokens are <unk>." if unknown else f"{text}."
