@@ -15,6 +15,7 @@ import torch
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.prepare import TextOptions, prepare_text
 from highrank.models.tensors import content_sha256, read_tensors
+from highrank.training import budget as budget_module
 from highrank.training import session
 from highrank.training.checkpoint import load_checkpoint
 from highrank.training.result import finish
@@ -82,11 +83,13 @@ class StepClock:
     def process_time(self):
         return self.now
 
+    thread_time = process_time
+
 
 def train(kind, corpus, folder):
     """Train or resume the run of this kind until its end, the test included."""
     if kind == "budget":
-        session.time = StepClock()
+        session.time = budget_module.time = StepClock()
     budget = BUDGET if kind == "budget" else None
     run = open_session(CONFIGS[kind], corpus, folder, budget=budget)
     outcome = run.go()
