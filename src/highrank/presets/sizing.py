@@ -20,7 +20,7 @@ from highrank.presets.small import with_warmup
 
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 400, 512, 640, 800, 1024)
 # Tokens to read for each weight, and weights for each token that there is.
-TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN = 1.5, 20.0
+TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN = 2.0, 20.0
 # From this width on there is a third layer.
 DEEP = 640
 # Rows of the output embedding that a token is compared with in an adaptive head, about, and all
