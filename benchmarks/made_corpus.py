@@ -7,10 +7,10 @@
 the time follows the word before it, so that there is something to learn.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
+import tyro
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype="S1")
 BLOCK_TOKENS = 1 << 20
@@ -56,24 +56,27 @@ def write_shard(path: Path, num_tokens: int, words: list[bytes], seed: int) -> N
             num_tokens -= int(ends[-1]) + len(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--tokens", type=int, default=20_000_000, help="of all training shards")
-    parser.add_argument("--vocab", type=int, default=200_000)
-    options = parser.parse_args()
-    words = made_words(options.vocab, np.random.default_rng(0))
-    train = options.folder / "training-monolingual.tokenized.shuffled"
-    heldout = options.folder / "heldout-monolingual.tokenized.shuffled"
-    for folder in (train, heldout):
-        folder.mkdir(parents=True, exist_ok=True)
+def made_corpus(
+    folder: tyro.conf.Positional[Path], tokens: int = 20_000_000, vocab: int = 200_000
+) -> None:
+    """Make a text in the layout of the One Billion Word Benchmark.
+
+    Args:
+        folder: Where to write it.
+        tokens: Of all training shards.
+        vocab: Different words.
+    """
+    words = made_words(vocab, np.random.default_rng(0))
+    train = folder / "training-monolingual.tokenized.shuffled"
+    heldout = folder / "heldout-monolingual.tokenized.shuffled"
+    for place in (train, heldout):
+        place.mkdir(parents=True, exist_ok=True)
     for shard in range(1, 100):
-        path = train / f"news.en-{shard:05}-of-00100"
-        write_shard(path, options.tokens // 99, words, shard)
+        write_shard(train / f"news.en-{shard:05}-of-00100", tokens // 99, words, shard)
     for shard in range(2):
         path = heldout / f"news.en.heldout-{shard:05}-of-00050"
-        write_shard(path, min(160_000, options.tokens // 99), words, 1000 + shard)
+        write_shard(path, min(160_000, tokens // 99), words, 1000 + shard)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(made_corpus)

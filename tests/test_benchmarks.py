@@ -14,13 +14,16 @@ import pytest
 import tyro
 
 from highrank.build import build_model
+from highrank.data import prepare_known
 from highrank.presets.small import ptb_small_mos
 from highrank.studies.bench import harness, loss
 from highrank.studies.bench.baselines import TINY
 from highrank.studies.bench.harness import Peak
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+# It measures nothing.
+MADE = "made_corpus"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != MADE)
 
 
 @pytest.fixture
@@ -59,6 +62,18 @@ def test_a_script_is_short_and_explains_itself(name, script, capsys):
     printed = capsys.readouterr().out
     assert "--json" in printed and "--threads" in printed
     assert f"python benchmarks/{name}.py" in script(name).__doc__
+
+
+def test_the_made_corpus_has_the_shards_of_the_billion_words(script, tmp_path):
+    script(MADE).made_corpus(tmp_path / "made", tokens=99 * 200, vocab=300)
+    given = {"source": tmp_path / "made", "own_name": "made", "cache": tmp_path}
+    corpus = prepare_known("one-billion", **given).corpus
+    assert corpus.header.splits["train"].num_tokens >= 99 * 200 and corpus.sentence_end == 1
+    # The benchmark has 27.4 tokens a sentence.
+    lengths = np.diff(np.flatnonzero(corpus.split("train") == corpus.sentence_end))
+    assert 15 < lengths.mean() < 35
+    counts = np.sort(corpus.token_counts)[::-1]
+    assert counts[0] > 5 * counts[20] > 20
 
 
 def test_plain_passes_have_the_loss_of_static_evaluation_and_the_others_do_not(call, script):
