@@ -1,0 +1,146 @@
+"""Targets of an encoder–decoder for many sources: beams in batches of like lengths.
+
+Beam search is that of transformers. A hypothesis is ranked by its log-probability over its length,
+its end included, to the power of the length penalty.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from highrank.data.pairs.encoded import Ragged, cut_by_tokens
+from highrank.progress import OnProgress
+
+# Places (sequences · beams · source tokens) of a batch.
+BATCH_TOKENS = 12_000
+LONGEST = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beams:
+    """How targets are searched."""
+
+    num_beams: int = 5
+    """Hypotheses that are kept at each step; 1 is greedy."""
+    num_best: int = 1
+    """Hypotheses of each source, the best first."""
+    length_penalty: float = 1.0
+    """Power of the length by which log-probabilities are divided; 0 is no penalty."""
+    max_words: int | None = None
+    """Words of a target, at most; None for no limit but twice the source's tokens, and 10 more."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("beam", self.num_beams), ("best", self.num_best)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.num_best > self.num_beams:
+            found = f"{self.num_best} of {self.num_beams}"
+            raise ValueError(f"best must be at most the beams, got {found}")
+        if self.max_words is not None and self.max_words < 1:
+            raise ValueError(f"max-words must be at least 1, got {self.max_words}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    text: str
+    tokens: tuple[str, ...]
+    """As the tokenizer writes them, the end-of-text token included."""
+    log_prob: float | None = None
+    """Log-probability of all tokens, in nats; None unless it was asked for."""
+
+
+def nothing(_: float, __: str) -> None: ...
+
+
+@torch.no_grad()
+def decode(
+    model: Any,
+    tokenizer: Any,
+    sources: Sequence[str],
+    beams: Beams,
+    *,
+    with_scores: bool = False,
+    on_progress: OnProgress = nothing,
+    check: Callable[[], None] = lambda: None,
+) -> list[list[Hypothesis]]:
+    """The best targets of each source, in the order of the sources.
+
+    Args:
+        model: an encoder–decoder of transformers, plain or upgraded, in evaluation mode.
+        with_scores: whether each hypothesis is read once more, for its log-probability.
+        check: called between batches, where the work may end.
+    """
+    limit = getattr(model.config, "max_position_embeddings", None) or LONGEST
+    ids = tokenizer(list(sources), truncation=True, max_length=limit, verbose=False)["input_ids"]
+    encoded = Ragged.of(ids)
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    if not sources:
+        return found
+    order, done = np.argsort(encoded.lengths, kind="stable")[::-1], 0
+    batches = cut_by_tokens(order, encoded.lengths, max(1, BATCH_TOKENS // beams.num_beams))
+    for rows in batches:
+        check()
+        on_progress(done / len(sources), f"{done:,} of {len(sources):,}")
+        inputs = _inputs(encoded, rows.tolist(), tokenizer.pad_token_id, model.device)
+        targets = _search(model, inputs, beams, limit)  # (rows * best, T)
+        scores = _log_probs(model, inputs, targets, beams.num_best) if with_scores else None
+        for place, target in enumerate(targets.tolist()):
+            one = _hypothesis(tokenizer, target, beams, None if scores is None else scores[place])
+            found[rows[place // beams.num_best]].append(one)
+        done += len(rows)
+    return found
+
+
+def _inputs(encoded: Ragged, rows: list[int], pad: int, device: Any) -> dict[str, Tensor]:
+    lengths = torch.from_numpy(encoded.lengths[rows])
+    tokens = encoded.columns(rows, pad).T
+    mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
+    return {"input_ids": tokens.to(device), "attention_mask": mask.to(device)}
+
+
+def _search(model: Any, inputs: dict[str, Tensor], beams: Beams, limit: int) -> Tensor:
+    length = 2 * inputs["input_ids"].shape[1] + 10
+    if beams.max_words is not None:
+        length = 2 * beams.max_words
+    targets: Tensor = model.generate(
+        **inputs,
+        num_beams=beams.num_beams,
+        num_return_sequences=beams.num_best,
+        length_penalty=beams.length_penalty,
+        do_sample=False,
+        early_stopping=False,
+        max_length=None,
+        max_new_tokens=min(length, limit - 1),
+    )
+    return targets[:, 1:]
+
+
+def _hypothesis(tokenizer: Any, target: list[int], beams: Beams, score: float | None) -> Hypothesis:
+    if tokenizer.eos_token_id in target:
+        target = target[: target.index(tokenizer.eos_token_id) + 1]
+    text = tokenizer.decode(target, skip_special_tokens=True).strip()
+    if beams.max_words is not None:
+        text = " ".join(text.split()[: beams.max_words])
+    tokens = tuple(tokenizer.convert_ids_to_tokens(target))
+    return Hypothesis(text=text, tokens=tokens, log_prob=score)
+
+
+def _log_probs(
+    model: Any, inputs: dict[str, Tensor], targets: Tensor, num_best: int
+) -> list[float]:
+    """Log-probability of each target, up to its end."""
+    config = model.config
+    start = targets.new_full((len(targets), 1), config.decoder_start_token_id)
+    inputs = {name: tensor.repeat_interleave(num_best, 0) for name, tensor in inputs.items()}
+    read = torch.cat([start, targets[:, :-1]], 1)  # (N, T)
+    logits = model(**inputs, decoder_input_ids=read, use_cache=False).logits  # (N, T, V)
+    log_p = logits.float().log_softmax(-1).gather(-1, targets[..., None]).squeeze(-1)
+    # Behind the first end there is padding.
+    ends = (targets == model.generation_config.eos_token_id).long()
+    counts = ends.cumsum(1) - ends == 0
+    found: list[float] = (log_p * counts).sum(1).tolist()
+    return found
