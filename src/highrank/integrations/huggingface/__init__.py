@@ -4,10 +4,10 @@ from typing import Any
 
 
 def register() -> None:
-    """Let `AutoModelForCausalLM` of transformers load models that were upgraded and saved.
+    """Let Auto classes of transformers load models that were upgraded and saved.
 
-    It then also loads runs that `highrank export` wrote, and `AutoTokenizer` their tokenizers.
-    `import highrank` does it by itself, before or after `import transformers`.
+    `AutoModelForCausalLM` then also loads runs that `highrank export` wrote, and `AutoTokenizer`
+    their tokenizers. `import highrank` does it by itself, before or after `import transformers`.
     """
     from highrank.integrations.huggingface.library import check_installed
 
@@ -21,8 +21,15 @@ def register() -> None:
 
 
 def load_huggingface(name: str, **options: Any) -> Any:
-    """`AutoModelForCausalLM.from_pretrained(name, **options)`, for upgraded models, too."""
-    register()
-    from transformers import AutoModelForCausalLM
+    """`from_pretrained(name, **options)` of the Auto class, for upgraded models, too.
 
-    return AutoModelForCausalLM.from_pretrained(name, **options)
+    It is `AutoModelForSeq2SeqLM` for a model with an encoder, and else `AutoModelForCausalLM`.
+    """
+    register()
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    config = (
+        options["config"] if "config" in options else AutoConfig.from_pretrained(name, **options)
+    )
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return auto.from_pretrained(name, **options)

@@ -12,20 +12,22 @@ PUSHED = "This model card has been automatically generated"
 TRAINED = "This model card has been generated automatically"
 
 
-def write_card(folder: Path, name: str, base: str, kind: str, head: Any) -> None:
+def write_card(folder: Path, name: str, base: str, config: Any, head: Any) -> None:
     """Write README.md; one that a push has made is replaced, one of a Trainer continued.
 
     Args:
         name: what the model is loaded by.
         base: name of the architecture's plain class.
-        kind: of the head.
+        config: of the model.
     """
     path = folder / "README.md"
     found = path.read_text(encoding="utf-8") if path.exists() else ""
     card = TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
         base=base,
-        kind=kind,
+        kind=config.output_head["kind"],
+        task="text2text-generation" if config.is_encoder_decoder else "text-generation",
+        auto=f"AutoModelFor{'Seq2SeqLM' if config.is_encoder_decoder else 'CausalLM'}",
         num_components=head.num_components,
         version=__version__,
         install=install_hint("hf"),

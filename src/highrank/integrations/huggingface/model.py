@@ -2,8 +2,9 @@
 
 `HighRankLlamaForCausalLM` is a `LlamaForCausalLM` whose output layer is a head of ours: the body,
 generation and caches are those of transformers. A saved folder has the model type "highrank", so
-that `AutoModelForCausalLM` finds the class here. A plain class would load the body and drop the
-head; the folder's configuration names no file of weights that it could load, so that it raises.
+that `AutoModelForCausalLM`, or `AutoModelForSeq2SeqLM`, finds the class here. A plain class would
+load the body and drop the head; the folder's configuration names no file of weights that it could
+load, so that it raises.
 """
 
 from functools import cache, wraps
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from highrank.files import final_name
@@ -26,6 +27,7 @@ from highrank.integrations.huggingface.output_layer import (
     share,
     weight_owner,
 )
+from highrank.integrations.huggingface.seq2seq import Seq2SeqModel
 
 CONFIGS: Any = configuration_auto
 MODELS: Any = modeling_auto
@@ -34,7 +36,7 @@ PREFIX = "HighRank"
 GUARD = "transformers_weights"
 REFUSAL = (
     "this model has a mixture of softmaxes; import highrank and load it with "
-    "AutoModelForCausalLM.from_pretrained"
+    "AutoModelForCausalLM.from_pretrained, or AutoModelForSeq2SeqLM if it has an encoder"
 )
 # Fields that only the configurations of upgraded models have.
 OF_UPGRADED = ("model_type", "base_model_type", "output_head")
@@ -57,7 +59,7 @@ class HighRankConfig(PreTrainedConfig):
         return {**super().to_diff_dict(), GUARD: REFUSAL}
 
 
-class HighRankForCausalLM:
+class HighRankModel:
     """The common part of all upgraded models; stands before the architecture's class."""
 
     def __init__(self: Any, config: Any, *inputs: Any, **kwargs: Any) -> None:
@@ -67,13 +69,14 @@ class HighRankForCausalLM:
         vocab_size, hidden_size = layer.weight.shape
         head = head_from(config.output_head, hidden_size, vocab_size)
         # From scratch, the output embedding starts as that of the architecture does.
-        share(head, layer.weight, layer.bias)
+        share(head, layer.weight, self._bias_of(layer))
         path = self._output_path = output_path(self)
         self.set_submodule(path, HeadOutputLayer(head, config.output_head["scale"]))
         owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
         self._tied_weights_keys = {
             owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
-            for key, source in (type(self)._tied_weights_keys or {}).items()
+            for key, source in (self._tied_weights_keys or {}).items()
+            if config.output_head.get("is_tied", True) or not key.startswith(f"{path}.")
         }
         if not layer.weight.is_meta:
             for module in self.get_output_embeddings().modules():
@@ -140,6 +143,14 @@ class HighRankForCausalLM:
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
 
+    def _bias_of(self: Any, layer: nn.Linear) -> Tensor | None:
+        """The bias (V,) with which the head of a new model starts."""
+        return layer.bias
+
+    def _call_for_loss(self: Any, plain: Any, kwargs: dict[str, Any]) -> Any:
+        """The output of `plain`, the architecture's `forward`, which calls `loss_function`."""
+        return plain(self, **kwargs)
+
     def _in_head_dtype(self: Any, hidden: Tensor) -> Tensor:
         """Some architectures convert to float32 what they take for logits."""
         return hidden.to(self.get_output_embeddings().weight.dtype)
@@ -160,8 +171,8 @@ class HighRankForCausalLM:
         )
 
     def _write_card(self: Any, folder: Path, name: str) -> None:
-        kind, head = self.config.output_head["kind"], self.get_output_embeddings().head
-        write_card(folder, name, base_class(self).__name__, kind, head)
+        head = self.get_output_embeddings().head
+        write_card(folder, name, base_class(self).__name__, self.config, head)
 
     def set_output_embeddings(self: Any, new_embeddings: nn.Module) -> None:
         if not isinstance(new_embeddings, HeadOutputLayer):
@@ -185,11 +196,14 @@ class HighRankForCausalLM:
         """New tokens start as transformers lets them start in a linear layer."""
         head: Any = old_lm_head.head
         vocab_size, hidden_size = head.weight.shape
-        layer = nn.Linear(hidden_size, vocab_size, bias=head.bias is not None, device="meta")
-        layer.weight, layer.bias = head.weight, head.bias
+        bias = head._parameters.get("bias")
+        layer = nn.Linear(hidden_size, vocab_size, bias=bias is not None, device="meta")
+        layer.weight, layer.bias = head.weight, bias
         layer = super()._get_resized_lm_head(layer, new_num_tokens, **options)  # type: ignore[misc]
         head.resize(len(layer.weight))
-        head.weight, head.bias = layer.weight, layer.bias
+        head.weight = layer.weight
+        if bias is not None:
+            head.bias = layer.bias
         return old_lm_head
 
 
@@ -210,12 +224,13 @@ def _forward_of(base: type[Any]) -> Any:
         if labels is None and options:
             raise ValueError(f"labels must be given with {', '.join(options)}, got None")
         is_plain = isinstance(labels, Tensor) and not options and not self.training
+        is_plain = is_plain and kwargs.get("num_items_in_batch") is None
         if labels is None or (is_plain and makes_logits):
             return plain(self, **kwargs)
         if isinstance(labels, tuple):
             kwargs["labels"] = labels[0][..., 0]
         with loss_call(LossCall(labels, options)):
-            found = plain(self, **kwargs)
+            found = self._call_for_loss(plain, kwargs)
         hidden = found[1] if isinstance(found, tuple) else found.logits
         logits = None
         if makes_logits:
@@ -236,9 +251,12 @@ def upgraded_classes(model_type: str) -> tuple[type[Any], type[Any], type[Any]]:
 
 
 def plain_class(config: type[Any]) -> type[Any] | None:
-    """The class that `AutoModelForCausalLM` makes of configurations; None if it knows none."""
-    found: type[Any] | None = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING.get(config, None)
-    return found
+    """The class that is upgraded of those with these configurations; None if there is none.
+
+    Decoders of architectures that have an encoder, too, are not.
+    """
+    found: type[Any] | None = MODELS.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING.get(config, None)
+    return found or MODELS.MODEL_FOR_CAUSAL_LM_MAPPING.get(config, None)
 
 
 def base_class(model: Any) -> type[Any]:
@@ -254,8 +272,7 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
     base, body = plain_class(base_config), MODELS.MODEL_MAPPING.get(base_config, None)
     if base is None or "labels" not in signature(base.forward).parameters:
         raise ValueError(
-            "the architecture must have a causal language model with labels, "
-            f"got {base_config.__name__}"
+            f"the architecture must have a language model with labels, got {base_config.__name__}"
         )
     config = type(
         PREFIX + base_config.__name__, (HighRankConfig, base_config), {"__module__": __name__}
@@ -263,8 +280,12 @@ def _classes(base_config: type[Any]) -> tuple[type[Any], type[Any], type[Any]]:
     options = {"__module__": __name__, "config_class": config}
     body = type(PREFIX + body.__name__, (body,), options)
     options["forward"] = _forward_of(base)
-    model = type(PREFIX + base.__name__, (HighRankForCausalLM, base), options)
-    register_causal(config, model)
+    if base_config in MODELS.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        model = type(PREFIX + base.__name__, (Seq2SeqModel, HighRankModel, base), options)
+        AutoModelForSeq2SeqLM.register(config, model, exist_ok=True)
+    else:
+        model = type(PREFIX + base.__name__, (HighRankModel, base), options)
+        register_causal(config, model)
     AutoModel.register(config, body, exist_ok=True)
     return config, model, body
 
@@ -304,6 +325,12 @@ def transplanted(model: Any, new_class: Any, fields: dict[str, Any], output: nn.
             setattr(module, name, fields[name])
     if model.can_generate():
         new.generation_config = model.generation_config
+    # A configuration may speak of tied weights that are not: they are all saved.
+    new.all_tied_weights_keys = {
+        target: source
+        for target, source in new.all_tied_weights_keys.items()
+        if new.get_parameter(target) is new.get_parameter(source)
+    }
     return new.train(model.training)
 
 
@@ -316,10 +343,13 @@ def output_path(model: Any) -> str:
 
 def __getattr__(name: str) -> Any:
     """The classes by name, which is how they are pickled."""
-    causal = MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    for place, names in enumerate(
-        (CONFIGS.CONFIG_MAPPING_NAMES, causal, MODELS.MODEL_MAPPING_NAMES)
-    ):
+    places = (
+        (CONFIGS.CONFIG_MAPPING_NAMES, 0),
+        (MODELS.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, 1),
+        (MODELS.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, 1),
+        (MODELS.MODEL_MAPPING_NAMES, 2),
+    )
+    for names, place in places:
         found = [kind for kind, known in names.items() if PREFIX + str(known) == name]
         if found:
             return upgraded_classes(found[0])[place]

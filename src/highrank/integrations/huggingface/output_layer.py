@@ -1,4 +1,4 @@
-"""The output layer of a causal language model of Hugging Face, and a head of ours in its place.
+"""The output layer of a language model of Hugging Face, and a head of ours in its place.
 
 The layer is read, and checked by using it. What is not a linear map with a scale and a softcap that
 the configuration names is refused, so that neither an audit nor an upgrade silently forgets a part
@@ -18,6 +18,7 @@ from highrank.heads.composed import Features
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.loss import CURRENT
+from highrank.integrations.huggingface.seq2seq import input_embedding, inputs_of, logits_bias
 from highrank.ops.logit_map import Softcap
 from highrank.ops.loss import Target
 
@@ -43,15 +44,21 @@ def read_output_layer(model: Any, name: str) -> LinearHead:
     config = model.config.get_text_config()
     return LinearHead(
         layer.weight,
-        layer.bias,
+        bias_of(model),
         scale=(_first_of(config, FACTORS) or 1.0) / (_first_of(config, DIVISORS) or 1.0),
         softcap=_first_of(config, SOFTCAPS),
     )
 
 
+def bias_of(model: Any) -> Tensor | None:
+    """The bias (V,) of a linear output layer; no parameter if it is not trained."""
+    bias: Tensor | None = model.get_output_embeddings().bias
+    return logits_bias(model) if bias is None else bias
+
+
 def has_tied_output(model: Any) -> bool:
     """Whether the output embedding is the input embedding."""
-    embedding = model.get_input_embeddings()
+    embedding = input_embedding(model)
     output = model.get_output_embeddings()
     owner = output.embedding if isinstance(output, HeadOutputLayer) else output
     return embedding is not None and embedding.weight is owner.weight
@@ -86,7 +93,7 @@ def run(
     try:
         # Without a mask no token counts as padding; transformers warns about that.
         with quiet_transformers(f"run {name}"):
-            logits: Tensor = model(input_ids=tokens, use_cache=False).logits
+            logits: Tensor = model(**inputs_of(model, tokens), use_cache=False).logits
     finally:
         hook.remove()
     want, shapes = (*tokens.shape, layer.weight.shape[1]), [tuple(hidden.shape) for hidden in calls]
@@ -241,8 +248,11 @@ def weight_owner(head: Head) -> tuple[str, Any]:
     return name, head
 
 
-def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
-    """Give the head the weight (V, D) and the bias (V,) of a linear layer."""
+def share(head: Head, weight: nn.Parameter, bias: Tensor | None) -> None:
+    """Give the head the weight (V, D) and the bias (V,) of a linear layer.
+
+    A bias that is no parameter becomes a buffer: it is saved, but not trained.
+    """
     owner = weight_owner(head)[1]
     found = owner._parameters.get("weight")
     if found is None or found.shape != weight.shape:
@@ -250,7 +260,12 @@ def share(head: Head, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
             f"head must have one output embedding of {tuple(weight.shape)}, as the model's layer, "
             f"got {type(head).__name__}"
         )
-    owner.weight, owner.bias = weight, bias
+    owner.weight = weight
+    if bias is None or isinstance(bias, nn.Parameter):
+        owner.bias = bias
+    else:
+        del owner.bias
+        owner.register_buffer("bias", bias.detach())
 
 
 def head_from(spec: Mapping[str, Any], hidden_size: int, vocab_size: int) -> Head:

@@ -1,4 +1,4 @@
-"""Give a pretrained causal language model a mixture, without changing a prediction, and back.
+"""Give a pretrained language model a mixture, without changing a prediction, and back.
 
     model = AutoModelForCausalLM.from_pretrained("gpt2")
     model = highrank.upgrade(model, num_components=4)
@@ -17,6 +17,7 @@ from highrank.integrations.huggingface import register
 from highrank.integrations.huggingface.library import check_installed, quiet_transformers
 from highrank.integrations.huggingface.output_layer import (
     HeadOutputLayer,
+    bias_of,
     check_output_layer,
     has_tied_output,
     probe,
@@ -24,6 +25,12 @@ from highrank.integrations.huggingface.output_layer import (
     run,
     share,
     without_map,
+)
+from highrank.integrations.huggingface.seq2seq import (
+    check_loss,
+    input_embedding,
+    is_seq2seq,
+    set_logits_bias,
 )
 from highrank.integrations.huggingface.starts import NOISE, Started, start_head
 
@@ -47,7 +54,7 @@ def upgrade(
     is as transformers has it: bias, tied weights, a scale and a softcap of logits are kept.
 
     Args:
-        model: what `AutoModelForCausalLM` makes.
+        model: what `AutoModelForCausalLM` or `AutoModelForSeq2SeqLM` makes.
         head: "mos", "mos+constant" or "softmax" (the model as it is, with our loss); with the start
             "random" any key of `highrank.heads.HEADS` that needs the last hidden state only.
         num_components: K.
@@ -73,13 +80,14 @@ def upgrade(
             torch.manual_seed(seed)
             states = hidden[0].float()
             found = start_head(layer, states, head, num_components, start, noise, options)
-        _share_parameters(found.head, model.get_output_embeddings(), layer.scale)
+        _share_parameters(found.head, model, layer.scale)
         new = transplanted(
             model,
             upgraded_classes(model.config.model_type)[1],
             _fields(model, found),
             HeadOutputLayer(found.head, layer.scale),
         )
+        set_logits_bias(new, None)
         if found.added_weight is not None:
             _check_unchanged(new, before, found.added_weight, name)
     finally:
@@ -88,16 +96,17 @@ def upgrade(
 
 
 def _check_model(model: Any, name: str) -> None:
-    """Refuse what `AutoModelForCausalLM` would not make, and what hides its weights."""
+    """Refuse what Auto classes of language models would not make, and what hides its weights."""
     from transformers import PreTrainedModel
 
-    from highrank.integrations.huggingface.model import HighRankForCausalLM, plain_class
+    from highrank.integrations.huggingface.model import HighRankModel, plain_class
 
-    if isinstance(model, HighRankForCausalLM):
+    if isinstance(model, HighRankModel):
         raise ValueError("model must have a linear output layer, got an upgraded one")
     known = plain_class(type(model.config)) if isinstance(model, PreTrainedModel) else None
     if type(model) is not known or getattr(model, "peft_config", None):
-        want = "a model of AutoModelForCausalLM" if known is None else f"a {known.__name__}"
+        auto = "a model of AutoModelForCausalLM or AutoModelForSeq2SeqLM"
+        want = auto if known is None else f"a {known.__name__}"
         raise ValueError(f"model must be {want}, got {name}{_advice(model)}")
     wrong = {
         "have weights": model.device.type == "meta",
@@ -112,11 +121,9 @@ def _check_model(model: Any, name: str) -> None:
 
 
 def _advice(model: Any) -> str:
-    """Advice, after a colon, for a model that is wrapped or has no causal output layer."""
+    """Advice, after a colon, for a model that is wrapped."""
     if getattr(model, "peft_config", None):
         return ": upgrade first, then add adapters, as peft.get_peft_model(highrank.upgrade(model))"
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return ": only decoders that read one text are supported, not encoder–decoders"
     if isinstance(getattr(model, "module", getattr(model, "_orig_mod", None)), nn.Module):
         return ": upgrade first, then wrap or compile the model"
     return ""
@@ -124,7 +131,13 @@ def _advice(model: Any) -> str:
 
 @torch.no_grad()
 def _check_loss(model: Any, name: str) -> None:
-    """Refuse an architecture that makes its loss by itself: ours would never be called."""
+    """Refuse an architecture with another loss, or a causal one that makes its loss by itself.
+
+    Ours would never be called.
+    """
+    if is_seq2seq(model):
+        check_loss(model, probe(model).to(model.device), name)
+        return
     seen: list[bool] = []
 
     def loss_function(*_: Any, **__: Any) -> Tensor:
@@ -141,23 +154,25 @@ def _check_loss(model: Any, name: str) -> None:
         raise ValueError(f"model must give its logits to loss_function, got {name}")
 
 
-def _share_parameters(head: Head, layer: Any, scale: float) -> None:
+def _share_parameters(head: Head, model: Any, scale: float) -> None:
     """Give the head the layer's own weight, and its bias, which the scale of logits multiplies."""
-    has_own_bias = layer.bias is None or scale == 1
-    bias = layer.bias if has_own_bias else nn.Parameter(layer.bias.detach() * scale)
-    share(head, layer.weight, bias)
+    bias = bias_of(model)
+    if bias is not None and scale != 1:
+        bias = nn.Parameter(bias.detach() * scale)
+    share(head, model.get_output_embeddings().weight, bias)
 
 
 def _fields(model: Any, found: Started) -> dict[str, Any]:
     """Fields of the new configuration that differ from those of the old one."""
     plain = without_map(model.config)
-    replaced = {name: getattr(model.config, name) for name in plain}
-    return {
-        **plain,
-        "base_model_type": model.config.model_type,
-        "output_head": {**found.spec, "replaced": replaced},
-        "tie_word_embeddings": has_tied_output(model),
-    }
+    spec = {**found.spec, "replaced": {name: getattr(model.config, name) for name in plain}}
+    fields = {**plain, "base_model_type": model.config.model_type, "output_head": spec}
+    if is_seq2seq(model):
+        # The configuration's field is about the embeddings of encoder and decoder, too.
+        spec["is_tied"] = has_tied_output(model)
+    else:
+        fields["tie_word_embeddings"] = has_tied_output(model)
+    return fields
 
 
 @torch.no_grad()
@@ -199,13 +214,17 @@ def to_softmax(model: Any) -> Any:
     if not isinstance(output, HeadOutputLayer):
         raise ValueError(f"model must be an upgraded one, got {type(model).__name__}")
     weight, bias = _linear(output)
-    plain = base_class(model)
+    has_own_bias = bias is not None and not is_seq2seq(model)
     with torch.device("meta"):
-        layer = nn.Linear(weight.shape[1], len(weight), bias=bias is not None)
-    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
-    is_tied = weight is model.get_input_embeddings().weight
-    fields = {**model.config.output_head["replaced"], "tie_word_embeddings": is_tied}
-    return transplanted(model, plain, fields, layer)
+        layer = nn.Linear(weight.shape[1], len(weight), bias=has_own_bias)
+    layer.weight, layer.bias = weight, bias if has_own_bias else None  # type: ignore[assignment]
+    fields = model.config.output_head["replaced"]
+    if not is_seq2seq(model):
+        fields = {**fields, "tie_word_embeddings": weight is input_embedding(model).weight}
+    restored = transplanted(model, base_class(model), fields, layer)
+    if is_seq2seq(model):
+        set_logits_bias(restored, torch.zeros_like(weight[:, 0]) if bias is None else bias)
+    return restored
 
 
 def _linear(output: HeadOutputLayer) -> tuple[nn.Parameter, nn.Parameter | None]:
