@@ -67,9 +67,7 @@ class DialogueScore:
     smoothing: str = SMOOTHING
 
 
-def dialogue_score(
-    hypotheses: Sequence[Sequence[str]], references: Sequence[str]
-) -> DialogueScore:
+def dialogue_score(hypotheses: Sequence[Sequence[str]], references: Sequence[str]) -> DialogueScore:
     """Scores of several hypotheses for each reference, the likeliest first."""
     if len(hypotheses) != len(references) or not references:
         found = f"{len(hypotheses)} and {len(references)}"

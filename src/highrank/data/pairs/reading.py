@@ -136,7 +136,8 @@ def hold_out(pairs: Sequence[Pair], seed: int = 0) -> tuple[list[Pair], list[Pai
     wanted = min(MOST_HELD_OUT, round(HELD_OUT * len(pairs)))
     if wanted < 1 or len(by_source) < 2:
         raise ValueError(f"pairs must be 20 at least to hold out some of them, got {len(pairs)}")
-    sources, held_out = list(by_source), []
+    sources = list(by_source)
+    held_out: list[Pair] = []
     for index in np.random.default_rng(seed).permutation(len(sources)):
         if len(held_out) >= wanted:
             break

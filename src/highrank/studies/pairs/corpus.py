@@ -23,7 +23,7 @@ class CorpusFacts:
     num_pairs: dict[str, int]
     """Of each split."""
     num_seen: dict[str, int]
-    """Pairs of valid and test that stand in train, case and spaces folded; before any are dropped."""
+    """Pairs of valid and test that stand in train, case and spaces folded; all, also if dropped."""
     is_cleaned: bool
     """Whether they were left out."""
     num_tokens: dict[str, int]

@@ -161,7 +161,7 @@ def make_marks(
         num_steps: of each; None takes all the budget.
     """
     seconds = settings.seconds_of_each()
-    most = {name: num_steps for name in times}
+    most = dict.fromkeys(times, num_steps)
     if seconds is not None:
         for name, each in times.items():
             affordable = max(1, int(seconds / each))
@@ -172,9 +172,7 @@ def make_marks(
     return {name: (tokens_mark, max(1, int(time / each + 1e-9))) for name, each in times.items()}
 
 
-def _times(
-    task: Task, models: Models, folder: Path, on_progress: OnProgress
-) -> dict[str, float]:
+def _times(task: Task, models: Models, folder: Path, on_progress: OnProgress) -> dict[str, float]:
     """Median seconds of a training step of each variant, as they were when the work began."""
     path = folder / TIMES_FILE
     if not path.is_file():

@@ -91,9 +91,7 @@ def beams_of(settings: Settings) -> Beams:
 
 
 @torch.no_grad()
-def held_out_nats(
-    model: TrainablePairs, pairs: EncodedPairs, pad: int, batch_tokens: int
-) -> float:
+def held_out_nats(model: TrainablePairs, pairs: EncodedPairs, pad: int, batch_tokens: int) -> float:
     """Mean loss of a target token."""
     device = next(model.parameters()).device
     total = 0.0

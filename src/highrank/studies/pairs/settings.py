@@ -18,7 +18,7 @@ TRAINING_PART = 0.9
 EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
 # Learning rates of weights that were trained before, and of those at random.
 LR, LR_FROM_SCRATCH = 1e-4, 3e-3
-# The learning rate of what an upgrade adds is this over the hidden size, where the model was trained.
+# The learning rate of what an upgrade adds to a trained model is this over the hidden size.
 HEAD_RATE = 0.64
 
 
@@ -40,10 +40,10 @@ class Variant(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     paths: tuple[str, ...]
-    """An encoder–decoder of Hugging Face (not with --config), then the pairs: two files, sources and
-    targets, a line each; one .tsv (source, tab, target) or .jsonl; a file of dialogues (an utterance
-    a line, an empty line between them; DailyDialog's; Switchboard's); or a folder of one of these,
-    with train, valid and test."""
+    """An encoder–decoder of Hugging Face (not with --config), then the pairs: two files, sources
+    and targets, a line each; one .tsv (source, tab, target) or .jsonl; a file of dialogues (an
+    utterance a line, an empty line between them; DailyDialog's; Switchboard's); or a folder of one
+    of these, with train, valid and test."""
     config: str | None = None
     """Begin at random: transformer-tiny, or a folder with a config.json of transformers."""
     task: Literal["translation", "dialogue", "summary"]

@@ -20,9 +20,7 @@ class Models:
         train: for the frequencies of tokens.
     """
 
-    def __init__(
-        self, settings: Settings, base: Any, tokenizer: Any, train: EncodedPairs
-    ) -> None:
+    def __init__(self, settings: Settings, base: Any, tokenizer: Any, train: EncodedPairs) -> None:
         self.settings, self.base, self.tokenizer = settings, base, tokenizer
         self._counts = torch.from_numpy(train.target.ids.astype("int64"))
         self._narrower: dict[str, int] = {}

@@ -27,9 +27,7 @@ class TrainablePairs(TrainableModel):
         super().__init__(model, added_lr_scale)
         self.label_smoothing = label_smoothing
 
-    def forward(
-        self, inputs: dict[str, Tensor], target: Tensor, state: tuple[()] = ()
-    ) -> Output:
+    def forward(self, inputs: Any, target: Tensor, state: tuple[()] = ()) -> Output:
         """Mean loss of the targets (T, B), given sources (S, B) and their mask."""
         options = {}
         if self.training and self.label_smoothing > 0:
