@@ -49,6 +49,9 @@ class TrainedModel:
 
     variant: str
     seed: int
+    task: str
+    context: int
+    """Utterances before a response, of a dialogue."""
     num_parameters: int
     num_components: int
     points: tuple[Point, ...]
@@ -164,6 +167,8 @@ class ModelTraining:
         return TrainedModel(
             variant=self.variant,
             seed=self.seed,
+            task=self.task.settings.task,
+            context=self.task.settings.context,
             num_parameters=sum(p.numel() for p in self.model.parameters()),
             num_components=self.model.head.num_components,
             points=tuple(self.points),

@@ -4,6 +4,7 @@ Beam search is that of transformers. A hypothesis is ranked by its log-probabili
 its end included, to the power of the length penalty.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from highrank.data.pairs.encoded import Ragged, cut_by_tokens
-from highrank.progress import OnProgress
+from highrank.progress import OnProgress, silent
 
 # Places (sequences · beams · source tokens) of a batch.
 BATCH_TOKENS = 12_000
@@ -32,6 +33,8 @@ class Beams:
     """Power of the length by which log-probabilities are divided; 0 is no penalty."""
     max_words: int | None = None
     """Words of a target, at most; None for no limit but twice the source's tokens, and 10 more."""
+    temperature: float = 0.0
+    """0 searches; above it, each hypothesis is drawn from the tempered distribution."""
 
     def __post_init__(self) -> None:
         for name, value in (("beam", self.num_beams), ("best", self.num_best)):
@@ -40,6 +43,8 @@ class Beams:
         if self.num_best > self.num_beams:
             found = f"{self.num_best} of {self.num_beams}"
             raise ValueError(f"best must be at most the beams, got {found}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be finite and at least 0, got {self.temperature}")
         if self.max_words is not None and self.max_words < 1:
             raise ValueError(f"max-words must be at least 1, got {self.max_words}")
 
@@ -47,13 +52,10 @@ class Beams:
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
     text: str
-    tokens: tuple[str, ...]
-    """As the tokenizer writes them, the end-of-text token included."""
+    ids: tuple[int, ...]
+    """Token ids, the end-of-text token included."""
     log_prob: float | None = None
     """Log-probability of all tokens, in nats; None unless it was asked for."""
-
-
-def nothing(_: float, __: str) -> None: ...
 
 
 @torch.no_grad()
@@ -64,7 +66,7 @@ def decode(
     beams: Beams,
     *,
     with_scores: bool = False,
-    on_progress: OnProgress = nothing,
+    on_progress: OnProgress = silent,
     check: Callable[[], None] = lambda: None,
 ) -> list[list[Hypothesis]]:
     """The best targets of each source, in the order of the sources.
@@ -106,13 +108,18 @@ def _search(model: Any, inputs: dict[str, Tensor], beams: Beams, limit: int) -> 
     length = 2 * inputs["input_ids"].shape[1] + 10
     if beams.max_words is not None:
         length = 2 * beams.max_words
+    options: dict[str, Any] = {
+        "num_beams": beams.num_beams,
+        "length_penalty": beams.length_penalty,
+        "early_stopping": False,
+        "do_sample": False,
+    }
+    if beams.temperature > 0:
+        options = {"do_sample": True, "temperature": beams.temperature, "top_k": 0, "num_beams": 1}
     targets: Tensor = model.generate(
         **inputs,
-        num_beams=beams.num_beams,
+        **options,
         num_return_sequences=beams.num_best,
-        length_penalty=beams.length_penalty,
-        do_sample=False,
-        early_stopping=False,
         max_length=None,
         max_new_tokens=min(length, limit - 1),
     )
@@ -125,8 +132,7 @@ def _hypothesis(tokenizer: Any, target: list[int], beams: Beams, score: float | 
     text = tokenizer.decode(target, skip_special_tokens=True).strip()
     if beams.max_words is not None:
         text = " ".join(text.split()[: beams.max_words])
-    tokens = tuple(tokenizer.convert_ids_to_tokens(target))
-    return Hypothesis(text=text, tokens=tokens, log_prob=score)
+    return Hypothesis(text=text, ids=tuple(target), log_prob=score)
 
 
 def _log_probs(
