@@ -111,9 +111,11 @@ class PairBatches:
     def _make_plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as rows."""
         random = np.random.default_rng([self.seed, epoch])
-        lengths = (self.pairs.source.lengths, self.pairs.target.lengths)
-        order = np.lexsort((random.random(len(self.pairs)), *lengths))
-        batches = cut_by_tokens(order, np.maximum(*lengths), self.batch_tokens)
+        source, target = self.pairs.source.lengths, self.pairs.target.lengths
+        # Sources rise and fall in turns, so that they do not jump where targets become longer.
+        turn = np.where(target % 2 == 0, source, -source)
+        order = np.lexsort((random.random(len(self.pairs)), turn, target))
+        batches = cut_by_tokens(order, np.maximum(source, target), self.batch_tokens)
         return [batches[i] for i in random.permutation(len(batches))]
 
     @property

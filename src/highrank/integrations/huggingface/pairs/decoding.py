@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.data.pairs.encoded import Ragged, cut_by_tokens
@@ -19,6 +20,8 @@ from highrank.progress import OnProgress, silent
 # Places (sequences · beams · source tokens) of a batch.
 BATCH_TOKENS = 12_000
 LONGEST = 256
+# Sources of 1 to 16 tokens may have as long targets as each other, those of 17 to 32, and so on.
+STEP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Beams:
     length_penalty: float = 1.0
     """Power of the length by which log-probabilities are divided; 0 is no penalty."""
     max_words: int | None = None
-    """Words of a target, at most; None for no limit but twice the source's tokens, and 10 more."""
+    """Words of a target, at most; None for no limit but twice the source's tokens, rounded up."""
     temperature: float = 0.0
     """0 searches; above it, each hypothesis is drawn from the tempered distribution."""
 
@@ -76,15 +79,14 @@ def decode(
         with_scores: whether each hypothesis is read once more, for its log-probability.
         check: called between batches, where the work may end.
     """
+    if not sources:
+        return []
     limit = getattr(model.config, "max_position_embeddings", None) or LONGEST
     ids = tokenizer(list(sources), truncation=True, max_length=limit, verbose=False)["input_ids"]
     encoded = Ragged.of(ids)
     found: list[list[Hypothesis]] = [[] for _ in sources]
-    if not sources:
-        return found
-    order, done = np.argsort(encoded.lengths, kind="stable")[::-1], 0
-    batches = cut_by_tokens(order, encoded.lengths, max(1, BATCH_TOKENS // beams.num_beams))
-    for rows in batches:
+    done = 0
+    for rows in _batches(encoded, max(1, BATCH_TOKENS // beams.num_beams)):
         check()
         on_progress(done / len(sources), f"{done:,} of {len(sources):,}")
         inputs = _inputs(encoded, rows.tolist(), tokenizer.pad_token_id, model.device)
@@ -97,6 +99,16 @@ def decode(
     return found
 
 
+def _batches(encoded: Ragged, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Rows by length, the longest first, so that all of a batch have the same longest target."""
+    order = np.argsort(encoded.lengths, kind="stable")[::-1]
+    steps = -(-encoded.lengths[order] // STEP)
+    groups = np.split(order, np.flatnonzero(np.diff(steps)) + 1)
+    return [
+        rows for group in groups for rows in cut_by_tokens(group, encoded.lengths, batch_tokens)
+    ]
+
+
 def _inputs(encoded: Ragged, rows: list[int], pad: int, device: Any) -> dict[str, Tensor]:
     lengths = torch.from_numpy(encoded.lengths[rows])
     tokens = encoded.columns(rows, pad).T
@@ -105,7 +117,8 @@ def _inputs(encoded: Ragged, rows: list[int], pad: int, device: Any) -> dict[str
 
 
 def _search(model: Any, inputs: dict[str, Tensor], beams: Beams, limit: int) -> Tensor:
-    length = 2 * inputs["input_ids"].shape[1] + 10
+    # By the source's step and not its batch, which must not change what is found.
+    length = 2 * STEP * -(-inputs["input_ids"].shape[1] // STEP)
     if beams.max_words is not None:
         length = 2 * beams.max_words
     options: dict[str, Any] = {

@@ -9,12 +9,19 @@ from typing import Any
 
 from tokenizers import decoders, normalizers
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, MarianConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    PegasusConfig,
+    PreTrainedTokenizerFast,
+)
 
 from highrank.data import subwords
 
 PAD, EOS = "<pad>", "</s>"
-# Arguments of Marian's configuration. Weights start with a deviation of d^-1/2, as in fairseq.
+# Arguments of Pegasus' configuration, a Transformer with norms before its layers: with norms behind
+# them, as Marian has, the same learning rate stays at the frequencies of words (docs/log.md).
+# Weights start with a deviation of d^-1/2, as in fairseq.
 CONFIGS: dict[str, dict[str, Any]] = {
     # Wu et al. (2021), "Good for misconceived reasons: an empirical revisiting on the need for
     # visual context in multimodal machine translation", section 3: for 29,000 pairs.
@@ -28,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "decoder_ffn_dim": 256,
         "activation_function": "relu",
         "dropout": 0.3,
+        "attention_dropout": 0.0,
         "scale_embedding": True,
         "init_std": 128**-0.5,
         "max_position_embeddings": 512,
@@ -84,7 +92,7 @@ def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
         "forced_eos_token_id": None,
     }
     if config in CONFIGS:
-        found: Any = MarianConfig(**{**CONFIGS[config], **tokens, **changes})
+        found: Any = PegasusConfig(**{**CONFIGS[config], **tokens, **changes})
     elif (Path(config) / "config.json").is_file():
         found = AutoConfig.from_pretrained(config, local_files_only=True, **tokens, **changes)
     else:
