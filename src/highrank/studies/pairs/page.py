@@ -155,9 +155,10 @@ def _rows(result: PairsResult) -> list[tuple[str, ...]]:
         ("parameters", *(f"{one.num_parameters:,}" for one in of_each)),
         ("ms per step", *(f"{1e3 * result.step_seconds[name]:,.0f}" for name in heads)),
     ]
-    for title, comparison in (("tokens", result.equal_tokens), ("time", result.equal_time)):
+    comparisons = [("equal tokens", result.equal_tokens), ("equal time", result.equal_time)]
+    for title, comparison in comparisons if len(heads) > 1 else [("all", result.equal_time)]:
         steps = (f"{row.step:,}" for row in comparison.rows)
-        found.append((f"steps, equal {title}", *steps))
+        found.append((f"steps, {title}", *steps))
         for measure in MEASURES[result.settings.task]:
             cells = (_cell(row, measure) for row in comparison.rows)
             found.append((f"– {measure.label}", *cells))
@@ -184,10 +185,13 @@ def _facts(result: PairsResult) -> list[str]:
     kept = "they were left out" if facts.is_cleaned else "--drop-seen leaves them out"
     found = [f"{part}: {kept}." if seen else "No test pair stands in train."]
     tokens, seconds = result.equal_tokens.at, result.equal_time.at
-    found.append(
-        f"Equal tokens: after {tokens:,.0f} target tokens; equal time: after {duration(seconds)}, "
-        "as steps × the time of a step."
-    )
+    if len(heads) == 1:
+        found.append(f"After {tokens:,.0f} target tokens and {duration(seconds)} of training.")
+    else:
+        found.append(
+            f"Equal tokens: after {tokens:,.0f} target tokens; equal time: after "
+            f"{duration(seconds)}, as steps × the time of a step."
+        )
     if result.settings.seeds > 1:
         found.append("±: half the range of the seeds.")
     last = select(result.models, heads[0])[0].scores[-1]
