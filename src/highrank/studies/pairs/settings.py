@@ -61,7 +61,7 @@ class Settings:
     """Leave out pairs of valid and test that stand in train."""
     lower: bool = False
     """From scratch: lower-case all texts."""
-    vocabulary: int = 10_000
+    vocabulary: int = 4_000
     """From scratch: tokens of the joint byte-pair encoding, at most."""
     heads: tuple[str, ...] = ("softmax", "linear", "mos:4", "adaptive-mos:4")
     """Output layers, each with its number of components. linear is a control: one softmax over a
@@ -79,9 +79,9 @@ class Settings:
     """Learning rate of AdamW, constant after the warm-up."""
     head_lr: float | None = None
     """Learning rate of the weights that an upgrade adds."""
-    warmup: int = 400
+    warmup: int = 300
     """Steps over which the learning rate rises."""
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     """Places on the longer side of a batch: pairs times the longest of them."""
     label_smoothing: float = 0.1
     """In training; exact, on the log-probabilities of the whole mixture."""

@@ -7,15 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import decoders, normalizers
-from tokenizers.processors import TemplateProcessing
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    PegasusConfig,
-    PreTrainedTokenizerFast,
-)
-
 from highrank.data import subwords
 
 PAD, EOS = "<pad>", "</s>"
@@ -54,6 +45,10 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
         size: tokens, with `<pad>` and `</s>`.
         lower: whether texts are lower-cased first.
     """
+    from tokenizers import decoders, normalizers
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
     steps = [*([normalizers.Lowercase()] if lower else []), normalizers.Prepend(" ")]
     normalizer = normalizers.Sequence(steps)
     texts = (normalizer.normalize_str(line) for line in lines)
@@ -82,6 +77,8 @@ def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
         config: a key of `CONFIGS`, or a folder with a config.json.
         changes: other values of the configuration's fields.
     """
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM, PegasusConfig
+
     tokens = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
