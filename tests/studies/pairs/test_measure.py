@@ -76,25 +76,23 @@ def test_a_stopped_training_resumes_to_the_same_numbers(place, result, tmp_path,
         run_pairs(replace(settings, steps=5), tmp_path / "run", silent)
 
 
-def test_a_dialogue_has_the_scores_of_the_paper_and_leaks_are_counted(place, tmp_path):
-    settings = settings_of(
-        place,
-        paths=(str(place / "talk"),),
-        task="dialogue",
-        seeds=1,
-        steps=1,
-        heads=("softmax",),
-        drop_seen=True,
-        beam=3,
-        best=2,
+def test_a_dialogue_has_the_scores_of_the_paper_also_of_unseen_pairs_alone(place, tmp_path):
+    options = {"paths": (str(place / "talk"),), "task": "dialogue", "seeds": 1, "steps": 1}
+    heads, beams = ("softmax",), {"beam": 3, "best": 2}
+    found, cleaned = (
+        run_pairs(
+            settings_of(place, heads=heads, drop_seen=drop_seen, **options, **beams),
+            tmp_path / str(drop_seen),
+            silent,
+        )
+        for drop_seen in (False, True)
     )
-    found = run_pairs(settings, tmp_path / "run", silent)
-    values = found.models[0].scores[-1].values
-    assert all(f"{kind}_{n}" in values for kind in ("precision", "recall") for n in (1, 2, 3, 4))
-    assert all(values[f"precision_{n}"] <= values[f"recall_{n}"] for n in (1, 2, 3, 4))
-    assert found.corpus.num_seen == {"valid": 0, "test": 1}
-    assert found.corpus.num_pairs["test"] == 1
-    assert "1 of 2 test pairs (50.0%) stand in train: they were left out" in pairs_page(found, "c")
+    values, want = (one.models[0].scores[-1].values for one in (found, cleaned))
+    assert found.corpus.num_seen == {"valid": 0, "test": 1} and cleaned.corpus.is_cleaned
+    assert all(want[f"precision_{n}"] <= want[f"recall_{n}"] for n in (1, 2, 3, 4))
+    assert values["nats_unseen"] == pytest.approx(want["nats"]) != values["nats"]
+    assert values["recall_1_unseen"] == want["recall_1"]
+    assert "perplexity per token, unseen pairs" in pairs_page(found, "c")
 
 
 def test_heads_of_equal_parameters_have_them(place):

@@ -62,6 +62,10 @@ class EncodedPairs(NamedTuple):
     def num_targets(self) -> int:
         return len(self.target.ids)
 
+    def select(self, rows: Sequence[int]) -> "EncodedPairs":
+        """These pairs alone."""
+        return EncodedPairs(*(Ragged.of(side.row(index) for index in rows) for side in self))
+
     def batch(self, rows: Sequence[int], pad: int, device: torch.device | str = "cpu") -> Batch:
         """The batch of these pairs; the inputs are token ids and a mask of them, (S, B)."""
         source = self.source.columns(rows, pad)

@@ -41,6 +41,8 @@ class Corpus:
     splits: PairSplits
     encoded: dict[str, EncodedPairs]
     facts: CorpusFacts
+    unseen: tuple[int, ...]
+    """Test pairs that do not stand in train, by their places."""
 
 
 def read_corpus(settings: Settings) -> tuple[PairSplits, dict[str, int]]:
@@ -129,7 +131,9 @@ def encode_corpus(
         num_too_long=num_too_long,
         sha256={name: _sha256(pairs) for name, pairs in encoded.items()},
     )
-    return Corpus(splits=splits, encoded=encoded, facts=facts)
+    seen = is_seen(splits.test, splits.train)
+    unseen = tuple(place for place, known in enumerate(seen) if not known)
+    return Corpus(splits=splits, encoded=encoded, facts=facts, unseen=unseen)
 
 
 def _encode(tokenizer: Any, texts: list[str], side: int) -> list[list[int]]:

@@ -25,7 +25,7 @@ from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
 from highrank.integrations.huggingface.upgrade import to_softmax
 from highrank.progress import OnProgress
 from highrank.studies.pairs.corpus import LONGEST, Corpus, CorpusFacts, encode_corpus, read_corpus
-from highrank.studies.pairs.scoring import MEASURES
+from highrank.studies.pairs.scoring import measures_of
 from highrank.studies.pairs.settings import (
     BASELINE,
     EPOCHS,
@@ -233,7 +233,7 @@ def compare(
     """Scores of all variants at these steps, each measure with its contrasts to the softmax."""
     variants = list(dict.fromkeys(model.variant for model in models))
     cells: dict[str, dict[str, Cell]] = {name: {} for name in variants}
-    for measure in MEASURES[task]:
+    for measure in measures_of(task, models[0].scores[-1].values):
         values = np.array(
             [
                 [one.scores_at(steps[name]).values[measure.key] for one in select(models, name)]

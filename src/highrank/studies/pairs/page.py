@@ -10,7 +10,7 @@ from highrank.report.figure import Axis, Lines, Series, describe, draw, line_sty
 from highrank.report.formats import duration, environment_text, make_table
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.pairs.measure import Comparison, PairsResult, Row, select
-from highrank.studies.pairs.scoring import MEASURES, Measure, beams_of
+from highrank.studies.pairs.scoring import MEASURES, Measure, beams_of, measures_of
 from highrank.studies.pairs.settings import CONTROL, Variant
 
 STYLES = [
@@ -159,7 +159,7 @@ def _rows(result: PairsResult) -> list[tuple[str, ...]]:
     for title, comparison in comparisons if len(heads) > 1 else [("all", result.equal_time)]:
         steps = (f"{row.step:,}" for row in comparison.rows)
         found.append((f"steps, {title}", *steps))
-        for measure in MEASURES[result.settings.task]:
+        for measure in measures_of(result.settings.task, comparison.rows[0].cells):
             cells = (_cell(row, measure) for row in comparison.rows)
             found.append((f"– {measure.label}", *cells))
     return found
@@ -182,7 +182,7 @@ def _facts(result: PairsResult) -> list[str]:
     seen, number = facts.num_seen["test"], facts.num_pairs["test"]
     total = number + (seen if facts.is_cleaned else 0)
     part = f"{seen:,} of {total:,} test pairs ({seen / total:.1%}) stand in train"
-    kept = "they were left out" if facts.is_cleaned else "--drop-seen leaves them out"
+    kept = "they were left out" if facts.is_cleaned else "unseen pairs are those without them"
     found = [f"{part}: {kept}." if seen else "No test pair stands in train."]
     tokens, seconds = result.equal_tokens.at, result.equal_time.at
     if len(heads) == 1:

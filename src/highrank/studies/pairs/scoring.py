@@ -1,8 +1,8 @@
 """Scores of a trained model on the test pairs."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,18 @@ MEASURES = {
 }
 
 
+UNSEEN = "_unseen"
+
+
+def measures_of(task: str, values: Collection[str]) -> list[Measure]:
+    """The task's measures, and the same of unseen pairs, as far as there are values of them."""
+    of_all = MEASURES[task]
+    of_unseen = (
+        replace(one, key=one.key + UNSEEN, label=f"{one.label}, unseen pairs") for one in of_all
+    )
+    return [one for one in (*of_all, *of_unseen) if one.key in values]
+
+
 def beams_of(settings: Settings) -> Beams:
     """The task's search, but for what the settings say."""
     default = TASK_BEAMS[settings.task]
@@ -109,10 +121,8 @@ def score(
     on_progress: OnProgress,
     check: Callable[[], None],
 ) -> Scores:
-    """Loss and search on the test pairs."""
-    pairs, encoded = corpus.splits.test, corpus.encoded["test"]
-    nats = held_out_nats(model, encoded, tokenizer.pad_token_id, settings.batch_tokens)
-    bits = nats * encoded.num_targets / math.log(2)
+    """Loss and search on the test pairs; where some stand in train, also without these."""
+    pairs = corpus.splits.test
     found = decode(
         model.model,
         tokenizer,
@@ -121,19 +131,29 @@ def score(
         on_progress=on_progress,
         check=check,
     )
-    texts, references = [[one.text for one in some] for some in found], [p.target for p in pairs]
-    values, notes = SCORERS[settings.task](texts, references)
+    texts = [[one.text for one in some] for some in found]
+
+    def scored(rows: Sequence[int]) -> tuple[dict[str, float], dict[str, str]]:
+        encoded = corpus.encoded["test"].select(rows)
+        nats = held_out_nats(model, encoded, tokenizer.pad_token_id, settings.batch_tokens)
+        num_bytes = sum(len(pairs[row].target.encode()) + 1 for row in rows)
+        references = [pairs[row].target for row in rows]
+        values, notes = SCORERS[settings.task]([texts[row] for row in rows], references)
+        bits = nats * encoded.num_targets / math.log(2)
+        losses = {"nats": nats, "perplexity": math.exp(nats), "bits_per_byte": bits / num_bytes}
+        return values | losses, notes
+
+    values, notes = scored(range(len(pairs)))
+    if 0 < len(corpus.unseen) < len(pairs):
+        of_unseen = scored(corpus.unseen)[0]
+        values |= {key + UNSEEN: value for key, value in of_unseen.items()}
+    samples = list(zip(pairs, texts, strict=True))[:NUM_SAMPLES]
     return Scores(
-        values={
-            **values,
-            "nats": nats,
-            "perplexity": math.exp(nats),
-            "bits_per_byte": bits / corpus.facts.num_bytes["test"],
-        },
+        values=values,
         notes=notes,
         samples=tuple(
             Sample(source=pair.source, reference=pair.target, hypothesis=some[0] if some else "")
-            for pair, some in list(zip(pairs, texts, strict=True))[:NUM_SAMPLES]
+            for pair, some in samples
         ),
     )
 
