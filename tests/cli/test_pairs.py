@@ -44,6 +44,17 @@ def test_two_files_become_a_table_a_page_and_numbers(highrank, trained_pairs):
     assert json.loads(text)["equal_time"] == numbers["equal_time"]
 
 
+def test_a_pretrained_model_starts_with_the_same_predictions(highrank, trained_pairs, tmp_path):
+    files = [trained_pairs / "my.de", trained_pairs / "my.en"]
+    options = ["--steps", 1, "--lr", 1e-9, "--head-lr", 1e-9, "--beam", 2, "--threads", 1]
+    options += ["--heads", "softmax", "linear", "mos:2", "--out", tmp_path / "run", "--json"]
+    model = trained_pairs / "run" / "softmax-0"
+    code, text, _ = highrank("finetune", model, *files, "--task", "translation", *options)
+    rows = json.loads(text)["equal_tokens"]["rows"]
+    nats = [row["cells"]["nats"]["mean"] for row in rows]
+    assert code == 0 and nats == pytest.approx(nats[:1] * 3, abs=1e-4)
+
+
 def test_each_line_is_translated(highrank, trained_pairs, tmp_path):
     (tmp_path / "in.txt").write_text("eins rot\n\nzwei\n")
     model = trained_pairs / "run" / "mos-2-0"

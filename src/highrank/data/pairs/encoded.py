@@ -64,7 +64,9 @@ class EncodedPairs(NamedTuple):
 
     def select(self, rows: Sequence[int]) -> "EncodedPairs":
         """These pairs alone."""
-        return EncodedPairs(*(Ragged.of(side.row(index) for index in rows) for side in self))
+        return EncodedPairs(
+            *(Ragged.of(side.row(index).tolist() for index in rows) for side in self)
+        )
 
     def batch(self, rows: Sequence[int], pad: int, device: torch.device | str = "cpu") -> Batch:
         """The batch of these pairs; the inputs are token ids and a mask of them, (S, B)."""
