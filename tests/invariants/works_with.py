@@ -130,6 +130,28 @@ def generate(kind: str) -> None:
     assert torch.equal(with_cache, without)
 
 
+def seq2seq(kind: str) -> None:
+    """Beams with and without a cache, a loss without logits, and a folder."""
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    sizes = {"vocab_size": V, "d_model": D, "encoder_layers": 1, "decoder_layers": 1}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    torch.manual_seed(0)
+    plain = BartForConditionalGeneration(BartConfig(**sizes, dropout=0.0))
+    model, tokens = highrank.upgrade(plain, kind, start="random"), torch.arange(4, 12)[None]
+    given = {"input_ids": tokens, "labels": tokens}
+    output = model.train()(**given)
+    output.loss.backward()
+    assert "logits" not in output
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loaded = highrank.load_huggingface(folder)
+    torch.testing.assert_close(loaded.eval()(**given).logits, model.eval()(**given).logits)
+    options = {"max_new_tokens": 6, "num_beams": 3, "do_sample": False}
+    beams = [loaded.generate(tokens, **options, use_cache=cached) for cached in (True, False)]
+    assert torch.equal(*beams)
+
+
 def trainer(kind: str) -> None:
     from transformers import Trainer, TrainingArguments
 
@@ -186,6 +208,7 @@ MECHANISMS: dict[str, tuple[Callable[[str], None], tuple[str, ...]]] = {
     "generate": (generate, HF),
     "Trainer": (trainer, (*HF, "accelerate")),
     "PEFT": (adapters, (*HF, "peft")),
+    "encoder–decoder": (seq2seq, HF),
 }
 IN_PROCESSES = ("DDP", "FSDP2")
 

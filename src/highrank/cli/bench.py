@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -93,14 +93,15 @@ def step(options: Common = DEFAULTS) -> None:
     _show("Measuring a training step", run_step_bench, options)
 
 
-def hf(options: Common = DEFAULTS) -> None:
-    """Compare training steps of a GPT-2 small: our loss against dense logits.
+def hf(*, model: Literal["gpt2", "marian"] = "gpt2", options: Common = DEFAULTS) -> None:
+    """Compare training steps of a Hugging Face model: some ten minutes, and 8 GB of memory.
 
-    It takes some ten minutes on two free cores, and 8 GB of memory.
+    Args:
+        model: A GPT-2 small, or a Marian: the encoder–decoder of the OPUS translation models.
     """
-    from highrank.studies.bench.step import run_huggingface_bench
+    from highrank.studies.bench.huggingface import run_huggingface_bench
 
-    _show("Measuring a GPT-2", run_huggingface_bench, options)
+    _show(f"Measuring a {model}", partial(run_huggingface_bench, model), options)
 
 
 def _measure(title: str, run: Callable[..., Any], options: Options) -> Any:
@@ -112,8 +113,7 @@ def _measure(title: str, run: Callable[..., Any], options: Options) -> Any:
 def _show(title: str, run: Callable[..., Any], options: Options) -> Any:
     from highrank.studies.bench.page import bench_table
 
-    result = _measure(title, run, options)
-    show(result, bench_table, json=options.json)
+    show(result := _measure(title, run, options), bench_table, json=options.json)
     return result
 
 

@@ -15,11 +15,26 @@ from highrank.heads.distributed import prepare_fsdp
 STEPS = 3
 
 
-def model_of(is_tied):
+def pairs_model():
+    """An encoder–decoder with a bias of its logits."""
+    from transformers import MarianConfig, MarianMTModel
+
+    sizes = {"vocab_size": 30, "decoder_vocab_size": 30, "d_model": 16, "dropout": 0.0}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 24}
+    sizes |= {"pad_token_id": 29, "decoder_start_token_id": 29, "max_position_embeddings": 16}
+    model = MarianMTModel(MarianConfig(**sizes))
+    model.final_logits_bias.normal_()
+    return highrank.upgrade(model).train()
+
+
+def model_of(is_tied, is_seq2seq=False):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers import AutoModelForCausalLM, LlamaConfig
     torch.manual_seed(3)
+    if is_seq2seq:
+        return pairs_model()
     sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24}
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(**sizes, tie_word_embeddings=is_tied)
@@ -43,31 +58,37 @@ def losses(model, tokens):
     return torch.stack(found)
 
 
-def losses_in_parts(kind, is_tied):
+def losses_in_parts(kind, is_tied, is_seq2seq):
     """The same, where each process has a part of the texts: the mean over processes."""
-    model, mesh = model_of(is_tied), init_device_mesh("cpu", (dist.get_world_size(),))
+    model, mesh = model_of(is_tied, is_seq2seq), init_device_mesh("cpu", (dist.get_world_size(),))
     if kind == "ddp":
         model = DistributedDataParallel(model)
     else:
-        for block in model.model.layers:
+        for block in model.get_decoder().layers:
             fully_shard(block, mesh=mesh)
         if kind == "fsdp with the head apart":
             fully_shard(model.lm_head, mesh=mesh)
         fully_shard(model, mesh=mesh)
         prepare_fsdp(model)
-    found = losses(model, texts()[dist.get_rank() :: dist.get_world_size()])
+    found = losses(model, texts()[dist.get_rank() :: dist.get_world_size()].contiguous())
     dist.all_reduce(found)
     return found / dist.get_world_size()
 
 
 @pytest.mark.parametrize(
-    "kind, is_tied",
-    [("ddp", True), ("fsdp", True), ("fsdp", False), ("fsdp with the head apart", False)],
+    "kind, is_tied, is_seq2seq",
+    [
+        ("ddp", True, False),
+        ("fsdp", True, False),
+        ("fsdp", False, False),
+        ("fsdp with the head apart", False, False),
+        ("fsdp", True, True),
+    ],
 )
-def test_two_processes_train_as_one(processes, kind, is_tied):
+def test_two_processes_train_as_one(processes, kind, is_tied, is_seq2seq):
     if processes.size != 2:
         pytest.skip("transformers is slow to import: two processes are enough")
-    want = losses(model_of(is_tied), texts())
-    for found in processes(losses_in_parts, kind, is_tied):
+    want = losses(model_of(is_tied, is_seq2seq), texts())
+    for found in processes(losses_in_parts, kind, is_tied, is_seq2seq):
         torch.testing.assert_close(found, want, rtol=0, atol=1e-5)
     assert want[-1] < want[0]

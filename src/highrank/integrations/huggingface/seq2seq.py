@@ -17,6 +17,8 @@ from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.loss import CURRENT
 
 BIAS = "final_logits_bias"
+# Names that configurations give to the number of a decoder's blocks.
+DECODER_BLOCKS = ("decoder_layers", "num_decoder_layers")
 
 
 def is_seq2seq(model: Any) -> bool:
@@ -37,6 +39,15 @@ def inputs_of(model: Any, tokens: Tensor) -> dict[str, Tensor]:
 def input_embedding(model: Any) -> Any:
     """The embedding of the tokens so far, which may be that of the output layer, too."""
     return (model.get_decoder() if is_seq2seq(model) else model).get_input_embeddings()
+
+
+def body_of(model: Any) -> tuple[nn.Module, int]:
+    """The network before the output layer, and the number of its blocks."""
+    config = model.config
+    if not is_seq2seq(model):
+        return model.base_model, config.num_hidden_layers
+    counts = (getattr(config, name, None) for name in DECODER_BLOCKS)
+    return model.get_decoder(), next((n for n in counts if n is not None), 0)
 
 
 def logits_bias(model: Any) -> Tensor | None:
@@ -70,30 +81,25 @@ def shifted_right(model: Any, labels: Tensor) -> Tensor:
 def check_loss(model: Any, tokens: Tensor, name: str) -> None:
     """Refuse an architecture whose loss is not the cross-entropy of its logits and its labels.
 
-    Others have penalties of experts, or predict several tokens at once.
-
     Args:
         tokens: (B, L), which the model is tried with.
         name: of the model, for errors.
     """
+    contract = f"the loss of {name} must be the cross-entropy of its logits and labels"
+    if "output_router_logits" in signature(model.forward).parameters:
+        raise ValueError(f"{contract}, got penalties of experts, too")
     labels = tokens.clone()
     labels[:, -1] = -100
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     inputs = inputs_of(model, shift(labels) if shift else shifted_right(model, labels))
-    options = {"use_cache": False}
-    if "output_router_logits" in signature(model.forward).parameters:
-        options["output_router_logits"] = True
     with quiet_transformers(f"run {name}"):
-        theirs = model(input_ids=inputs["input_ids"], labels=labels, **options).loss
-        logits = model(**inputs, **options).logits
+        theirs = model(input_ids=inputs["input_ids"], labels=labels, use_cache=False).loss
+        logits = model(**inputs, use_cache=False).logits
     ours = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
     tolerance = 1e-4 + 4 * torch.finfo(logits.dtype).eps
     # Written so that nan is refused, too.
     if not (theirs - ours).abs() <= tolerance * ours.abs().clamp_min(1):
-        raise ValueError(
-            f"the loss of {name} must be the cross-entropy of its logits and labels, got "
-            f"{theirs.item():.5g} instead of {ours.item():.5g}"
-        )
+        raise ValueError(f"{contract}, got {theirs.item():.5g} instead of {ours.item():.5g}")
 
 
 class Seq2SeqModel:
@@ -101,6 +107,17 @@ class Seq2SeqModel:
 
     # A Trainer then divides nothing: `num_items_in_batch` is honoured, as by causal models.
     accepts_loss_kwargs = True
+
+    @property
+    def loss_function(self) -> Any:
+        return super().loss_function  # type: ignore[misc]
+
+    @loss_function.setter
+    def loss_function(self, value: Any) -> None:
+        raise ValueError(
+            "the loss of an encoder–decoder must be computed from its logits by the caller, got a "
+            "loss_function, which transformers would not call"
+        )
 
     def prepare_decoder_input_ids_from_labels(self: Any, labels: Tensor) -> Tensor:
         """As of transformers, also for architectures that have no such method."""

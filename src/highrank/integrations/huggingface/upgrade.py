@@ -27,6 +27,7 @@ from highrank.integrations.huggingface.output_layer import (
     without_map,
 )
 from highrank.integrations.huggingface.seq2seq import (
+    body_of,
     check_loss,
     input_embedding,
     is_seq2seq,
@@ -274,10 +275,10 @@ def train_head(model: Any) -> None:
 
 
 def train_head_and_last_block(model: Any) -> None:
-    """Train the head, as `train_head` does, and the last block of the body."""
+    """Train the head, as `train_head` does, and the last block of the body, or of its decoder."""
     train_head(model)
-    count = model.config.num_hidden_layers
-    lists = (m for m in model.base_model.modules() if isinstance(m, nn.ModuleList))
+    body, count = body_of(model)
+    lists = (m for m in body.modules() if isinstance(m, nn.ModuleList))
     blocks = next((found for found in lists if len(found) == count), None)
     if blocks is None:
         raise ValueError(f"the body must have a list of {count} blocks, got {type(model).__name__}")

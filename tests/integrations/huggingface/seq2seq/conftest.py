@@ -14,7 +14,8 @@ TOKENS = {"vocab_size": V, "pad_token_id": 0, "eos_token_id": EOS, "decoder_star
 BART = {**TOKENS, "d_model": 12, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "bos_token_id": 1}
 BART |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 48}
-BART |= {"attention_dropout": 0.0, "activation_dropout": 0.0}
+BART |= {"attention_dropout": 0.0, "activation_dropout": 0.0, "decoder_layerdrop": 0.0}
+BART |= {"encoder_layerdrop": 0.0}
 T5 = {**TOKENS, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 T5 |= {"num_decoder_layers": 1, "dropout_rate": 0.0}
 TWO = {"decoder_vocab_size": V, "share_encoder_decoder_embeddings": False}
@@ -29,7 +30,8 @@ CONFIGS = {
     # Its output embedding is not that of its inputs, and its hidden states are not scaled.
     "t5 1.1": lambda: transformers.T5Config(**T5, tie_word_embeddings=False),
     "umt5": lambda: transformers.UMT5Config(**T5),
-    "m2m100": lambda: transformers.M2M100Config(**BART),
+    # Where a text starts with padding, its positions depend on the cache.
+    "m2m100": lambda: transformers.M2M100Config(**{**BART, "decoder_start_token_id": EOS}),
     "pegasus": lambda: transformers.PegasusConfig(**BART),
     "blenderbot-small": lambda: transformers.BlenderbotSmallConfig(**BART),
 }

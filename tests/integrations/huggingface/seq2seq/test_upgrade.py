@@ -1,6 +1,7 @@
 """Every encoder–decoder: an upgrade changes no prediction, and the result is a model of its own."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -94,7 +95,8 @@ def test_a_saved_model_is_loaded_as_it_was_with_tied_weights(make, name, pairs, 
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert type(loaded) is type(model) is type(highrank.load_huggingface(tmp_path))
     assert torch.equal(log_probs(loaded, pairs), want)
-    assert loaded.generation_config.decoder_start_token_id == 0
+    start = model.config.decoder_start_token_id
+    assert loaded.generation_config.decoder_start_token_id == start
     for found in (model, loaded):
         is_tied = input_embedding(found).weight is output_of(found).embedding.weight
         assert is_tied == (name != "t5 1.1")
@@ -190,14 +192,14 @@ def test_heads_are_trained_from_scratch(make, name, head, pairs, tmp_path):
     assert torch.equal(log_probs(AutoModelForSeq2SeqLM.from_pretrained(tmp_path), pairs), want)
 
 
-def test_what_is_not_understood_is_refused(make):
+def test_what_is_not_understood_is_refused(make, monkeypatch):
     """Heads that look back have a state, which no search of transformers would reorder."""
     with pytest.raises(ValueError, match="last hidden state only, got mos.pointer, with earlier"):
         highrank.upgrade(make.plain("bart"), head="pointer", start="random")
     sizes = {"vocab_size": 40, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 2}
     sizes |= {"num_heads": 2, "decoder_start_token_id": 0, "num_experts": 2}
     experts = AutoModelForSeq2SeqLM.from_config(transformers.SwitchTransformersConfig(**sizes))
-    with pytest.raises(ValueError, match="must be the cross-entropy of its logits and labels, got"):
+    with pytest.raises(ValueError, match="cross-entropy of its logits and labels, got penalties"):
         highrank.upgrade(experts)
     model = make.plain("bart")
     with pytest.raises(ValueError, match="must be a BartForConditionalGeneration, got BartModel$"):
@@ -205,3 +207,7 @@ def test_what_is_not_understood_is_refused(make):
     decoder = transformers.BartForCausalLM(copy.deepcopy(model.config))
     with pytest.raises(ValueError, match="must be a BartForConditional.*, got BartForCausalLM"):
         highrank.upgrade(decoder)
+    smoothed = functools.partial(torch.nn.CrossEntropyLoss, label_smoothing=0.5)
+    monkeypatch.setattr("transformers.models.bart.modeling_bart.CrossEntropyLoss", smoothed)
+    with pytest.raises(ValueError, match=r"logits and labels, got [\d.]+ instead of [\d.]+"):
+        highrank.upgrade(model)
