@@ -129,7 +129,7 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
         equal_time=compare(
             trained,
             {v: steps[1] for v, steps in marks.items()},
-            marks[BASELINE][1] * times[BASELINE],
+            max(steps[1] * times[name] for name, steps in marks.items()),
             settings.task,
         ),
         environment=environment(),
