@@ -35,6 +35,8 @@ def finetune(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Upgrade a Hugging Face model to a mixture and train it on a text.
 
     Two controls at equal tokens and time: its softmax, and added weights alone.
+
+    Encoder–decoders train on pairs: highrank finetune --task translation --help
     """
     from highrank.environment import set_threads
     from highrank.integrations.huggingface.library import check_installed

@@ -24,6 +24,8 @@ COMMANDS = {
     "generate": "Generate text with a trained model.",
     "compare": "Compare output layers on a text: fairly, with several seeds, within a budget.",
     "finetune": "Upgrade a Hugging Face model to a mixture and train it on, beside its softmax.",
+    "translate": "Translate a text with an encoder–decoder, batch by batch.",
+    "chat": "Talk with an encoder–decoder that was trained on dialogues.",
     "export": "Write a run as a Hugging Face folder: weights, tokenizer, model card.",
     "audit": "Audit the output layer of one model, or of several side by side.",
     "check": "Check that a model's scores are a distribution's, and honest.",
@@ -125,7 +127,9 @@ def _run(arguments: list[str]) -> None:
             raise ValueError(f"a command must be one of {', '.join(COMMANDS)}, got {name}{guess}")
         _run_one_of({name: _described(text) for name, text in COMMANDS.items()}, arguments)
     else:
-        module = import_module(f"highrank.cli.{name}")
+        # Encoder–decoders, which read pairs, have options of their own.
+        has_pairs = name == "finetune" and any(one.split("=")[0] == "--task" for one in rest)
+        module = import_module("highrank.cli.pairs" if has_pairs else f"highrank.cli.{name}")
         if name in GROUPS:
             _run_one_of(getattr(module, GROUPS[name]), rest or ["--help"], name)
         elif name in ("train", "compare"):

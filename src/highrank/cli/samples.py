@@ -96,6 +96,15 @@ def samples_json(
     return samples
 
 
+def print_words(console: Console, words: Iterable[tuple[str, int]]) -> None:
+    """Print words on a line, each with its component, from 0: its colour, or a number after it."""
+    for place, (word, component) in enumerate(words):
+        text = word if has_colors(console) else f"{word}/{component + 1}"
+        space = " " if place else ""
+        console.out(space + printable(text), style=_style(component), highlight=False, end="")
+    console.out("", highlight=False)
+
+
 def has_colors(console: Console) -> bool:
     """Whether there is a terminal that has colours, and nobody has set NO_COLOR."""
     return console.color_system is not None and not console.no_color

@@ -78,6 +78,8 @@ def first_line(error: Exception) -> str:
 class HuggingFaceModel:
     """A model by its folder or its name on the hub: configuration and tokenizer, weights later."""
 
+    auto_class = "AutoModelForCausalLM"
+
     def __init__(self, name: str) -> None:
         self.name = name
         with quiet_transformers(_purpose(name)) as transformers:
@@ -90,11 +92,7 @@ class HuggingFaceModel:
             with _explained(name, "configuration"):
                 self.config = transformers.AutoConfig.from_pretrained(name, **self._options)
                 _check_counts(self.config.to_dict())
-            if self.config.is_encoder_decoder:
-                raise ValueError(
-                    f"a model must predict the next token of one text, got {name}, whose type "
-                    f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
-                )
+            self.check_kind()
             with _explained(name, "tokenizer"):
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, **self._options)
         # transformers makes one up for some types of models.
@@ -103,6 +101,14 @@ class HuggingFaceModel:
         # Models whose texts begin with a special token get it in every window.
         start = self.tokenizer("")["input_ids"][:1]
         self.prefix = [int(i) for i in start if i == self.tokenizer.bos_token_id]
+
+    def check_kind(self) -> None:
+        """Refuse what is no causal language model."""
+        if self.config.is_encoder_decoder:
+            raise ValueError(
+                f"a model must predict the next token of one text, got {self.name}, whose type "
+                f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
+            )
 
     @property
     def max_window(self) -> int | None:
@@ -136,7 +142,7 @@ class HuggingFaceModel:
             quiet_transformers(_purpose(self.name)) as transformers,
             _explained(self.name, "weights"),
         ):
-            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            model, found = getattr(transformers, self.auto_class).from_pretrained(
                 self.name,
                 use_safetensors=True,
                 torch_dtype="auto",

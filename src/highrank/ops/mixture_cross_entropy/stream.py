@@ -218,6 +218,10 @@ def _mixed(part: Inputs, log_q: Tensor) -> tuple[Tensor, Tensor]:
 
 def _smoothed(log_q: Tensor, log_weight: Tensor, smoothing: Tensor) -> tuple[Tensor, Tensor]:
     """-Σ_v s_v log p_v of each token (n,), and s_v times the posterior of each component."""
+    if log_q.shape[1] == 1:
+        # One component answers for everything. Where it cannot, the loss is infinite.
+        loss = weighted_sum(-log_q.squeeze(1), smoothing) - log_weight.squeeze(1) * smoothing.sum()
+        return loss, smoothing.expand_as(log_q)
     joint = log_q + log_weight[..., None]  # (n, K, V)
     log_p = joint.logsumexp(1)  # (n, V)
     posterior = joint.sub_(log_p[:, None]).exp_().mul_(smoothing)  # (n, K, V)

@@ -1,0 +1,79 @@
+"""`highrank translate MODEL [FILE]`: a target for each line, batch by batch."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from highrank.cli.console import Threads, as_json, progress
+
+# Lines that are read before they are translated, for batches of like lengths; at a terminal, one.
+BLOCK = 256
+
+
+def translate(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = "-",
+    *,
+    beam: int = 5,
+    best: int = 1,
+    length_penalty: float = 1.0,
+    device: str = "cpu",
+    json: bool = False,
+    threads: Threads = None,
+) -> None:
+    """Translate a text, a line at a time, with an encoder–decoder.
+
+    Prints a line for each line; an empty one stays empty.
+
+    Args:
+        model: Folder of an encoder–decoder, such as runs/finetune-1/softmax-0, or its name.
+        file: A text with a source on each line; - is standard input.
+        beam: Hypotheses that are kept at each step; 1 is greedy.
+        best: Hypotheses of each line; more than one is for --json.
+        length_penalty: Power of the length by which log-probabilities are divided.
+        device: As torch names it: cpu, cuda, mps.
+        json: Print an object a line: the source, and its hypotheses with log-probabilities in nats.
+        threads: Threads of the matrix multiplies.
+    """
+    from highrank.environment import check_device, set_threads
+    from highrank.integrations.huggingface.library import check_installed, quiet_transformers
+    from highrank.report.formats import printable
+
+    check_installed("translate")
+    from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+    from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
+
+    if best > 1 and not json:
+        raise ValueError(f"best must be 1 without --json, got {best}")
+    beams = Beams(num_beams=beam, num_best=best, length_penalty=length_penalty)
+    set_threads(threads)
+    check_device(device)
+    lines, size = _lines(file), 1 if file == "-" and sys.stdin.isatty() else BLOCK
+    found = EncoderDecoder(model)
+    weights, done = found.load_weights(device), 0
+    with quiet_transformers("translate"), progress("Translating") as on_progress:
+        while block := list(islice(lines, size)):
+            # How many lines are to come is not known.
+            on_progress(0.0, f"{done:,} lines are done")
+            sources = [line for line in block if line.strip()]
+            some = iter(decode(weights, found.tokenizer, sources, beams, with_scores=json))
+            for line in block:
+                hypotheses = next(some) if line.strip() else []
+                if json:
+                    print(as_json({"source": line, "hypotheses": hypotheses}), flush=True)
+                else:
+                    print(printable(hypotheses[0].text) if hypotheses else "", flush=True)
+            done += len(block)
+
+
+def _lines(file: str) -> Iterator[str]:
+    """The lines of a file, or of standard input as they come, in UTF-8 whatever the locale."""
+    if file != "-":
+        from highrank.data.pairs.reading import lines
+
+        return iter(lines(Path(file)))
+    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer)

@@ -1,0 +1,168 @@
+"""Settings of a training on pairs: everything that decides its numbers, the command's options."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from highrank.config import StageConfig
+from highrank.signatures import check_ranges
+from highrank.training.budget import parse_duration
+
+# The model with its own softmax: what every other head is compared with.
+BASELINE = "softmax"
+# One softmax over a linear map of the hidden state: added weights, but no mixture.
+CONTROL = "linear"
+COUNTS = ("seeds", "steps", "batch_tokens", "vocabulary", "context", "beam", "best", "max_words")
+# Of a budget; the rest is for evaluations.
+TRAINING_PART = 0.9
+# Passes over the pairs without --budget and --steps.
+EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
+# Learning rates of weights that were trained before, and of those at random.
+LR, LR_FROM_SCRATCH = 1e-4, 3e-3
+# The learning rate of what an upgrade adds to a trained model is this over the hidden size.
+HEAD_RATE = 0.64
+
+
+class Variant(NamedTuple):
+    """A head by its name, as mos:4."""
+
+    kind: str
+    num_components: int
+
+    @staticmethod
+    def parse(name: str) -> "Variant":
+        kind, _, number = name.partition(":")
+        if number and (not number.isdecimal() or int(number) < 1):
+            raise ValueError(f"a head must be like softmax or mos:4, got {name}")
+        is_single = kind in (BASELINE, CONTROL, "adaptive-softmax")
+        return Variant(kind, int(number) if number else (1 if is_single else 4))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    paths: tuple[str, ...]
+    """An encoder–decoder of Hugging Face (not with --config), then the pairs: two files, sources
+    and targets, a line each; one .tsv (source, tab, target) or .jsonl; a file of dialogues (an
+    utterance a line, an empty line between them; DailyDialog's; Switchboard's); or a folder of one
+    of these, with train, valid and test."""
+    config: str | None = None
+    """Begin at random: transformer-tiny, or a folder with a config.json of transformers."""
+    task: Literal["translation", "dialogue", "summary"]
+    """What the pairs are: a text and its translation or its summary, or the utterances before a
+    response and the response."""
+    valid: tuple[str, ...] = ()
+    """Pairs on which losses are followed, as those of training."""
+    test: tuple[str, ...] = ()
+    """Pairs that are scored at the end."""
+    columns: tuple[str, str] | None = None
+    """Source and target: endings of a folder's files, as de en; or names of columns."""
+    context: int = 1
+    """Dialogue: utterances before the response."""
+    drop_seen: bool = False
+    """Leave out pairs of valid and test that stand in train."""
+    lower: bool = False
+    """From scratch: lower-case all texts."""
+    vocabulary: int = 4_000
+    """From scratch: tokens of the joint byte-pair encoding, at most."""
+    heads: tuple[str, ...] = ("softmax", "linear", "mos:4", "adaptive-mos:4")
+    """Output layers, each with its number of components. linear is a control: one softmax over a
+    linear map of the hidden state."""
+    equal_parameters: bool = False
+    """From scratch: give each model as many parameters as the softmax has, by a narrower
+    decoder."""
+    seeds: int = 1
+    """How many of each; differences are paired by seed."""
+    budget: str | None = None
+    """Time for everything, such as 90s, 20m or 1.5h; each model gets an equal part."""
+    steps: int | None = None
+    """Steps of each model."""
+    lr: float | None = None
+    """Learning rate of AdamW, constant after the warm-up."""
+    head_lr: float | None = None
+    """Learning rate of the weights that an upgrade adds."""
+    warmup: int = 300
+    """Steps over which the learning rate rises."""
+    batch_tokens: int = 2048
+    """Places on the longer side of a batch: pairs times the longest of them."""
+    label_smoothing: float = 0.1
+    """In training; exact, on the log-probabilities of the whole mixture."""
+    dropout: float | None = None
+    """Of the body; None leaves it as the configuration has it."""
+    beam: int | None = None
+    """Beams of the search."""
+    best: int | None = None
+    """Hypotheses of each source that are scored."""
+    max_words: int | None = None
+    """Words of a hypothesis, at most."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name.replace('_', '-')} must be at least 1, got {value}")
+        if not self.data:
+            raise ValueError(
+                "a model, or --config, and pairs must be given (two files, a .tsv, a .jsonl or a "
+                f"folder), got {' '.join(self.paths) or 'nothing'}"
+            )
+        for name in ("lr", "head_lr"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name.replace('_', '-')} must be a positive number, got {value}")
+        for name in ("label_smoothing", "dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                option = name.replace("_", "-")
+                raise ValueError(f"{option} must be at least 0 and below 1, got {value}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup must be at least 0, got {self.warmup}")
+        if self.heads[:1] != (BASELINE,) or len(set(self.heads)) < len(self.heads):
+            found = " ".join(self.heads)
+            raise ValueError(f"heads must begin with softmax, and have each once, got {found}")
+        for name in self.heads:
+            Variant.parse(name)
+        if self.budget is not None:
+            parse_duration(self.budget)
+
+    @property
+    def is_from_scratch(self) -> bool:
+        return self.config is not None
+
+    @property
+    def model(self) -> str | None:
+        """Folder or name of the pretrained model."""
+        return None if self.is_from_scratch else self.paths[0]
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Files or the folder of pairs."""
+        return self.paths if self.is_from_scratch else self.paths[1:]
+
+    @property
+    def rate(self) -> float:
+        return self.lr or (LR_FROM_SCRATCH if self.is_from_scratch else LR)
+
+    def added_lr(self, hidden_size: int) -> float:
+        """The learning rate of the weights that an upgrade adds."""
+        if self.head_lr is not None or self.is_from_scratch:
+            return self.head_lr or self.rate
+        return max(self.rate, HEAD_RATE / hidden_size)
+
+    def seconds_of_each(self) -> float | None:
+        """The part of the budget for the training of each model."""
+        if self.budget is None:
+            return None
+        return TRAINING_PART * parse_duration(self.budget) / (self.seeds * len(self.heads))
+
+    @property
+    def stage(self) -> StageConfig:
+        """How each model is trained: the average is of about the last quarter of the steps."""
+        return StageConfig(
+            optimizer="adamw",
+            lr=self.rate,
+            weight_decay=0.0 if self.is_from_scratch else 0.01,
+            clip=1.0,
+            warmup_steps=self.warmup,
+            average_power=3.0,
+            betas=(0.9, 0.98),
+        )

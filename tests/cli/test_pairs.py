@@ -1,0 +1,100 @@
+"""`highrank finetune --task`, `translate` and `chat`: from two files to a table and answers."""
+
+import io
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("sacrebleu")
+WORDS = {"eins": "one", "zwei": "two", "rot": "red", "Haus": "house"}
+
+
+@pytest.fixture(scope="module")
+def trained_pairs(tmp_path_factory):
+    """A folder with two files, a configuration, and where models of a training go, `run`."""
+    from transformers import PegasusConfig
+
+    place = tmp_path_factory.mktemp("pairs")
+    rows = [(a, b, c) for a in WORDS for b in WORDS for c in WORDS]
+    (place / "my.de").write_text("".join(" ".join(row) + "\n" for row in rows))
+    (place / "my.en").write_text("".join(" ".join(WORDS[w] for w in row) + "\n" for row in rows))
+    sizes = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1}
+    sizes |= {"decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    PegasusConfig(**sizes, max_position_embeddings=64).save_pretrained(place / "tiny")
+    return place
+
+
+def arguments(place):
+    options = ["--vocabulary", 300, "--steps", 2, "--batch-tokens", 200, "--beam", 2]
+    options += ["--heads", "softmax", "mos:2", "--threads", 1, "--out", place / "run"]
+    files = [place / "my.de", place / "my.en"]
+    return ["finetune", *files, "--task", "translation", "--config", place / "tiny", *options]
+
+
+def test_two_files_become_a_table_a_page_and_numbers(highrank, trained_pairs):
+    code, text, _ = highrank(*arguments(trained_pairs))
+    assert code == 0 and "BLEU, case ignored" in text and "MoS, K=2" in text
+    numbers = json.loads((trained_pairs / "run" / "finetune.json").read_text())
+    assert [one["variant"] for one in numbers["models"]] == ["softmax", "mos:2"]
+    assert "nrefs:1" in (trained_pairs / "run" / "finetune.html").read_text()
+    # Everything is there: nothing is trained again.
+    code, text, _ = highrank(*arguments(trained_pairs), "--json")
+    assert json.loads(text)["equal_time"] == numbers["equal_time"]
+
+
+def test_a_pretrained_model_starts_with_the_same_predictions(highrank, trained_pairs, tmp_path):
+    files = [trained_pairs / "my.de", trained_pairs / "my.en"]
+    options = ["--steps", 1, "--lr", 1e-9, "--head-lr", 1e-9, "--beam", 2, "--threads", 1]
+    options += ["--heads", "softmax", "linear", "mos:2", "--out", tmp_path / "run", "--json"]
+    model = trained_pairs / "run" / "softmax-0"
+    code, text, _ = highrank("finetune", model, *files, "--task", "translation", *options)
+    rows = json.loads(text)["equal_tokens"]["rows"]
+    nats = [row["cells"]["nats"]["mean"] for row in rows]
+    assert code == 0 and nats == pytest.approx(nats[:1] * 3, abs=1e-4)
+
+
+def test_each_line_is_translated(highrank, trained_pairs, tmp_path):
+    (tmp_path / "in.txt").write_text("eins rot\n\nzwei\n")
+    model = trained_pairs / "run" / "mos-2-0"
+    code, text, _ = highrank("translate", model, tmp_path / "in.txt", "--threads", 1)
+    assert code == 0 and len(text.split("\n")) == 4 and text.split("\n")[1] == ""
+    code, text, _ = highrank(
+        "translate", model, tmp_path / "in.txt", "--beam", 3, "--best", 2, "--json"
+    )
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [one["source"] for one in found] == ["eins rot", "", "zwei"]
+    assert [len(one["hypotheses"]) for one in found] == [2, 0, 2]
+    assert all(h["log_prob"] < 0 for one in found for h in one["hypotheses"])
+
+
+def test_a_conversation_shows_the_component_of_each_word(highrank, trained_pairs, monkeypatch):
+    model = trained_pairs / "run" / "mos-2-0"
+
+    def said(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    said("eins\n\nzwei rot\n")
+    code, text, _ = highrank("chat", model, "--show-components", "--threads", 1)
+    assert code == 0 and len(text.splitlines()) == 2
+    words = text.split()
+    assert all(word.rpartition("/")[2] in ("1", "2") for word in words)
+    said("eins\n")
+    code, _, error = highrank("chat", trained_pairs / "run" / "softmax-0", "--show-components")
+    assert code == 2 and "show-components must go with a mixture of softmaxes" in error
+
+
+def test_a_model_that_reads_one_text_is_refused(highrank, tmp_path):
+    from transformers import GPT2Config
+
+    GPT2Config(n_layer=1).save_pretrained(tmp_path)
+    code, _, error = highrank("translate", tmp_path, tmp_path / "config.json")
+    assert code == 2 and "must be an encoder–decoder to read pairs" in error
+
+
+def test_missing_pairs_are_named_before_any_work(highrank, tmp_path):
+    options = ["--task", "translation", "--config", "transformer-tiny", "--out", tmp_path / "run"]
+    code, _, error = highrank("finetune", "missing.de", "missing.en", *options)
+    assert code == 2 and "got missing.de, which does not exist" in error
+    assert not (tmp_path / "run").exists()
