@@ -104,6 +104,8 @@ def test_any_integers_are_targets_and_wrong_ones_are_named(tensors):
         linear_cross_entropy(input, weight, target, weight=torch.ones(V).double().requires_grad_())
     with pytest.raises(ValueError, match="its name here is weight"):
         linear_cross_entropy(input, weight, target, class_weight=torch.ones(V))
+    with pytest.raises(ValueError, match="bias must be left out, got one: its name here is lin"):
+        linear_cross_entropy(input, weight, target, bias=torch.zeros(V))
     with pytest.raises(ValueError, match="options must be left out, got some: backend and chunk"):
         linear_cross_entropy(input, weight, target, options=None)
 

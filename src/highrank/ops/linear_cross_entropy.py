@@ -54,8 +54,9 @@ def linear_cross_entropy(
     """
     if "options" in options:
         raise ValueError("options must be left out, got some: backend and chunk_bytes are theirs")
-    if "class_weight" in options:
-        raise ValueError("class_weight must be left out, got one: its name here is weight")
+    for name, own in (("class_weight", "weight"), ("bias", "linear_bias")):
+        if name in options:
+            raise ValueError(f"{name} must be left out, got one: its name here is {own}")
     ignore_index = -100 if ignore_index is None else ignore_index
     if isinstance(target, Tensor) and target.is_floating_point():
         target = _dense_target(target, len(linear_weight), weight, options)
