@@ -73,6 +73,8 @@ def test_lines_that_are_alone_in_the_corpus_are_so_in_its_splits_and_in_files(al
 def test_only_static_evaluation_keeps_lines_alone(alone):
     with pytest.raises(ValueError, match="must be static where every line is alone, got cache"):
         evaluate_dataset(alone, split_dataset(alone, "test"), CACHE)
+    with pytest.raises(ValueError, match="--compat must not be given"):
+        evaluate_dataset(alone, split_dataset(alone, "test"), Method(), compat="mos")
 
 
 def test_valid_has_the_run_s_batch_size_and_test_one(loaded):

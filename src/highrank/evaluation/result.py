@@ -168,6 +168,8 @@ def evaluate_dataset(
     start, model = time.monotonic(), loaded.model
     # Of a corpus whose lines are alone, a file's are, too.
     is_alone = loaded.corpus.header.recipe.independent_lines
+    if is_alone and compat is not None:
+        raise ValueError(f"--compat must not be given where every line is alone, got {compat}")
     if (context := model.backbone.context_length) is not None:
         # Wherever a window begins: every token is predicted from as many as the network can see.
         settings |= {"context": context, "stride": 1}
@@ -189,7 +191,7 @@ def evaluate_dataset(
             found = evaluate_by(method, model, dataset.tokens, batch_size, on_progress, end)
     if not math.isfinite(found.nats):
         raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
-    if compat is not None and not is_alone:
+    if compat is not None:
         found = as_the_original_divides(found, batch_size)
     unknown = {"tokens": dataset.num_unknown}
     if dataset.lines is not None:
