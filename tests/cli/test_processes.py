@@ -12,7 +12,7 @@ import pytest
 
 TINY = (
     *("--corpus", "tale", "--model.embedding-size", "8", "--model.hidden-sizes", "10", "8"),
-    *("--head.kind", "mos", "--head.num-components", "2", "--batch.batch-size", "4"),
+    *("--batch.batch-size", "4"),
 )
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_shared_is_refused_before_a_worker_starts(highrank, tmp_p
         ("--processes", "3"): "batch.batch-size must be a multiple of the 3 processes, got 4",
         ("--processes", "0"): "processes must be at least 1, got 0",
         ("--shard", "full"): "--shard full must come with several processes, got one",
-        ("--processes", "2", "--shard", "vocabulary", "--head.kind", "adaptive-mos"): (
+        ("--processes", "2", "--shard", "vocabulary"): (
             "--shard vocabulary: head must be a mixture of softmaxes of logits, got "
         ),
     }.items():
@@ -125,3 +125,14 @@ def test_a_restart_must_find_the_run(start):
     process = start(launcher=(*TORCHRUN, "--max-restarts", "1"))
     _, errors = process.communicate(timeout=110)
     assert process.returncode and "--out must be given with torchrun's --max-restarts" in errors
+
+
+@pytest.mark.slow
+def test_workers_save_and_end_with_their_launcher(start, tmp_path):
+    run = tmp_path / "run"
+    process = start("--processes", "2", "--train.epochs", "9999", "--out", run)
+    lines_of(run / "metrics.jsonl", 5)
+    process.kill()
+    # The pipe is closed when the last worker has ended.
+    _, errors = process.communicate(timeout=60)
+    assert errors.count("Saved. Resume with: highrank train") == 1

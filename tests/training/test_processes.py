@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.ops.sharding import local_rows
+from highrank.training import world
 from highrank.training.checkpoint import load_checkpoint
 from highrank.training.outcome import Reason
 from highrank.training.session import open_session
@@ -71,8 +73,8 @@ def train(config, corpus, folder, shard="none", num_steps=None):
     """A run in float64 to its end or so many steps; returns the shapes of the process' tensors."""
     torch.set_default_dtype(torch.float64)
     try:
-        world = replace(World.current(), shard=shard)
-        with closing(open_session(config, corpus, Path(folder), world=world)) as session:
+        joined = replace(World.current(), shard=shard)
+        with closing(open_session(config, corpus, Path(folder), world=joined)) as session:
             outcome = session.go(lambda: session.trainer.num_steps == num_steps)
             assert outcome.reason is (Reason.FINISHED if num_steps is None else Reason.PAUSED)
             parameters = session.model.named_parameters()
@@ -168,6 +170,25 @@ def test_another_number_of_processes_continues_a_run(shard, corpus, tmp_path, pr
     processes(train, config, corpus, str(folder), shard)
     train(config, corpus, tmp_path / "one")
     check_same(folder, tmp_path / "one")
+
+
+def summed():
+    """Gradients after a sum, of parameters that all, one or no process has used."""
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
+    parameters[1].requires_grad_(False)
+    rank = World.current().rank
+    (parameters[0] * (rank + 1)).sum().backward()
+    if rank == 1:
+        (parameters[2] * 5).sum().backward()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "BUCKET_BYTES", 8)
+        World.current().sum_gradients(parameters)
+    return [None if p.grad is None else p.grad.tolist() for p in parameters]
+
+
+@two
+def test_gradients_are_summed_in_buckets_and_what_nobody_uses_has_none(processes):
+    assert processes(summed) == [[[3.0] * 3, None, [5.0] * 3, None]] * 2
 
 
 def masks(config, corpus, folder):

@@ -3,6 +3,7 @@
 The same command under torchrun needs none of this.
 """
 
+import ctypes
 import logging
 import os
 import signal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # The launcher's name for its job; torchrun chooses another.
 JOB = "highrank"
+# Of Linux: the signal that a process gets when its parent dies.
+PR_SET_PDEATHSIG = 1
 # What a worker has told itself: a mistake of the user, a divergence.
 TOLD = (2, 3)
 
@@ -33,6 +36,12 @@ def finds_prepared() -> bool:
     if not is_worker():
         return False
     return os.environ["TORCHELASTIC_RUN_ID"] == JOB or os.environ["RANK"] != "0"
+
+
+def follow_launcher() -> None:
+    """Save and end when the launcher dies, which would otherwise leave its workers behind."""
+    if is_worker() and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def check_worker(options: "Options") -> None:

@@ -51,7 +51,13 @@ class Options:
 def run_train(arguments: list[str]) -> None:
     """Train a preset, `small` if none is given, or a text; options override what either has."""
     from highrank.cli.options import check_options, read_source, resume_command
-    from highrank.cli.processes import check_worker, is_worker, launch, telling_lost
+    from highrank.cli.processes import (
+        check_worker,
+        follow_launcher,
+        is_worker,
+        launch,
+        telling_lost,
+    )
     from highrank.cli.training import show_training, train
     from highrank.report.training import run_text
     from highrank.training.session import Session
@@ -63,6 +69,7 @@ def run_train(arguments: list[str]) -> None:
         checked, corpus, _ = check_options(options, source)
         folder = _folder(options, source, corpus)
         return launch(options, folder, resume_command(options, folder))
+    follow_launcher()
     with joined(options.device) as (world, device):
         world.first(lambda: check_worker(options))
         here = replace(options, device=device)
