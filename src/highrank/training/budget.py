@@ -91,6 +91,11 @@ class Clock:
             self.windows.append((tokens, seconds))
         self.is_warm = True
 
+    def spent(self) -> dict[str, float]:
+        """Seconds by the wall clock, of the processor, and waiting for batches, for the log."""
+        names = ("seconds", "cpu_seconds", "data_seconds")
+        return {name: round(getattr(self, name), 3) for name in names}
+
     @property
     def waiting_fraction(self) -> float:
         """The fraction of the training's time in which other processes had its core."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -81,9 +81,8 @@ class Session:
         self.on_progress, self.on_event = on_progress, on_event
         self.files = TrainingFolder(folder, config, corpus, self.world)
         state = self.files.read_checkpoint()
-        columns = self.world.part(config.batch.batch_size)
-        train, eos = corpus.split("train"), corpus.vocabulary.eos
-        self.batches = build_batches(config, train, checked.device, columns, eos)
+        own, eos = self.world.part(config.batch.batch_size), corpus.vocabulary.eos
+        self.batches = build_batches(config, corpus.split("train"), checked.device, own, eos)
         self.trainer = self._make_trainer(checked)
         self.clock.add_preparation(*self.files.fit(self.model, corpus))
         self.best, self.best_state = math.inf, save_state(self.model)
@@ -103,8 +102,7 @@ class Session:
 
     @property
     def model(self) -> LanguageModel:
-        model: LanguageModel = self.trainer.model
-        return model
+        return cast(LanguageModel, self.trainer.model)
 
     @property
     def log(self) -> MetricsLog | SilentLog:
@@ -269,10 +267,9 @@ class Session:
         except Diverged as error:
             raise self._diverged(self.trainer.num_steps + 1, str(error)) from None
         tokens = self.trainer.num_targets
-        elapsed, cpu_seconds, thread_seconds = seconds_since(start)
+        elapsed, cpu, own = seconds_since(start)
         # Processes that train together also wait for each other.
-        own_seconds = thread_seconds if self.world.size == 1 else None
-        self.clock.add_window(tokens, elapsed, cpu_seconds, own_seconds)
+        self.clock.add_window(tokens, elapsed, cpu, own if self.world.size == 1 else None)
         self.schedule.count(tokens)
         self.num_tokens += tokens
         self.epoch_loss += loss * tokens
@@ -298,9 +295,7 @@ class Session:
         return {
             "num_components": self.model.head.num_components,
             "tokens": self.num_tokens,
-            "seconds": round(self.clock.seconds, 3),
-            "cpu_seconds": round(self.clock.cpu_seconds, 3),
-            "data_seconds": round(self.clock.data_seconds, 3),
+            **self.clock.spent(),
         }
 
     def _diverged(self, step: int, reason: str) -> Diverged:
