@@ -193,6 +193,7 @@ def test_predictions_are_those_of_a_loop(call):
         assert head == pytest.approx(loop, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_processes_send_the_bytes_that_are_computed(call):
     options = ("--processes", "2", "--vocab-size", "500", "--steps", "2", "--threads", "1")
     rows = call("scale", *options)

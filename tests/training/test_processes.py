@@ -59,7 +59,7 @@ CONFIGS = {
 }
 EMBEDDING = "backbone.embedding.weight"
 # One of each kind; the others are slow.
-QUICK = {"sgd, asgd, finetuning", "micro-batches", "pointer"}
+QUICK = {"sgd, asgd, finetuning", "pointer"}
 QUICK |= {"vocabulary", "full, transformer"}
 two = pytest.mark.parametrize("processes", [2], indirect=True)
 three = pytest.mark.parametrize("processes", [3], indirect=True)
