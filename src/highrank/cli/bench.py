@@ -94,7 +94,7 @@ def step(options: Common = DEFAULTS) -> None:
 
 
 def hf(*, model: Literal["gpt2", "marian"] = "gpt2", options: Common = DEFAULTS) -> None:
-    """Compare training steps of a Hugging Face model: some ten minutes, and 8 GB of memory.
+    """Compare training steps of a Hugging Face model: ten minutes, 8 GB of memory.
 
     Args:
         model: A GPT-2 small, or a Marian: the encoder–decoder of the OPUS translation models.

@@ -67,7 +67,6 @@ def evaluate(
     total, count, state = 0.0, 0, None
     reads_position = is_training_split and model.reads_position
     device = next(model.parameters()).device
-    num_tokens = num_predicted(len(tokens), batch_size, sentence_end, columns)
     with without_dropout(model):
         for batch in _windows(tokens, batch_size, window, sentence_end, device, columns):
             if not batch.carries:
@@ -78,6 +77,7 @@ def evaluate(
             total += out.loss.item()
             count += batch.num_targets
             if on_progress is not None:
+                num_tokens = num_predicted(len(tokens), batch_size, sentence_end, columns)
                 on_progress(count / num_tokens, "evaluating")
     return Evaluation(total / count, count)
 

@@ -14,8 +14,8 @@ from highrank.config import (
 )
 from highrank.heads import head_class
 
-# It had the lowest perplexity of the heads that were compared at equal CPU time (`highrank compare`)
-# on Penn Treebank, with three seeds, and on the State of the Union addresses, with one.
+# It had the lowest perplexity of the heads that were compared at equal CPU time (`highrank
+# compare`) on Penn Treebank, with three seeds, and on the State of the Union addresses, with one.
 RECOMMENDED = "adaptive-softmax+pointer+ngram"
 # Quick, unlike the papers' SGD: the recipe of `highrank compare`. A constant rate and averaged
 # weights may end at any time. Without warm-up some seeds start badly.

@@ -153,6 +153,7 @@ def test_an_interrupt_ends_the_process():
     def interrupt(*_):
         raise KeyboardInterrupt
 
+    children = multiprocessing.active_children()
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
@@ -160,5 +161,5 @@ def test_an_interrupt_ends_the_process():
             peak_memory(partial(partial, time.sleep, 60))
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(children)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
