@@ -194,6 +194,7 @@ def test_predictions_are_those_of_a_loop(call):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_processes_send_the_bytes_that_are_computed(call):
     options = ("--processes", "2", "--vocab-size", "500", "--steps", "2", "--threads", "1")
     rows = call("scale", *options)
