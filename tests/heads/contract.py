@@ -18,7 +18,6 @@ T, B, D, E, V = 5, 3, 6, 4, 11
 # Options that make a head small, or its parts even.
 USUAL = {
     "sparse-mos": {"balance": 0.0},
-    "multi-sense": {"num_senses": 3, "num_frequent": 4},
     "constant": {"num_topics": 2},
     "pointer": {"num_states": 4, "key_size": 3},
     "ngram": {"ngram_order": 3},
@@ -39,8 +38,6 @@ VARIANTS = {
     "mos, linear": {"activation": "identity"},
     "moc, no bias": {"bias": False},
     "sparse-mos, m=1": {"num_active": 1},
-    "multi-sense, S=1": {"num_senses": 1},
-    "multi-sense, no bias": {"bias": False},
     "mos+pointer": {},
     "mos+constant, no topics": {"num_topics": 0, "num_components": 1},
     "adaptive-softmax+pointer": {},

@@ -240,7 +240,6 @@ NESTED = (
     "mos+pointer",
     "mos+constant",
     "adaptive-softmax+pointer",
-    "multi-sense",
     "mfs, block",
     "sparse-mos",
 )

@@ -1,7 +1,7 @@
 """The verification matrix: limits in which one head is another, to 1e-10, gradients included.
 
 softmax = MoS = DOC = sparse MoS = low-rank MoS (K = 1) = partition (P = 1, or equal contexts)
-        = adaptive softmax without tails = multi-sense (S = 1, or equal senses) = GSS of slope 1
+        = adaptive softmax without tails = GSS of slope 1
         = softcap without end = PLIF of slopes 1 = sigsoftmax far up = MFS (K = P = 1)
 MoC = Mixtape without gates
 MoS = DOC of the last layer = sparse MoS of all components = adaptive MoS of frequent tokens
@@ -30,7 +30,6 @@ from highrank.heads import (
     MixtureOfContexts,
     MixtureOfSoftmaxes,
     MultiFacetSoftmax,
-    MultiSenseSoftmax,
     PartitionedSoftmax,
     Pointer,
     Pointwise,
@@ -58,13 +57,6 @@ def closed(head):
 
 def straight(head):
     nn.init.constant_(head.logit_map.score, math.log(math.e - 1))
-
-
-def equal_senses(head):
-    nn.init.zeros_(head.offset)
-    with torch.no_grad():
-        head.bias[head.frequent] -= math.log(head.num_senses)
-        head.sense_bias.copy_(head.bias[head.frequent])
 
 
 def identity_facets(head):
@@ -109,12 +101,6 @@ SOFTMAX = {
     "partition, equal": Case(lambda: PartitionedSoftmax(D, V, E, num_partitions=4), softmax),
     "mixtape, equal": Case(lambda: Mixtape(D, V, 4, E, frequent_fraction=0.4), softmax),
     "adaptive-softmax": Case(adaptive(AdaptiveSoftmax, frequent=V), softmax),
-    "multi-sense": Case(lambda: MultiSenseSoftmax(D, V, E, num_senses=1), softmax),
-    "multi-sense, equal": Case(
-        lambda: MultiSenseSoftmax(D, V, E, num_senses=3, num_frequent=5, token_counts=COUNTS),
-        softmax,
-        equal_senses,
-    ),
     "gss": Case(pointwise("gss:0.7,1"), softmax),
     "softcap": Case(pointwise("softcap:10000000"), softmax),
     "plif": Case(pointwise("plif:5"), softmax, straight),

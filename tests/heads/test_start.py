@@ -159,7 +159,7 @@ def test_without_contexts_a_unigram_start_predicts_frequencies(name):
     torch.testing.assert_close(got, want.expand_as(got))
 
 
-@pytest.mark.parametrize("name", ["mos", "multi-sense", "mos+pointer", "adaptive-mos, mixed tail"])
+@pytest.mark.parametrize("name", ["mos", "mixtape", "mos+pointer", "adaptive-mos, mixed tail"])
 def test_only_the_output_embedding_is_scaled(name):
     head = new_head(name)
     before = {key: value.clone() for key, value in head.state_dict().items()}

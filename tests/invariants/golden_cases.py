@@ -14,9 +14,7 @@ T, B, K, M, D, E, V = 7, 3, 3, 2, 6, 4, 23
 
 # Where parameters got other names, kind of head: beginnings of new names and of old ones. Their
 # values are drawn and recorded under the old ones.
-OF_SOFTMAX = ("weight", "bias", "latent.")
 RENAMED_PARAMETERS = {
-    "multi-sense": {name: f"softmax.{name}" for name in OF_SOFTMAX},
     "constant": {"base.": "softmaxes.", "components.0.": ""},
     "pointer": {"base.": "softmaxes.", "components.0.": ""},
     "adaptive-pointer": {"base.": "", "components.0.": ""},
@@ -48,16 +46,6 @@ HEAD_CASES = {
         "plain": MIXTURE,
         "one": {**MIXTURE, "num_active": 1, "balance": 0.5},
         "other": {**MIXTURE, **NOISY, "balance": 0.0},
-    },
-    "multi-sense": {
-        "plain": {**SIZE, "num_frequent": 5},
-        "single": {**SIZE, "num_senses": 1},
-        "other": {
-            **SIZE,
-            **COUNTS,
-            **{"num_senses": 3, "num_frequent": 6, "sense_noise": 0.3},
-            **OTHER,
-        },
     },
     "constant": {
         "plain": {**MIXTURE, **COUNTS, "num_topics": 2, "objective": "joint"},

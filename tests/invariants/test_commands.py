@@ -18,7 +18,6 @@ OPTIONS = {
     "adaptive-softmax+pointer": "--head.num-states 20 --head.frequent 5 --head.objective own",
     "mos+constant": "--head.num-topics 3",
     "sparse-mos": "--head.num-active 1",
-    "multi-sense": "--head.num-frequent 5",
 }
 
 

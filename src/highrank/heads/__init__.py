@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from highrank.heads.mixtape import Mixtape as Mixtape
     from highrank.heads.moc import MixtureOfContexts as MixtureOfContexts
     from highrank.heads.mos import MixtureOfSoftmaxes as MixtureOfSoftmaxes
-    from highrank.heads.multi_sense import MultiSenseSoftmax as MultiSenseSoftmax
     from highrank.heads.partition import PartitionedSoftmax as PartitionedSoftmax
     from highrank.heads.pointwise import Pointwise as Pointwise
     from highrank.heads.softmax import Softmax as Softmax
@@ -42,7 +41,6 @@ HEADS: dict[str, str] = {
     "moc": "highrank.heads.moc:MixtureOfContexts",
     "mos": "highrank.heads.mos:MixtureOfSoftmaxes",
     "sparse-mos": "highrank.heads.sparse_mos:SparseMixtureOfSoftmaxes",
-    "multi-sense": "highrank.heads.multi_sense:MultiSenseSoftmax",
     "low-rank-mos": "highrank.heads.low_rank_mos:LowRankMixture",
     "doc": "highrank.heads.doc:DirectOutputConnection",
     "mixtape": "highrank.heads.mixtape:Mixtape",

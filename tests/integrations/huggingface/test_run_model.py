@@ -21,7 +21,6 @@ OPTIONS = {
     "mos+pointer": {"num_states": 20},
     "mos+constant": {"num_topics": 3},
     "sparse-mos": {"num_active": 1},
-    "multi-sense": {"num_frequent": 5},
 }
 # Stateful, with tied bands, with counts of tokens, with lower layers; the rest in `-m slow`.
 FEW = ("mos", "mos+pointer", "adaptive-mos", "mos+constant", "mos+ngram", "doc")
