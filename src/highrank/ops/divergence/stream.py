@@ -199,9 +199,9 @@ class _Work:
         is_forward, (n, K) = self.problem.direction == "forward", self.student.shape
         wants = any(gradient is not None for gradient in gradients)
         loss, total, moved = self._zeros(n), None, None
+        stores = wants and self.has_room
         # The slope of one softmax needs no sums.
-        is_simple = is_forward and K == 1 and not self.is_careful
-        stores = wants and self.has_room and not is_simple
+        is_simple = is_forward and K == 1 and not self.is_careful and not stores
         if not (is_simple and wants):
             total, moved = self._measure(loss, K > 1 and wants, stores)
         if not wants:
