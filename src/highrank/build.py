@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from highrank.config import RunConfig
-from highrank.data.batches import BATCHES, Batches
+from highrank.data import BATCHES
+from highrank.data.batches import Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, memory_bytes, prepare_bfloat16
 from highrank.heads import ALIASES, head_class

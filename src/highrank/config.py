@@ -51,7 +51,7 @@ class BatchConfig:
     """How the corpus is cut into batches."""
 
     kind: str = "streams"
-    """How batches are made of text: a key of `highrank.data.batches.BATCHES`."""
+    """How batches are made of text: a key of `highrank.data.BATCHES`."""
     batch_size: int = 12
     """Sequences that are read in parallel (B)."""
     micro_batch_size: int | None = None

@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 def parts() -> dict[str, Part]:
     from highrank import build
-    from highrank.data.batches import BATCHES
+    from highrank.data import BATCHES
     from highrank.heads import head_class
     from highrank.models import BACKBONES, backbone_class
 

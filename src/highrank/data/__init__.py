@@ -8,6 +8,7 @@ from highrank.data.tokenizer import readable
 from highrank.data.vocabulary import Vocabulary
 
 __all__ = [
+    "BATCHES",
     "Corpus",
     "Language",
     "Stream",
@@ -21,3 +22,10 @@ __all__ = [
     "readable",
     "senses",
 ]
+
+# The key is what --batch.kind takes; further options are the constructor's arguments.
+BATCHES: dict[str, str] = {
+    "streams": "highrank.data.batches:TextStreams",
+    "blocks": "highrank.data.batches:Blocks",
+    "sentences": "highrank.data.sentences:Sentences",
+}

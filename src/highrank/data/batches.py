@@ -1,7 +1,7 @@
 """A corpus as batches: what a training step reads, and how far the reading has come.
 
-`BATCHES` lists the kinds. Batches know their position: `state_dict` is enough to continue with the
-same ones. T time, B sequences, the batch size; L tokens of a block.
+`highrank.data.BATCHES` lists the kinds. Batches know their position: `state_dict` is enough to
+continue with the same ones. T time, B sequences, the batch size; L tokens of a block.
 """
 
 import math
@@ -15,12 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-# The key is what --batch.kind takes; further options are the constructor's arguments.
-BATCHES: dict[str, str] = {
-    "streams": "highrank.data.batches:TextStreams",
-    "blocks": "highrank.data.batches:Blocks",
-    "sentences": "highrank.data.sentences:Sentences",
-}
 IGNORED = -100
 MIN_BPTT = 5
 
