@@ -85,7 +85,6 @@ WEIGHTS = {
 OPTIONS = {
     "weights": WEIGHTS,
     "smoothing": {"label_smoothing": 0.1},
-    "shift": {"shift": 1},
     "all": {**WEIGHTS, "label_smoothing": 0.1, "chunk_bytes": 200},
 }
 
@@ -101,6 +100,20 @@ def test_options_of_the_loss_are_those_of_a_softmax_with_these_log_probabilities
     torch.testing.assert_close((output, loss), (-want.token_loss, want.loss), **EXACT)
     both = [gradients(x, head, hidden) for x in (loss, want.loss)]
     torch.testing.assert_close(*both, **EXACT)
+
+
+def test_targets_are_shifted_along_time_and_not_along_the_batch(head):
+    """Their last dimension, which is time for heads with `batch_first` only."""
+    hidden, target, past = make_window(head)
+    with pytest.raises(ValueError, match=r"^shift must be 0 for hidden states \(T, B, D\), got 2"):
+        head(hidden, target, shift=2, **past)
+    hidden, target = hidden.transpose(0, 1), target.T
+    past = past and past | {"tokens": past["tokens"].T}
+    for part in head.modules():
+        part.batch_first = True
+    want = log_prob_of(head.log_prob(hidden, **past)[:, :-2], target[:, 2:])
+    output, loss = head(hidden, target, shift=2, **past)
+    torch.testing.assert_close((output, loss), (want, -want.mean()), **EXACT)
 
 
 def test_soft_targets_have_the_cross_entropy(head):

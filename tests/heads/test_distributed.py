@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from contract import make_head
+from contract import PLAIN, make_head
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -243,14 +243,28 @@ NESTED = (
     "multi-sense",
     "mfs, block",
     "sparse-mos",
+    # Their backward passes compute log-probabilities anew.
+    "mixtape",
+    PLAIN,
 )
+
+
+class Behind(nn.Module):
+    """A head behind a layer."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.body, self.head = nn.Linear(D, D).double(), head
+
+    def forward(self, hidden, *arguments, **options):
+        return self.head(self.body(hidden), *arguments, **options)
 
 
 def window_methods(name, has_own_group, is_sharded=True):
     """Losses, log-probabilities, tokens and states of two windows, and the gradients."""
     torch.manual_seed(7)
     head = make_head(name)
-    model = nn.Sequential(nn.Linear(D, D).double(), head)
+    model = Behind(head)
     if is_sharded:
         if has_own_group:
             fully_shard(head, mesh=mesh_of_all())
@@ -263,15 +277,18 @@ def window_methods(name, has_own_group, is_sharded=True):
     for i in range(2):
         past = {"tokens": tokens[i], "state": state} if head.is_stateful else {}
         found |= {f"penalty {i}": torch.as_tensor(head.penalty(hidden[i], **past))}
-        log_p, loss = head.log_prob(hidden[i], **past), head(hidden[i], target[i], **past).loss
-        (log_p.sin().sum() + loss).backward()
-        found |= {f"log_prob {i}": log_p, f"loss {i}": loss}
+        log_p, loss = head.log_prob(hidden[i], **past), model(hidden[i], target[i], **past).loss
+        scores = head.per_token_log_probs(hidden[i], target[i], **past)
+        if not head.is_stateful:
+            scores = scores * head.per_token_log_probs(hidden[i], target[i], block=4)
+        (log_p.sin().sum() + loss + scores.sum()).backward()
+        found |= {f"log_prob {i}": log_p, f"loss {i}": loss, f"scores {i}": scores}
         found[f"predict {i}"] = head.predict(hidden[i], **past)
         if head.is_stateful:
             state = head.advance(hidden[i], tokens[i], state)
             found |= {f"state {i} {n}": x for n, x in enumerate(tree_leaves(state))}
     assert not any(isinstance(x, DTensor) for x in found.values())
-    return {n: x.detach() for n, x in found.items()} | gradients(head)
+    return {n: x.detach() for n, x in found.items()} | gradients(model)
 
 
 @pytest.mark.parametrize("has_own_group", [False, True], ids=["one group", "own group"])

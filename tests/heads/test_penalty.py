@@ -17,7 +17,7 @@ def name(request):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_the_loss_in_training_has_the_penalty(name, reduction, shift):
-    head = make_head(name, balance=0.3)
+    head = make_head(name, balance=0.3, batch_first=True)
     hidden, target, _ = make_window(head)
     target[1, 1] = -100
     penalty = head.penalty(hidden)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -69,7 +70,7 @@ def prepare_fsdp(model: nn.Module) -> None:
         if isinstance(head, Head):
             owner = _owner(model, path)
             if owner not in calls:
-                calls[owner] = _Calls(owner)
+                calls[owner] = _Calls(owner, model)
             _register(owner, head, calls[owner])
 
 
@@ -89,10 +90,25 @@ class _Calls:
     A call within, of the same head or of one that is a part of it, must not free them.
     """
 
-    def __init__(self, owner: Any) -> None:
-        self.depth = 0
+    def __init__(self, owner: Any, root: Any) -> None:
+        self.root, self.depth = root, 0
+        self.is_first = isinstance(root, FSDPModule) and root is not owner
         owner.register_forward_pre_hook(self.enter)
         owner.register_forward_hook(self.leave, always_call=True)
+
+    @property
+    def are_under_way(self) -> bool:
+        """Also in a backward pass, for which FSDP has gathered: a checkpoint computes anew."""
+        return self.depth > 0 or torch._C._current_graph_task_id() != -1
+
+    def start_root(self) -> None:
+        """Let FSDP begin with the whole model, as it must, where a head is called first."""
+        if self.is_first:
+            self.is_first = False
+            self.root._start = lambda: None
+            register_fsdp_forward_method(self.root, "_start")
+            self.root._start()
+            self.root.reshard()
 
     def enter(self, *_: Any) -> None:
         self.depth += 1
@@ -106,8 +122,9 @@ def _register(owner: Any, head: Head, calls: _Calls) -> None:
     def outermost(plain: Callable[..., Any], gathering: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(plain)
         def method(*arguments: Any, **options: Any) -> Any:
-            if calls.depth:
+            if calls.are_under_way:
                 return plain(*arguments, **options)
+            calls.start_root()
             calls.enter()
             try:
                 return gathering(*arguments, **options)

@@ -21,7 +21,7 @@ from highrank.heads.bases.output import (
     MeasuredOutput,
     penalised,
 )
-from highrank.heads.bases.past import PAST, check_names, check_time
+from highrank.heads.bases.past import PAST, check_names, check_shift, check_time
 from highrank.heads.bases.token_rows import TokenRows, check_sizes
 from highrank.ops.loss import (
     ByProduct,
@@ -165,6 +165,7 @@ class Head(TokenRows):
                 raise ValueError(f"target must be given with {', '.join(rest)}, got None")
             return self.log_prob_from(features)
         check_options(rest)
+        check_shift(self, hidden, rest.get("shift", 0))
         settings = LossSettings(reduction, ignore_index, also, rest)
         found = self._loss(features, target, settings)
         if self.training and with_penalty:

@@ -76,6 +76,15 @@ def check_time(head: LooksBack, tokens: Any, target: Any, ignore_index: int) -> 
         )
 
 
+def check_shift(head: LooksBack, hidden: Tensor, shift: int) -> None:
+    """Raise where targets would be shifted along the batch: their last dimension must be time."""
+    if shift and hidden.dim() > 2 and not head.batch_first:
+        raise ValueError(
+            f"shift must be 0 for hidden states (T, B, D), got {shift}: it is along the last "
+            "dimension of targets, which is time for a head with batch_first=True"
+        )
+
+
 def _agreement(tokens: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Whether each target is the token that comes next along dimension 0."""
     return (target[:-1] == tokens[1:])[target[:-1] != ignore_index]
