@@ -14,10 +14,9 @@ import pytest
 import torch
 from contract import PLAIN, B, D, E, T, V, gradients, make_head, make_window
 
-from highrank.build import build_model, canonical
+from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import (
-    ALIASES,
     HEADS,
     Component,
     Composed,
@@ -234,13 +233,6 @@ def test_a_kind_can_be_pickled_and_copied():
 
 MODEL = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
 CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(dropout=0.0, num_components=2))
-
-
-@pytest.mark.parametrize("old", ALIASES)
-def test_older_names_are_names_of_composed_kinds(old):
-    config = replace(CONFIG, head=replace(CONFIG.head, kind=old))
-    assert canonical(config).head.kind == ALIASES[old]
-    assert type(build_model(config, V).head).__name__ == ALIASES[old]
 
 
 OUTSIDE = "made_outside:Doubled"
