@@ -11,7 +11,6 @@ from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, stream
 from highrank.heads import Composed, MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
 from highrank.heads.bases.mixture import log_responsibility
-from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("<unk>", "<eos>", *"abcdefghi"))
@@ -176,6 +175,6 @@ def test_of_a_pointer_the_components_are_softmax_and_pointer():
     words = [step.tokens[0] for step in steps]
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *PROMPT, *words]))[:, None]
     out = model.eval().read(ids[:-1], model.initial_state(1))
-    want = shares(head, out.hidden, ids[1:], **out.past)[len(PROMPT) :, 0].argmax(-1)
+    want = head.shares(out.hidden, ids[1:], **out.past)[len(PROMPT) :, 0].argmax(-1)
     assert [step.components for step in steps] == want[:, None].tolist()
     assert set(want.tolist()) == {0, 1}

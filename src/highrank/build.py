@@ -15,7 +15,7 @@ from highrank.data import BATCHES
 from highrank.data.batches import Batches
 from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, memory_bytes, prepare_bfloat16
-from highrank.heads import ALIASES, head_class
+from highrank.heads import head_class
 from highrank.heads.bases.adaptive import AdaptiveHead
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.token_rows import EMBEDDING_RANGE
@@ -51,9 +51,8 @@ def canonical(config: RunConfig) -> RunConfig:
         ("batch", batches_class, BATCH_GIVEN),
     ):
         part = getattr(config, name)
-        kind = ALIASES.get(part.kind, part.kind) if name == "head" else part.kind
-        options = checked_options(class_of(kind), part.options, given, name)
-        parts[name] = replace(part, kind=kind, options=options)
+        options = checked_options(class_of(part.kind), part.options, given, name)
+        parts[name] = replace(part, options=options)
     return replace(config, **parts)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from highrank.data.vocabulary import EOS, Vocabulary
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.heads.shares import shares
+from highrank.heads.composed import Composed
 from highrank.models.backbone import map_state, tensors_of
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
@@ -144,8 +144,8 @@ def _draw(
 
 def _components(head: Head, hidden: Tensor, ids: Tensor, past: dict[str, Any]) -> list[int] | None:
     """The most responsible component of each token (B,), which hidden states (1, B, D) predict."""
-    if head.beside:
-        found = shares(head, hidden, ids[None], **past)[0]  # (B, 1 + J)
+    if isinstance(head, Composed):
+        found = head.shares(hidden, ids[None], **past)[0]  # (B, 1 + J)
     elif isinstance(head, MixtureHead):
         found = log_responsibility(head, hidden[0], ids)  # (B, K)
     else:

@@ -22,7 +22,6 @@ from highrank.heads import (
     Pointer,
     Softmax,
 )
-from highrank.heads.shares import shares
 from highrank.models import AWDLSTM, LanguageModel
 
 VOCABULARY = Vocabulary(("the", "<eos>", "cat", "sat", "<unk>", "on", "mat"))
@@ -192,7 +191,7 @@ def test_a_pointer_s_part_is_a_column(tmp_path):
     found = list(surprisals(model, VOCABULARY, WORDS, window=3))
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *WORDS]))[:, None]
     out = model.read(ids[:-1], model.initial_state(1))
-    want = shares(head, out.hidden, ids[1:], **out.past)[:, 0, 1]
+    want = head.shares(out.hidden, ids[1:], **out.past)[:, 0, 1]
     assert [one.parts["pointer"] for one in found] == pytest.approx(want.tolist())
     evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))

@@ -14,10 +14,9 @@ import pytest
 import torch
 from contract import PLAIN, B, D, E, T, V, gradients, make_head, make_window
 
-from highrank.build import build_model, canonical
+from highrank.build import build_model
 from highrank.config import HeadConfig, ModelConfig, RunConfig
 from highrank.heads import (
-    ALIASES,
     HEADS,
     Component,
     Composed,
@@ -27,7 +26,6 @@ from highrank.heads import (
     Softmax,
     head_class,
 )
-from highrank.heads.shares import share_names, shares
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy
 from highrank.run.configuration import config_from_json, config_to_json
 from highrank.signatures import import_kind
@@ -180,13 +178,31 @@ def test_components_that_learn_alone_stand_around_those_that_learn_with_the_base
     assert joint.objective == "joint" and len(joint.parts) == 2
 
 
+@pytest.mark.parametrize("kind", ["mos+pointer", "adaptive-softmax+pointer"])
+def test_the_share_of_a_pointer_is_its_part_of_the_sum(kind, generic):
+    options = {"embedding_size": 4, "num_states": 6, "key_size": 4}
+    options |= {"num_components": 2} if kind == "mos+pointer" else {}
+    head = generic(head_class(kind)(5, 9, **options), 0.5)
+    hidden, tokens = torch.randn(7, 2, 5).double(), torch.arange(14).reshape(7, 2) % 4
+    target = tokens.roll(-1, 0)
+    found = head.shares(hidden, target, tokens=tokens)  # (7, 2, 2)
+    features = head.features(hidden, tokens=tokens)
+    (log_attention, candidate), gate = features.inputs[0], features.gate[..., 0].sigmoid()
+    copied = gate * (log_attention.exp() * (candidate == target[..., None])).sum(-1)
+    p = head.log_prob(hidden, tokens=tokens).exp().gather(-1, target[..., None])[..., 0]
+    torch.testing.assert_close(found[..., 1], copied / p)
+    torch.testing.assert_close(found.sum(-1), torch.ones(7, 2, dtype=torch.float64))
+    assert 0 < found[..., 1].max() < 1 and (found[0, :, 1] == 0).all()
+    assert head.beside == ("pointer",)
+
+
 def test_shares_are_bayes_rule_for_all_that_is_mixed(generic):
     base = MixtureOfSoftmaxes(D, V, 2, E)
     pointer, constant = parts(base)
     head = generic(Composed(Composed(base, [pointer]), [constant], "own"))
     hidden, target, past = make_window(head)
-    found = shares(head, hidden, target, **past)
-    assert share_names(head) == ("softmax", "pointer", "constant 1", "constant 2", "constant 3")
+    found = head.shares(hidden, target, **past)
+    assert head.beside == ("pointer", "constant 1", "constant 2", "constant 3")
     inner, index = past["state"][0], target[..., None]
     gate = torch.nn.functional.pad(head.features(hidden, **past).gate, (1, 0)).softmax(-1)
     joined = head.base.log_prob(hidden, tokens=past["tokens"], state=inner).gather(-1, index).exp()
@@ -234,13 +250,6 @@ def test_a_kind_can_be_pickled_and_copied():
 
 MODEL = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
 CONFIG = RunConfig(corpus="none", model=MODEL, head=HeadConfig(dropout=0.0, num_components=2))
-
-
-@pytest.mark.parametrize("old", ALIASES)
-def test_older_names_are_names_of_composed_kinds(old):
-    config = replace(CONFIG, head=replace(CONFIG.head, kind=old))
-    assert canonical(config).head.kind == ALIASES[old]
-    assert type(build_model(config, V).head).__name__ == ALIASES[old]
 
 
 OUTSIDE = "made_outside:Doubled"

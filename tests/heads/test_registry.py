@@ -66,15 +66,15 @@ def test_arguments_that_are_handed_on_are_known_with_their_types_and_defaults():
     assert [*found][:6] == [*SIZES, "num_active", "balance"]
     assert found["dropout"].annotation is float and found["dropout"].default == 0.0
     assert found["start_noise"].default is None and found["bias"].default is True
-    assert {"batch_first", "device"} <= set(head_arguments("pointer"))
-    assert "mix_first_tail" not in head_arguments("adaptive-pointer")
+    assert {"batch_first", "device"} <= set(head_arguments("mos+pointer"))
+    assert "mix_first_tail" not in head_arguments("adaptive-softmax+pointer")
 
 
 @pytest.mark.parametrize(
     "kind, wrong",
     [
         ("mos", {"dropuot": 0.1}),
-        ("pointer", {"dropuot": 0.1}),
+        ("mos+pointer", {"dropuot": 0.1}),
         ("softmax", {"num_components": 3}),
         ("adaptive-softmax", {"mix_first_tail": True}),
     ],

@@ -17,9 +17,9 @@ T, B, K, M, D, E, V = 7, 3, 3, 2, 6, 4, 23
 OF_SOFTMAX = ("weight", "bias", "latent.")
 RENAMED_PARAMETERS = {
     "multi-sense": {name: f"softmax.{name}" for name in OF_SOFTMAX},
-    "constant": {"base.": "softmaxes.", "components.0.": ""},
-    "pointer": {"base.": "softmaxes.", "components.0.": ""},
-    "adaptive-pointer": {"base.": "", "components.0.": ""},
+    "mos+constant": {"base.": "softmaxes.", "components.0.": ""},
+    "mos+pointer": {"base.": "softmaxes.", "components.0.": ""},
+    "adaptive-softmax+pointer": {"base.": "", "components.0.": ""},
 }
 
 COUNTS = {"token_counts": [7 * token % V + 1 for token in range(V)]}
@@ -59,12 +59,12 @@ HEAD_CASES = {
             **OTHER,
         },
     },
-    "constant": {
+    "mos+constant": {
         "plain": {**MIXTURE, **COUNTS, "num_topics": 2, "objective": "joint"},
         "single": {**SINGLE, "num_topics": 0},
         "other": {**MIXTURE, **NOISY, "num_topics": 2, "constant_weight": 0.3},
     },
-    "pointer": {
+    "mos+pointer": {
         "plain": {**MIXTURE, **POINTER, "objective": "joint"},
         "single": {**SINGLE, "num_states": 9, "key_size": 2, "pointer_weight": 0.3},
         "other": {**MIXTURE, **POINTER, **TIMEWISE, "start_noise": 0.05},
@@ -117,7 +117,7 @@ HEAD_CASES = {
         "single": {**SINGLE, "frequent": 6},
         "other": {**MIXTURE, **BANDS, **NOISY, "mix_first_tail": True},
     },
-    "adaptive-pointer": {
+    "adaptive-softmax+pointer": {
         "plain": {**SIZE, **POINTER, **COUNTS, "objective": "joint"},
         "other": {**SIZE, **POINTER, **BANDS, **TIMEWISE, "pointer_weight": 0.3},
     },
@@ -202,10 +202,10 @@ RUNS = {
     "untied": f"small {ADAMW} --head.kind mos --head.num-components 2 --model.no-tied "
     "--head.activation identity --head.no-bias",
     "bfloat16": f"small {ADAMW} --head.kind mos --head.num-components 2 --precision bfloat16",
-    "adaptive-pointer": f"small {ADAMW} --head.kind adaptive-pointer --head.num-states 20 "
+    "adaptive-pointer": f"small {ADAMW} --head.kind adaptive-softmax+pointer --head.num-states 20 "
     "--head.key-size 4 --head.frequent 8",
-    "pointer": f"small {ADAMW} --head.kind pointer --head.num-components 1 --head.num-states 20 "
-    "--batch.micro-batch-size 2",
+    "pointer": f"small {ADAMW} --head.kind mos+pointer --head.num-components 1 "
+    "--head.num-states 20 --batch.micro-batch-size 2",
     "doc": f"small {ADAMW} --head.kind doc --head.num-components 5 --head.layers 0 -2 -1 "
     "--head.lower-components 1 2 --head.balance 0.1",
     "mfs": f"small {ADAMW} --head.kind mfs --head.num-components 2 --head.num-partitions 2 "
@@ -238,7 +238,7 @@ COMMANDS = {
 
 # Architecture: head and start of an upgrade; None is the default.
 UPGRADES = {
-    "gpt2": [("mos", None), ("mos", "identity"), ("mos", "new"), ("constant", None)],
+    "gpt2": [("mos", None), ("mos", "identity"), ("mos", "new"), ("mos+constant", None)],
     "llama": [("mos", None), ("mos", "identity"), ("mos", "new"), ("softmax", None)],
     "gemma2": [("mos", None)],
     "phi": [("mos", "identity")],

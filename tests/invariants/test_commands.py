@@ -7,7 +7,7 @@ import pytest
 
 from highrank.cli.main import main
 from highrank.data.prepare import prepare_text
-from highrank.heads import ALIASES, HEADS, head_arguments
+from highrank.heads import COMPOSED, HEADS, head_arguments
 from highrank.models import BACKBONES
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "slept"]
@@ -52,7 +52,7 @@ def through_every_command(highrank, options):
     return audit
 
 
-@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values(), "adaptive-softmax+pointer+ngram"])
+@pytest.mark.parametrize("kind", [*HEADS, *COMPOSED, "adaptive-softmax+pointer+ngram"])
 def test_every_command_takes_every_head(kind, highrank):
     options = f"--head.kind {kind} {OPTIONS.get(kind, '')} {SIZES} --model.hidden-sizes 12 10"
     if "num_components" in head_arguments(kind):

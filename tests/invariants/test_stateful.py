@@ -76,7 +76,7 @@ def test_micro_batches_are_the_batch_and_a_resumed_trainer_is_the_same():
 @pytest.fixture
 def pointing(config):
     options = {"num_states": 30, "key_size": 4}
-    return replace(config, head=HeadConfig(kind="pointer", num_components=2, options=options))
+    return replace(config, head=HeadConfig(kind="mos+pointer", num_components=2, options=options))
 
 
 def interrupt_at(step):

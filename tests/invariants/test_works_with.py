@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import works_with
 
-from highrank.heads import ALIASES, HEADS
+from highrank.heads import COMPOSED, HEADS
 
 DOCS = Path(__file__).parents[2] / "docs" / "works-with.md"
 LINES = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if " | " in line]
@@ -14,7 +14,7 @@ ROWS = {row[0].strip("`"): row[1:] for row in LINES}
 
 def test_the_table_has_all_heads_and_mechanisms():
     assert ROWS["head"] == list(works_with.MECHANISMS)
-    assert {*HEADS, *ALIASES.values()} <= set(ROWS)
+    assert {*HEADS, *COMPOSED} <= set(ROWS)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import highrank
-from highrank.heads import ALIASES, HEADS, Head, head_arguments, head_class
+from highrank.heads import COMPOSED, HEADS, Head, head_arguments, head_class
 
 B, T, D, V = 3, 5, 16, 60
 YES, REFUSED, NO, MISSING = "yes", "refused", "no", "–"
@@ -265,4 +265,4 @@ def table(kinds: list[str]) -> Iterable[str]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    print("\n".join(table(sys.argv[1:] or [*HEADS, *ALIASES.values()])))
+    print("\n".join(table(sys.argv[1:] or [*HEADS, *COMPOSED])))

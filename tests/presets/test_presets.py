@@ -11,7 +11,7 @@ import torch
 from highrank import presets
 from highrank.build import build_model, canonical
 from highrank.config import with_options
-from highrank.heads import ALIASES, HEADS, head_class
+from highrank.heads import COMPOSED, HEADS, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.backbones import SMALL_SIZES, with_network
 from highrank.presets.small import fitted
@@ -71,9 +71,8 @@ def test_small_networks_can_be_exchanged():
 
 def test_every_head_has_a_small_preset():
     kinds = [name.removeprefix("ptb-small-") for name in presets.PRESETS]
-    assert {*HEADS, *ALIASES.values()} <= set(kinds)
-    assert presets.get("ptb-small-pointer") == presets.get("ptb-small-mos+pointer")
-    for kind in (*HEADS, *ALIASES.values()):
+    assert {*HEADS, *COMPOSED} <= set(kinds)
+    for kind in (*HEADS, *COMPOSED):
         config = presets.get(f"ptb-small-{kind}")
         with torch.device("meta"):
             head = build_model(config, vocab_size=10_000).head

@@ -20,6 +20,7 @@ from torch import Tensor
 from highrank.evaluation.cache import CacheSettings
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.search import Method
+from highrank.heads.composed import Composed
 from highrank.models.language_model import LanguageModel
 from highrank.predictor import LanguageModelPredictor, Predictor
 
@@ -110,7 +111,7 @@ def quick_check(
         model: in evaluation mode.
         tokens: (M,), a text.
     """
-    if not model.head.beside or len(tokens) < SHORTEST:
+    if not isinstance(model.head, Composed) or len(tokens) < SHORTEST:
         return None
     scorers = scorers_of(LanguageModelPredictor(model))
     pieces = _pieces(tokens, min(LENGTH, len(tokens)))

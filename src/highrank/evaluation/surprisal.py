@@ -21,7 +21,7 @@ from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import MixtureHead, log_responsibility
-from highrank.heads.shares import shares
+from highrank.heads.composed import Composed
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
 from highrank.progress import OnProgress
@@ -106,9 +106,9 @@ def _parts(
     head: Head, hidden: Tensor, target: Tensor, past: dict[str, Any]
 ) -> list[dict[str, float]]:
     """Fractions of the probability of each target (T, 1) that lie beside the softmaxes."""
-    if not head.beside:
+    if not isinstance(head, Composed):
         return [{}] * len(target)
-    found = shares(head, hidden, target, **past)[:, 0, 1:].tolist()
+    found = head.shares(hidden, target, **past)[:, 0, 1:].tolist()
     return [dict(zip(head.beside, row, strict=True)) for row in found]
 
 

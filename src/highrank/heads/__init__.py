@@ -58,12 +58,8 @@ COMPONENTS: dict[str, str] = {
     "pointer": "highrank.heads.components.pointer:Pointer",
     "ngram": "highrank.heads.components.ngram:NGramComponent",
 }
-# Other names of heads with components.
-ALIASES = {
-    "constant": "mos+constant",
-    "pointer": "mos+pointer",
-    "adaptive-pointer": "adaptive-softmax+pointer",
-}
+# Heads with components that have a preset and a row in tables, as each head has.
+COMPOSED = ("mos+constant", "mos+pointer", "adaptive-softmax+pointer")
 _BASES = {
     "Component": "highrank.heads.bases.component",
     "Composed": "highrank.heads.composed",
@@ -81,7 +77,7 @@ def head_class(kind: str) -> type["Head"]:
     """
     from highrank.heads.bases.head import Head
 
-    name, *further = ALIASES.get(kind, kind).split("+")
+    name, *further = kind.split("+")
     base: Any = load_class(HEADS, name, "head.kind")
     if not issubclass(base, Head) or len(set(further)) < len(further):
         raise ValueError(f"head.kind must be a head, and each component once, got {kind!r}")

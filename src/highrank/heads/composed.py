@@ -220,19 +220,34 @@ class Composed(Head):
         return Beside(self.log_gate(features), log_q)
 
     @property
-    def beside(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The terms of the base's components, then its own."""
+    def beside(self) -> tuple[str, ...]:
+        """Names of the terms beside the softmaxes: of the base's components, then of its own."""
         numbered = [range(1, n + 1) if n > 1 else ("",) for n in self._terms]
         pairs = zip(self.parts, numbered, strict=True)
         own = (f"{part.name} {number}".strip() for part, each in pairs for number in each)
-        return (*self.base.beside, *own)
+        return (*(self.base.beside if isinstance(self.base, Composed) else ()), *own)
 
-    def log_beside(self, features: Features, target: Tensor) -> Tensor:
+    def _log_beside(self, features: Features, target: Tensor) -> Tensor:
+        """Logarithms (..., J) of what these terms add to the probability of targets (...)."""
         log_gate, log_q = self._terms_of(features, target)
         found = [log_gate[..., 1:] + log_q]
-        if self.base.beside:
-            found.insert(0, self.base.log_beside(features.base, target) + log_gate[..., :1])
+        if isinstance(self.base, Composed):
+            found.insert(0, self.base._log_beside(features.base, target) + log_gate[..., :1])
         return torch.cat(found, -1)
+
+    @torch.no_grad()
+    def shares(self, hidden: Tensor, target: Tensor, **past: Any) -> Tensor:
+        """Fractions (..., 1 + J) of the targets' probability: all softmaxes, then `beside`.
+
+        Args:
+            hidden: (..., D).
+            target: (...), token ids.
+            past: `tokens` and `state`, of a head that looks back.
+        """
+        features = self.features(hidden, **past)
+        log_p = self.log_prob_from(features).gather(-1, target[..., None])  # (..., 1)
+        beside = (self._log_beside(features, target) - log_p).exp().clamp(max=1.0)  # (..., J)
+        return torch.cat([(1 - beside.sum(-1, keepdim=True)).clamp(min=0.0), beside], -1)
 
     def _flat_loss(
         self, features: Features, targets: Targets, settings: LossSettings

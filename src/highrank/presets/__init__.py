@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from highrank.config import RunConfig
-from highrank.heads import ALIASES, HEADS
+from highrank.heads import COMPOSED, HEADS
 from highrank.presets import backbones, one_billion, papers, small
 
 # Heads whose small run on Penn Treebank has a network or options of its own.
 TUNED = ("softmax", "mos")
-KINDS = (*HEADS, *ALIASES.values(), small.RECOMMENDED)
+KINDS = (*HEADS, *COMPOSED, small.RECOMMENDED)
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "small": small.small,
     "small-mos": small.small_mos,
@@ -39,8 +39,6 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
 
 
 def get(name: str) -> RunConfig:
-    family, kind = name[: len("ptb-small-")], name[len("ptb-small-") :]
-    name = family + ALIASES.get(kind, kind)
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]()

@@ -22,7 +22,7 @@ MFS = {"head": "mfs", "start": "random"}
         ({"start": "warm"}, "start must be 'residual' or 'identity' or 'new' or 'random' .*'warm'"),
         ({"head": "mixtape"}, r"start must be 'random' \(to train from scratch\) for mixtape"),
         (
-            {"head": "pointer", "start": "random"},
+            {"head": "mos+pointer", "start": "random"},
             "last hidden state only, got mos.pointer, with earl",
         ),
         (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank.generation import generate
-from highrank.heads import ALIASES, HEADS
+from highrank.heads import COMPOSED, HEADS
 from highrank.models.weights import without_dropout
 
 pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ OPTIONS = {
 }
 # Stateful, with tied bands, with counts of tokens, with lower layers; the rest in `-m slow`.
 FEW = ("mos", "mos+pointer", "adaptive-mos", "mos+constant", "mos+ngram", "doc")
-ALL = (*HEADS, *ALIASES.values(), "mos+ngram")
+ALL = (*HEADS, *COMPOSED, "mos+ngram")
 KINDS = [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in ALL]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import highrank
-from highrank.heads import ALIASES, HEADS, LowRankMixture, Pointwise, head_arguments
+from highrank.heads import COMPOSED, HEADS, LowRankMixture, Pointwise, head_arguments
 from highrank.integrations.huggingface.starts import NEAR_ZERO, NOISE, NOT_STORED
 from highrank.integrations.huggingface.upgrade import to_softmax
 
@@ -77,7 +77,7 @@ def test_constants_have_nearly_no_weight_and_keep_their_counts(make, tokens, tmp
     counts = list(range(60))
     model = make.plain("gpt2")
     before = log_probs(model, tokens)
-    model = highrank.upgrade(model, "constant", token_counts=counts, num_topics=2)
+    model = highrank.upgrade(model, "mos+constant", token_counts=counts, num_topics=2)
     distance = (log_probs(model, tokens).exp() - before.exp()).abs().sum(-1) / 2
     assert 0 < distance.max() <= NEAR_ZERO
     model.save_pretrained(tmp_path)
@@ -109,7 +109,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values()])
+@pytest.mark.parametrize("kind", [*HEADS, *COMPOSED])
 def test_any_head_of_the_last_state_can_be_trained_from_scratch(make, tokens, kind, tmp_path):
     if kind in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[kind]):
@@ -176,5 +176,5 @@ def test_softcaps_need_plain_logits(make):
     with pytest.raises(ValueError, match="softcap of 5.0 must get a mixture .* got Pointwise"):
         make.upgraded("gemma2", head="pointwise", start="random")
     with pytest.raises(ValueError, match="softcap of 5.0 must get a mixture .* got mos.constant"):
-        make.upgraded("gemma2", head="constant")
+        make.upgraded("gemma2", head="mos+constant")
     assert type(head_of(make.upgraded("llama", head="pointwise", start="random"))) is Pointwise

@@ -72,7 +72,7 @@ def disturb(run):
 
 
 def test_table_and_page_read_as_approved(summary, approve, tmp_path):
-    result = summary("mos", "moc", "pointer", change=disturb, sizes=(4, 8))
+    result = summary("mos", "moc", "mos+pointer", change=disturb, sizes=(4, 8))
     approve("table.txt", printed(compare_table(result)))
     page = compare_page(result, "highrank compare tiny")
     approve("page.txt", page)

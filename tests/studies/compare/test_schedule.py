@@ -27,7 +27,7 @@ def trained(monkeypatch):
 
 
 def test_a_comparison_is_trained_in_turns_and_never_twice(written, folder, trained):
-    plan = written("mos", "pointer")
+    plan = written("mos", "mos+pointer")
     shown = []
     train(plan, folder, lambda fraction, text: shown.append(fraction))
     names = [f"{v.name}-seed{seed}" for seed in (0, 1) for v in plan.variants]

@@ -26,7 +26,7 @@ CASES = {
     "a larger softmax is enough": (("mos",), (4, 8), (5.0, 4.9, 4.5, 4.4995)),
     "a larger softmax, no mixture": (("moc",), (4, 8), (5.0, 5.0, 4.5, 4.4995)),
     "the bottleneck matters": (("mos",), (4, 8), (5.0, 4.4, 4.8, 4.7)),
-    "another head is the best": (("mos", "pointer"), (4, 8), (5.0, 4.5, 4.9, 4.8, 4.8, 4.3)),
+    "another head is the best": (("mos", "mos+pointer"), (4, 8), (5.0, 4.5, 4.9, 4.8, 4.8, 4.3)),
     "the larger mixture wins": (("mos",), (4, 8), (5.0, 4.5, 4.8, 4.4)),
     "an adaptive mixture alone": (("adaptive-mos",), (4,), (5.0, 4.7)),
     "adaptive, level": (("adaptive-mos", "adaptive-softmax"), (4,), (5.0, 4.8, 4.8)),

@@ -7,7 +7,7 @@ import torch
 
 from highrank.build import build_model
 from highrank.config import ModelConfig
-from highrank.heads import ALIASES, HEADS
+from highrank.heads import COMPOSED, HEADS
 from highrank.studies.compare.variant import TOLERANCE, Role, make_variants, parse_spec
 
 # As in practice.
@@ -15,7 +15,14 @@ LARGE = {"vocab_size": 2_000, "is_equal": True}
 
 
 def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(variants):
-    heads = ("moc", "mos", "adaptive-softmax", "adaptive-mos", "mos:2+pointer", "adaptive-pointer")
+    heads = (
+        "moc",
+        "mos",
+        "adaptive-softmax",
+        "adaptive-mos",
+        "mos:2+pointer",
+        "adaptive-softmax+pointer",
+    )
     found = variants(*heads, "tied-softmax", "repeat", components=(2, 8), sizes=(32,), **LARGE)
     wanted = found[0].num_parameters
     for variant in found:
@@ -76,7 +83,7 @@ def test_heads_are_read_with_components_and_options():
     spec = parse_spec("adaptive-mos:8,start-noise=0.2,frequent=auto")
     assert (spec.kind, spec.num_components) == ("adaptive-mos", 8)
     assert spec.options == {"start_noise": 0.2, "frequent": "auto"}
-    assert parse_spec("pointer").num_components is None
+    assert parse_spec("mos+pointer").num_components is None
     spec = parse_spec("mos:5+pointer+constant,num_states=7,objective=own")
     assert (spec.kind, spec.num_components) == ("mos+pointer+constant", 5)
     assert spec.options == {"num_states": 7, "objective": "own"}
@@ -103,7 +110,7 @@ def test_what_is_no_head_is_refused(text, message):
 
 
 def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(variants):
-    heads = ("mos", "pointer", "pointer:2", "adaptive-softmax")
+    heads = ("mos", "mos+pointer", "mos:2+pointer", "adaptive-softmax")
     found = variants(*heads, components=(2, 3))
     assert [variant.label for variant in found] == [
         "control, K = 1",
@@ -116,7 +123,7 @@ def test_components_are_for_mixtures_and_a_pointer_has_one_softmax(variants):
     assert len({variant.name for variant in found}) == len(found)
 
 
-@pytest.mark.parametrize("kind", [*HEADS, *ALIASES.values()])
+@pytest.mark.parametrize("kind", [*HEADS, *COMPOSED])
 def test_every_head_of_the_list_can_be_compared(kind, variants):
     found = variants(kind, components=(8,) if kind == "doc" else (2,))
     assert found[-1].config.head.kind == kind

@@ -116,11 +116,10 @@ def generate(
 
 def component_names(head: "Head") -> list[str]:
     """Its softmaxes, or its softmax and a pointer; empty if it mixes none."""
-    from highrank.heads import MixtureHead, MixtureOfContexts, Softmax
-    from highrank.heads.shares import share_names
+    from highrank.heads import Composed, MixtureHead, MixtureOfContexts, Softmax
 
-    if head.beside:
-        return list(share_names(head))
+    if isinstance(head, Composed):
+        return ["softmax", *head.beside]
     if isinstance(head, MixtureHead) and not isinstance(head, Softmax | MixtureOfContexts):
         return [str(k + 1) for k in range(head.num_components)]
     return []

@@ -74,8 +74,6 @@ class Head(TokenRows):
     """Softmaxes that are computed for each token (K)."""
     layers: tuple[int, ...] = (-1,)
     """Layers of the backbone whose hidden states, side by side, are what this head is given."""
-    beside: tuple[str, ...] = ()
-    """Names of the J parts beside its softmaxes, such as a pointer."""
     batch_first: bool = False
     """Whether windows are (B, T, …) rather than (T, B, …)."""
     weight: nn.Parameter
@@ -106,10 +104,6 @@ class Head(TokenRows):
 
     def log_prob_from(self, features: Any) -> Tensor:
         """log p of every token (..., V), normalised, in at least float32; nothing random."""
-        raise NotImplementedError
-
-    def log_beside(self, features: Any, target: Tensor) -> Tensor:
-        """Logarithms (..., J) of what the parts beside add to the probability of targets (...)."""
         raise NotImplementedError
 
     def penalty(self, hidden: Tensor, **past: Any) -> Tensor | float:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads import ALIASES, Composed, Head, head_arguments, head_class
+from highrank.heads import Composed, Head, head_arguments, head_class
 from highrank.heads.linear import LinearHead
 from highrank.heads.low_rank_mos import LowRankMixture
 from highrank.heads.mos import MixtureOfSoftmaxes
@@ -110,7 +110,6 @@ def _check_start(kind: str, start: str | None, noise: float) -> tuple[str, str]:
     """The key of `HEADS`, and the start."""
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be finite and at least 0, got {noise}")
-    kind = ALIASES.get(kind, kind)
     head_class(kind)
     starts = STARTS.get(kind, {})
     if start is None:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank import presets
 from highrank.build import build_head
 from highrank.config import HeadConfig
-from highrank.heads import ALIASES, HEADS, head_class
+from highrank.heads import COMPOSED, HEADS, head_class
 from highrank.progress import OnProgress
 from highrank.studies.bench import harness
 
@@ -43,7 +43,7 @@ def run_head_bench(
     """
     for kind in kinds:
         head_class(kind)
-    names = [CONTROL, *(kinds or (*HEADS, *ALIASES.values()))]
+    names = [CONTROL, *(kinds or (*HEADS, *COMPOSED))]
     sizes = {f"E = {E}, V = {V:,}": (E, V) for E, V in (SIZES[:1] if quick else SIZES)}
     result = harness.measure(
         {

@@ -18,7 +18,7 @@ import torch
 
 from highrank.build import HEAD_GIVEN, build_model
 from highrank.config import RunConfig, with_options
-from highrank.heads import ALIASES, HEADS, head_arguments, head_class
+from highrank.heads import HEADS, head_arguments, head_class
 from highrank.run.configuration import config_from_json
 from highrank.signatures import check_ranges, checked_options, import_kind
 
@@ -144,13 +144,12 @@ def _split_count(text: str) -> tuple[str, str]:
     """The kind and K, where there is one: mos:5+pointer is mos+pointer and 5."""
     name, plus, further = text.partition("+")
     base, colon, count = name.rpartition(":")
-    if not colon or (not count.isdigit() and base not in (*HEADS, *ALIASES)):
-        return ALIASES.get(text, text), ""
+    if not colon or (not count.isdigit() and base not in HEADS):
+        return text, ""
     if not (count.isdigit() and int(count) > 0):
         raise ValueError(f"heads must be KIND or KIND:K with a whole number K, got {text!r}")
     check_ranges(int(count), "components")
-    kind = f"{base}{plus}{further}"
-    return ALIASES.get(kind, kind), count
+    return f"{base}{plus}{further}", count
 
 
 def _parse_value(text: str) -> Any:

@@ -195,7 +195,7 @@ def test_heads_are_trained_from_scratch(make, name, head, pairs, tmp_path):
 def test_what_is_not_understood_is_refused(make, monkeypatch):
     """Heads that look back have a state, which no search of transformers would reorder."""
     with pytest.raises(ValueError, match="last hidden state only, got mos.pointer, with earlier"):
-        highrank.upgrade(make.plain("bart"), head="pointer", start="random")
+        highrank.upgrade(make.plain("bart"), head="mos+pointer", start="random")
     sizes = {"vocab_size": 40, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 2}
     sizes |= {"num_heads": 2, "decoder_start_token_id": 0, "num_experts": 2}
     experts = AutoModelForSeq2SeqLM.from_config(transformers.SwitchTransformersConfig(**sizes))
