@@ -138,6 +138,11 @@ def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_si
     assert config.batch.batch_size == batch_size and config.head == presets.get("small").head
 
 
+@pytest.mark.parametrize("num_train", [1_000, 2_122_080])
+def test_a_run_with_a_budget_is_ended_by_the_clock_or_by_twenty_epochs(num_train):
+    assert fitted(presets.get("small"), num_train, has_budget=True).train.epochs == 20
+
+
 def test_a_short_run_has_a_short_warm_up():
     warmups = [fitted(presets.get("small"), n).train.warmup_steps for n in (1_000, 10**6)]
     # 20 epochs of 1,000 tokens are 72 steps.

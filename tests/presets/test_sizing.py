@@ -3,14 +3,15 @@
 import pytest
 
 from highrank.presets.sizing import WEIGHTS_PER_TOKEN, WIDTHS, of_width, sized, weights_of, work_of
-from highrank.presets.small import small
+from highrank.presets.small import fitted, small
 
 SPEED = 1e10
 MINUTE = 60.0
 
 
 def choose(seconds, num_train=1_000_000, given=(), speed=SPEED):
-    return sized(small(), seconds, speed, num_train, given)
+    config = fitted(small(), num_train, given, has_budget=True)
+    return sized(config, seconds, speed, num_train, given)
 
 
 def sizes(found):
@@ -33,7 +34,8 @@ def test_a_short_text_gets_a_small_network_and_much_dropout():
     assert weights_of(short.config) <= WEIGHTS_PER_TOKEN * 60_000
     assert sizes(short)[0] < sizes(long)[0]
     options = [one.config.model.options["output_dropout"] for one in (long, short)]
-    assert options[0] < options[1] == 0.5
+    # 20 epochs.
+    assert options[0] < options[1] == 0.44
 
 
 def test_without_time_it_is_the_narrowest():
@@ -47,7 +49,7 @@ def test_tokens_are_those_that_the_speed_allows():
 
 
 def test_what_the_user_has_chosen_stays():
-    given = ("model.hidden-sizes", "train.lr", "model.input-dropout")
+    given = ("model.hidden-sizes", "train.lr", "model.input-dropout", "train.epochs")
     found = choose(3600, given=given).config
     assert found.model.options["hidden_sizes"] == small().model.options["hidden_sizes"]
     assert found.model.embedding_size == small().model.embedding_size

@@ -278,7 +278,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
 
 
 def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig]":
-    """The corpus, and the configuration with its name; fitted to it if it is the user's text."""
+    """The corpus, and the configuration with its name, fitted to it if it is a small preset's."""
     from highrank.cli.processes import finds_prepared
     from highrank.data.catalog import corpus_option
     from highrank.data.prepare import resolve_corpus
@@ -290,17 +290,17 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
         raise ValueError(f"--tokenizer must come with a text, got {options.tokenizer}")
     if options.resume is not None:
         return read_corpus(options.resume, config).prepared, config
-    if source.text is None:
-        corpus = resolve_corpus(config.corpus, bar)
-        is_named = config.corpus in (corpus.name, str(corpus.path))
-        return corpus, config if is_named else dataclasses.replace(
-            config, corpus=corpus_option(corpus)
-        )
-    if config.corpus != source.default.corpus:
+    is_other = config.corpus != source.default.corpus
+    if is_other and source.text is not None:
         raise ValueError(f"--corpus must come without a text, got {source.text}")
-    corpus = resolve_corpus(source.text, bar, options.tokenizer)
-    num_train = corpus.header.splits["train"].num_tokens
-    config = fitted(config, num_train, given_options(source.options))
+    corpus = resolve_corpus(source.text or config.corpus, bar, options.tokenizer)
+    has_budget = options.budget is not None
+    if source.preset.startswith("small") and (source.text or is_other or has_budget):
+        num_train = corpus.header.splits["train"].num_tokens
+        given = given_options(source.options)
+        config = fitted(config, num_train, given, has_budget=has_budget)
+    if source.text is None and config.corpus in (corpus.name, str(corpus.path)):
+        return corpus, config
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))
 
 

@@ -92,7 +92,7 @@ def sized(
         and weights_of(one) <= WEIGHTS_PER_TOKEN * num_train
     ]
     chosen = fitting[-1] if fitting else candidates[0]
-    num_tokens = speed * seconds / work_of(chosen)
+    num_tokens = min(speed * seconds / work_of(chosen), config.train.epochs * num_train)
     epochs = num_tokens / num_train
     dropout = round(min(MOST_DROPOUT, DROPOUT * math.log2(1 + epochs)), 2)
     rate = config.train.lr if "train.lr" in given else chosen.train.lr

@@ -59,15 +59,23 @@ MOST_EPOCHS = 20
 FEW_TOKENS = 100_000
 
 
-def fitted(config: RunConfig, num_train: int, given: Collection[str] = frozenset()) -> RunConfig:
+def fitted(
+    config: RunConfig,
+    num_train: int,
+    given: Collection[str] = frozenset(),
+    *,
+    has_budget: bool = False,
+) -> RunConfig:
     """The preset for a text of the user's: as many tokens, but a short text at most 20 times.
 
     Args:
         num_train: tokens of the training split.
         given: options that the user has chosen, such as train.epochs; they stay.
+        has_budget: whether the clock ends the run, so that no number of tokens has to.
     """
     if "train.epochs" not in given:
-        epochs = min(MOST_EPOCHS, max(1, round(NUM_TOKENS / num_train)))
+        num_tokens = math.inf if has_budget else NUM_TOKENS
+        epochs = round(min(MOST_EPOCHS, max(1, num_tokens / num_train)))
         config = replace(config, train=replace(config.train, epochs=epochs))
     if num_train < FEW_TOKENS:
         if "batch.batch-size" not in given:

@@ -20,6 +20,7 @@ from highrank.studies.audit.answer import (
     joint_answer,
 )
 from highrank.studies.audit.measure import run_audit
+from highrank.studies.audit.model import Source
 
 V, D, K = 80, 16, 4
 
@@ -144,7 +145,16 @@ def test_a_fit_is_put_into_words(make):
     )
     unsure = make.softmax(fit=make.fit_facts(gain=-0.01)).answer.sentence
     assert "1.0\u00a0±\u00a00.5\u00a0% worse than" in unsure
-    assert unsure.endswith("own: `highrank compare` or `highrank finetune` tells.")
+    assert unsure.endswith("own: `highrank compare` trains both, and tells.")
+
+
+def test_heads_that_learned_their_sample_by_heart_say_so(make):
+    nats = {"softmax_nats": 3.31, "moc_nats": 3.2, "mos_nats": 3.4}
+    fit = replace(make.fit_facts(gain=-0.2), nats=3.0, **nats)
+    model = make.softmax()
+    found = answer_of(model.head, model.text, model.rank, None, fit, source=Source.HUGGING_FACE)
+    assert found.headline == "Cannot tell: all fitted heads predict worse than the model's own."
+    assert "22.1\u00a0% worse: they" in found.reason and "`highrank finetune`" in found.reason
 
 
 def test_as_many_numbers_as_tokens_express_everything(make):

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from highrank.build import canonical
-from highrank.cli.options import read_source
+from highrank.cli.options import given_options, read_source
 from highrank.cli.train import Options, _parse
+from highrank.presets.small import fitted
 from highrank.studies.compare.command import train_command
 from highrank.studies.compare.measure import summarise_costs, summarise_regime
 from highrank.studies.compare.plan import Regime
@@ -92,14 +93,15 @@ def test_where_time_was_equal_the_table_of_costs_agrees(make_plan, make_records)
     assert recommend(plan, regimes, [cost], 1).row == "mos-k3-d4"
 
 
-@pytest.mark.parametrize("corpus", ["sotu", "senses"])
-def test_the_recommended_command_trains_by_the_recipe_that_won(corpus):
+@pytest.mark.parametrize(("corpus", "num_train"), [("sotu", 2_122_080), ("senses", 60_000)])
+def test_the_recommended_command_trains_by_the_recipe_that_won(corpus, num_train):
     base = base_config(Comparison(corpus=corpus), 1_000_000)
     heads = ("mos:3,start_noise=0.1", "adaptive-softmax+pointer+ngram", "tied-softmax")
     more = ("untied-softmax", "doc:4", "adaptive-softmax")
     found = make_variants(base, (*heads, *more), (3,), (16,), 500, range(500, 0, -1), is_equal=True)
     for variant in found:
         wanted = replace(variant.config, seed=3, train=replace(variant.config.train, epochs=7))
-        arguments = shlex.split(train_command(wanted))[2:]
-        parsed = _parse(read_source(arguments, Options))
-        assert parsed.config == canonical(wanted), variant.name
+        arguments = shlex.split(train_command(wanted, num_train))[2:]
+        parsed = _parse(read_source(arguments, Options)).config
+        found = fitted(parsed, num_train, given_options(arguments))
+        assert found == canonical(wanted), variant.name

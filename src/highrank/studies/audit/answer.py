@@ -25,7 +25,7 @@ from highrank.analysis.components import ComponentReport, MixtureState
 from highrank.analysis.rank import rank_bound
 from highrank.studies.audit.fit import FitFacts
 from highrank.studies.audit.layer import HeadFacts
-from highrank.studies.audit.model import TextFacts
+from highrank.studies.audit.model import Source, TextFacts
 from highrank.studies.audit.rank import RankFacts
 
 # The effective ranks that are compared with those of random weights, the first in the sentence.
@@ -40,7 +40,11 @@ ENOUGH_STEPS = 300
 # A rank is at its bound from this fraction on.
 AT_BOUND = 0.9
 
-TRAINED = "`highrank compare` or `highrank finetune` tells"
+# What trains a mixture beside one softmax.
+TRAINED = {
+    Source.RUN: "`highrank compare` trains both, and tells",
+    Source.HUGGING_FACE: "`highrank finetune` trains both, and tells",
+}
 
 
 class Limited(StrEnum):
@@ -76,11 +80,13 @@ def answer_of(
     mixture: ComponentReport | None,
     fit: FitFacts | None = None,
     fit_note: str = "",
+    source: Source = Source.RUN,
 ) -> Answer:
     """The rule above, applied to what was measured.
 
     Args:
         fit_note: why there is no fit.
+        source: of the model; decides which command trains it further.
     """
     V, d = head.vocab_size, head.context_size
     if untrained := _untrained(V, text):
@@ -101,7 +107,7 @@ def answer_of(
         )
         return _answer(Limited.NO, "this mixture has no such bound", reason)
     if fit is not None:
-        return _by_fit(fit)
+        return _by_fit(fit, TRAINED[source])
     is_impossible = rank.bound is not None and found is not None and found > rank.bound
     if rank.measures[EFFECTIVE] is None or is_impossible:
         reason = f"the rank was measured as {_count(found)} of at most {bound:,}"
@@ -109,7 +115,7 @@ def answer_of(
     situation, effective = _situation(head, rank, mixture, bound), rank.measures[EFFECTIVE]
     reason = (
         f"{situation}; effective rank at 10⁻³ is {effective:,.0f}, and yet a mixture may win or "
-        f"not; {fit_note or 'no heads were fitted'}: {TRAINED}"
+        f"not; {fit_note or 'no heads were fitted'}: {TRAINED[source]}"
     )
     return _answer(Limited.UNKNOWN, "a spectrum alone does not say what a mixture wins", reason)
 
@@ -180,8 +186,16 @@ FIT_HEADLINES = {
 }
 
 
-def _by_fit(fit: FitFacts) -> Answer:
+def _by_fit(fit: FitFacts, trained: str) -> Answer:
     verdict = fit_verdict(fit.gain, fit.error, fit.over_own, fit.num_steps)
+    won = fit.nats - min(fit.softmax_nats, fit.moc_nats, fit.mos_nats)
+    if verdict is Limited.UNKNOWN and won < -SETTLED:
+        reason = (
+            f"fitted to {fit.num_fitted:,} contexts, the best of them predicts held-out text "
+            f"{better(won)}: they have learned this sample, and say nothing about the bound; "
+            f"{trained}"
+        )
+        return _answer(verdict, "all fitted heads predict worse than the model's own", reason)
     reason = (
         f"fitted to the same hidden states, {fit.num_components} softmaxes predict held-out text "
         f"{better(fit.gain, fit.error)} than the best head with the bound, and "
@@ -190,7 +204,7 @@ def _by_fit(fit: FitFacts) -> Answer:
     if verdict is Limited.UNKNOWN and fit.num_steps < ENOUGH_STEPS:
         reason += f", after {fit.num_steps} steps only"
     if verdict is Limited.UNKNOWN:
-        reason += f": {TRAINED}"
+        reason += f": {trained}"
     return _answer(verdict, FIT_HEADLINES[verdict], reason)
 
 

@@ -194,7 +194,7 @@ def audit_model(
     on_all(1.0, "done")
     return ModelAudit(
         name=model.name,
-        answer=answer_of(layer.facts, text, rank, mixture, fitted, fit_note),
+        answer=answer_of(layer.facts, text, rank, mixture, fitted, fit_note, model.source),
         source=model.source,
         architecture=architecture,
         num_parameters=num_parameters,

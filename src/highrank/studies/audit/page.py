@@ -282,15 +282,18 @@ def growth_chart(names: Sequence[str], models: Sequence[ModelAudit], key: str) -
             series.append(Series(label=name, x=xs, y=ys, style=style_of(index)))
     if not series:
         return None
+    ranks = [y for line in series for y in line.y]
     low = min(x for line in series for x in line.x)
-    high = min(max(x for line in series for x in line.x), max(y for line in series for y in line.y))
+    high = min(max(x for line in series for x in line.x), max(ranks))
     if low < high:
         ends = (low, high)
         series.insert(0, Series(label="one per context", x=ends, y=ends, style=TRUTH))
+    # No rank lies between two numbers.
+    whole = tuple(range(int(min(ranks)), int(max(ranks)) + 1))
     return Lines(
         series=tuple(series),
         x=Axis(label="contexts", is_log=True),
-        y=Axis(label="rank", is_log=True),
+        y=Axis(label="rank", is_log=True, ticks=whole if 1 < len(whole) < 7 else None),
     )
 
 

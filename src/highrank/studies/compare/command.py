@@ -11,6 +11,7 @@ from highrank.config import RunConfig
 from highrank.heads import head_class
 from highrank.models import backbone_class
 from highrank.presets import get
+from highrank.presets.small import fitted
 from highrank.signatures import arguments_of
 
 PARTS = {
@@ -20,10 +21,14 @@ PARTS = {
 }
 
 
-def train_command(config: RunConfig, preset: str = "small") -> str:
-    """`highrank train` with options such that its run has this configuration."""
-    words = ["highrank", "train", preset]
-    for name, value, default in _options(config, get(preset)):
+def train_command(config: RunConfig, num_train: int) -> str:
+    """`highrank train` with options such that its run has this configuration.
+
+    Args:
+        num_train: tokens of the corpus' training split, to which `train` fits the preset.
+    """
+    words = ["highrank", "train", "small"]
+    for name, value, default in _options(config, fitted(get("small"), num_train)):
         words += [] if value == default else _words(name, value)
     return shlex.join(words)
 

@@ -116,7 +116,7 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     # The recipe has no end of its own; batches are those of the comparison.
     config = replace(variant.config, corpus=plan.corpus)
     length = fitted(config, num_train, given=RECIPE)
-    text = train_command(length)
+    text = train_command(length, num_train)
     options = {"cache": "--cache --search", "temperature": "--baselines"}
     method = row.removeprefix(variant.name).removeprefix("+")
     return f"{text}; then highrank evaluate RUN {options[method]}" if method else text
