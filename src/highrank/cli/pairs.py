@@ -16,7 +16,11 @@ FILES = unless_given("held out of the pairs", "FILE")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings):
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL] PAIRS")]
+    paths: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="[MODEL] PAIRS", help_behavior_hint="(required)"),
+    ]
     task: Literal["translation", "dialogue", "summary"]
     config: Annotated[str | None, unless_given("the MODEL", "NAME|DIR")] = None
     valid: Annotated[tuple[str, ...], FILES] = ()
