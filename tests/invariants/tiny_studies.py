@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 import tiny
 
 from highrank.config import BatchConfig
+from highrank.integrations.huggingface import variants
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.studies.compare.measure import summarise
 from highrank.studies.compare.plan import Plan, Speed, write_plan
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.schedule import train
 from highrank.studies.compare.variant import make_variants
-from highrank.studies.finetune import training
 from highrank.studies.finetune.measure import run_finetune
 from highrank.studies.finetune.settings import Settings
 from highrank.training.signals import Stopped
@@ -82,7 +82,7 @@ class TinyFinetuning:
 
     def __init__(self, folder):
         make_model(folder / "hub")
-        training.SECONDS_BETWEEN_CHECKPOINTS = 0.02
+        variants.SECONDS_BETWEEN_CHECKPOINTS = 0.02
         self.settings = Settings(
             model=str(folder / "hub"),
             text=str(folder / "tale.txt"),

@@ -1,23 +1,26 @@
 """`highrank finetune [MODEL] PAIRS --task …`: an encoder–decoder on pairs, head beside head."""
 
-import shlex
-import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from highrank.cli.console import Threads, plain_console, progress, show, unless_given, write_outputs
+from highrank.cli.console import Threads, unless_given
+from highrank.cli.finetune import train_and_show
 from highrank.studies.pairs.settings import Settings
 
-PAGE_FILE = "finetune.html"
 FILES = unless_given("held out of the pairs", "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings):
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL] PAIRS")]
+    paths: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="[MODEL] PAIRS", help_behavior_hint="(required)"),
+    ]
     task: Literal["translation", "dialogue", "summary"]
     config: Annotated[str | None, unless_given("the MODEL", "NAME|DIR")] = None
     valid: Annotated[tuple[str, ...], FILES] = ()
@@ -49,32 +52,11 @@ def finetune(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     From two text files: highrank finetune my.de my.en --task translation
     --config transformer-tiny --budget 20m
     """
-    from highrank.environment import set_threads
     from highrank.integrations.huggingface.library import check_installed
-    from highrank.run.folder import new_run
-    from highrank.training.signals import Stopped
 
     check_installed("train on pairs")
     from highrank.studies.pairs.measure import run_pairs
     from highrank.studies.pairs.page import pairs_page, pairs_table
 
     settings = Settings(**{one.name: getattr(options, one.name) for one in fields(Settings)})
-    set_threads(options.threads)
-    folder = options.out or new_run(Path("runs"), "finetune")
-    # The command that resumes.
-    command = ["highrank", *sys.argv[1:]]
-    if options.out is None:
-        command += ["--out", str(folder)]
-    try:
-        with progress("Training") as on_progress:
-            result = run_pairs(settings, folder, on_progress)
-    except Stopped as signal:
-        plain_console().print(f"Saved. Resume with: {shlex.join(command)}")
-        sys.exit(128 + signal.args[0])
-    finally:
-        # A mistake that was found before anything was trained leaves no empty folder.
-        if options.out is None and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    page = folder / PAGE_FILE
-    show(result, pairs_table, json=options.json, page=page)
-    write_outputs(result, pairs_page(result, shlex.join(command)), page)
+    train_and_show(options, partial(run_pairs, settings), pairs_table, pairs_page)

@@ -12,11 +12,13 @@ import torch
 pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from highrank.integrations.huggingface import variants
 from highrank.integrations.huggingface.reader import HuggingFaceModel
-from highrank.studies.finetune import measure, training
+from highrank.integrations.huggingface.variants import is_evaluated, prepare_folder, step_times
+from highrank.studies.finetune import measure
 from highrank.studies.finetune.measure import run_finetune
 from highrank.studies.finetune.settings import Settings
-from highrank.studies.finetune.training import VariantTraining, held_out_nats, is_evaluated
+from highrank.studies.finetune.training import FinetuneTraining, held_out_nats
 from highrank.training.signals import Stopped
 
 SIZES = {"block_length": 16, "batch_size": 4, "steps": 20, "lr": 1e-2}
@@ -52,7 +54,7 @@ def start(settings, splits, model, base):
 
     def begin(variant, check=lambda: None, **changes):
         task = measure.make_task(replace(settings, **changes), splits, model.prefix, check)
-        return VariantTraining(task, measure.make_variant(base, variant, 3, seed=5), variant, 5)
+        return FinetuneTraining(task, measure.make_variant(base, variant, 3, seed=5), variant, 5)
 
     return begin
 
@@ -93,7 +95,7 @@ def test_a_kill_loses_what_followed_the_last_checkpoint_and_changes_nothing(
     begin = partial(start, "residual", steps=40)
     whole = begin()
     whole.run(tmp_path / "whole.pt", quiet)
-    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr(variants, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     # In a step, in the middle of an evaluation, and in the second epoch.
     for n, step in ((9, 5), (14, 16), (26, 35)):
         cut = begin(check=killer(n))
@@ -163,7 +165,7 @@ def test_frozen_weights_stay(start, base, tmp_path):
 def test_the_budget_ends_the_training(start, monkeypatch, tmp_path):
     found = start("softmax", budget="30s")
     clock = iter(range(10_000))
-    monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: next(clock))
     found.run(tmp_path / "x.pt", quiet)
     # An evaluation and each step take one tick; one is kept for the last evaluation.
     assert found.points[-1].step == 8 and found.clock.seconds == 10
@@ -173,10 +175,10 @@ def test_the_budget_ends_the_training(start, monkeypatch, tmp_path):
     assert [point.step for point in again.points] == [0, 8, 9]
 
 
-def test_variants_take_turns_when_their_steps_are_timed(start, base):
-    seen, task = [], start("softmax").task
-    times = measure.step_times(task, base, lambda fraction, text: seen.append(text.split()[-1]))
-    assert seen == ["softmax", "residual", "linear"] * 3 and min(times.values()) > 0
+def test_variants_take_turns_when_their_steps_are_timed(start, tmp_path):
+    seen, names = [], ("softmax", "residual", "linear")
+    times = step_times(names, start, tmp_path, lambda _, text: seen.append(text.split()[-1]), 3)
+    assert seen == [*names] * 3 and min(times.values()) > 0
 
 
 def test_a_loss_that_is_not_finite_ends_with_advice(start):
@@ -201,7 +203,7 @@ def test_a_finished_folder_has_models_and_is_not_trained_again(
     assert mixture.get_output_embeddings().head.num_components == 4
     # What one leaves that was killed after it wrote a model.
     (tmp_path / "softmax-0-trainer.pt").write_text("x")
-    monkeypatch.setattr(VariantTraining, "run", lambda *_: 1 / 0)
+    monkeypatch.setattr(FinetuneTraining, "run", lambda *_: 1 / 0)
     assert run_finetune(settings, tmp_path, quiet).variants == result.variants
     names = {"softmax-0", "residual-0", "linear-0", "settings.json", "step_times.json", "lock"}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -216,11 +218,12 @@ def test_a_finished_folder_has_models_and_is_not_trained_again(
     ],
 )
 def test_mistakes_are_found_before_training(change, message, settings, splits, tmp_path):
-    measure.prepare_folder(tmp_path / "old", settings, splits)
+    content = measure.settings_file(settings, splits)
+    prepare_folder(tmp_path / "old", content)
     with pytest.raises(ValueError, match=message):
         run_finetune(replace(settings, **change), tmp_path / "old", quiet)
     with pytest.raises(ValueError, match="must be new or a finetuning, got .* with other files"):
-        measure.prepare_folder(tmp_path, settings, splits)
+        prepare_folder(tmp_path, content)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +262,6 @@ def test_added_weights_have_a_higher_rate(change, rate, start):
 
 
 def test_evaluations_become_rarer():
-    steps = [step for step in range(1, 1025) if is_evaluated(step)]
+    steps = [step for step in range(1, 1025) if is_evaluated(step, 16, 4)]
     assert steps[:9] == [16, 32, 48, 64, 80, 96, 112, 128, 160]
     assert steps[-5:] == [512, 640, 768, 896, 1024]

@@ -57,8 +57,8 @@ def test_models_of_a_seed_read_the_same_tokens(result):
 def test_a_stopped_training_resumes_to_the_same_numbers(place, result, tmp_path, monkeypatch):
     settings = settings_of(place, heads=("softmax", "linear"), seeds=1)
     times = {name: result.step_seconds[name] for name in settings.heads}
-    monkeypatch.setattr(measure, "_times", lambda *_: times)
-    original, calls = measure.ModelTraining.train_step, []
+    monkeypatch.setattr(measure, "step_times", lambda *_: times)
+    original, calls = measure.PairsTraining.train_step, []
 
     def train_step(self):
         calls.append(0)
@@ -66,7 +66,7 @@ def test_a_stopped_training_resumes_to_the_same_numbers(place, result, tmp_path,
             raise Stopped(15)
         return original(self)
 
-    monkeypatch.setattr(measure.ModelTraining, "train_step", train_step)
+    monkeypatch.setattr(measure.PairsTraining, "train_step", train_step)
     with pytest.raises(Stopped):
         run_pairs(settings, tmp_path / "run", silent)
     found = run_pairs(settings, tmp_path / "run", silent)

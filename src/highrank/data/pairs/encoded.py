@@ -3,7 +3,7 @@
 S source tokens, T target tokens, B pairs of a batch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.data.batches import IGNORED, Batch
-
-Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 class Ragged(NamedTuple):

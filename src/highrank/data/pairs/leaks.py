@@ -3,7 +3,7 @@
 DailyDialog has 20.7 % of its test pairs in train: a model that has learned them by heart wins.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from highrank.data.pairs.reading import Pair
 
@@ -17,8 +17,3 @@ def is_seen(pairs: Iterable[Pair], train: Iterable[Pair]) -> list[bool]:
     """Whether each pair, both of its sides, stands in the training split."""
     known = {(folded(source), folded(target)) for source, target in train}
     return [(folded(source), folded(target)) in known for source, target in pairs]
-
-
-def without_seen(pairs: Sequence[Pair], train: Iterable[Pair]) -> list[Pair]:
-    """The pairs that do not stand in the training split."""
-    return [pair for pair, seen in zip(pairs, is_seen(pairs, train), strict=True) if not seen]

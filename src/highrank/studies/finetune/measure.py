@@ -1,14 +1,13 @@
 """Upgrade a pretrained model, train it, and train the same model as a softmax beside it."""
 
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,28 +18,23 @@ from highrank.analysis.contrasts import Contrast, analyse
 from highrank.data.batches import Blocks
 from highrank.data.text import read_text, split_text
 from highrank.environment import Environment, environment
-from highrank.files import (
-    checked,
-    clear_temporaries,
-    from_json,
-    new_folder,
-    read_json,
-    write_atomically,
-)
-from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.reader import HuggingFaceModel
-from highrank.integrations.huggingface.upgrade import to_softmax, upgrade
+from highrank.integrations.huggingface.upgrade import upgrade
+from highrank.integrations.huggingface.variants import (
+    LOCK_FILE,
+    prepare_folder,
+    step_times,
+    train_variants,
+)
 from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
-from highrank.studies.finetune.training import Task, TrainedVariant, VariantTraining
+from highrank.studies.finetune.training import FinetuneTraining, Task, TrainedVariant
 from highrank.training.log import MetricsLog
 from highrank.training.signals import listening, stop
 
-SETTINGS_FILE, TIMES_FILE, LOCK_FILE = "settings.json", "step_times.json", "lock"
-CHECKPOINT_FILE, VARIANT_FILE = "trainer.pt", "variant.json"
 FORMAT, VERSION = "highrank finetuning", 2
-# To measure the time of a step: rounds, and steps of each, of which the first does not count.
-NUM_ROUNDS, NUM_STEPS = 3, 3
+# In each turn in which the time of a step is measured.
+NUM_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +190,27 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
             stop(signals[0])
 
     task = make_task(settings, splits, model.prefix, check)
-    prepare_folder(folder, task.settings, splits)
+    settings = task.settings
+    # A resumed finetuning may get more time.
+    prepare_folder(folder, settings_file(settings, splits), may_change=("budget",))
     # Two processes must not train in one folder.
     with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
-        times, variants = train_variants(task, model, folder, on_progress)
-    tokens = task.settings.batch_size * task.settings.block_length
+        base = model.load().model
+        if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
+            raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
+
+        def start(variant: str, seed: int = 0) -> FinetuneTraining:
+            new = make_variant(base, variant, settings.num_components, seed)
+            return FinetuneTraining(task, new, variant, seed)
+
+        times = step_times(settings.variants, start, folder, on_progress, NUM_STEPS)
+        wanted = [(name, seed) for seed in range(settings.seeds) for name in settings.variants]
+        variants = train_variants(
+            wanted, start, folder, TrainedVariant, model.tokenizer, on_progress
+        )
+    tokens = settings.batch_size * settings.block_length
     return FinetuneResult(
-        settings=task.settings,
+        settings=settings,
         num_train_tokens=len(splits["train"].ids),
         num_valid_tokens=task.num_evaluated * task.valid.num_predicted,
         bytes_per_token=splits["valid"].num_bytes / len(splits["valid"].ids),
@@ -216,46 +224,10 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     )
 
 
-def train_variants(
-    task: Task, model: HuggingFaceModel, folder: Path, on_progress: OnProgress
-) -> tuple[dict[str, float | None], list[TrainedVariant]]:
-    """Seconds of a step of each variant, and all models; those in the folder are not trained."""
-    base, settings = model.load().model, task.settings
-    if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
-        raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
-    # They stay as they were measured when the work began.
-    if not (folder / TIMES_FILE).is_file():
-        write_json(folder / TIMES_FILE, step_times(task, base, on_progress))
-    times = checked(dict[str, float | None], read_json(folder / TIMES_FILE), TIMES_FILE)
-    found: list[TrainedVariant] = []
-    wanted = [(variant, seed) for seed in range(settings.seeds) for variant in settings.variants]
-    for variant, seed in wanted:
-        place = folder / f"{variant}-{seed}"
-        checkpoint = folder / f"{variant}-{seed}-{CHECKPOINT_FILE}"
-        if not (place / VARIANT_FILE).is_file():
-            new = make_variant(base, variant, settings.num_components, seed)
-            training = VariantTraining(task, new, variant, seed)
-            training.run(
-                checkpoint,
-                lambda part, text: on_progress((len(found) + part) / len(wanted), text),
-            )
-            save_variant(training, model.tokenizer, place)
-        # Here, because a process may have been killed after it saved the model.
-        checkpoint.unlink(missing_ok=True)
-        found.append(from_json(TrainedVariant, read_json(place / VARIANT_FILE)))
-    return times, found
-
-
-def save_variant(training: VariantTraining, tokenizer: Any, folder: Path) -> None:
-    """Write a folder for `from_pretrained`: averaged weights, the baseline as a plain model."""
-    model = training.model.model
-    with quiet_transformers("finetune a model"), new_folder(folder, replace=True) as temporary:
-        with training.averaged():
-            saved = to_softmax(model) if training.variant == BASELINE else model
-            saved.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        text = json.dumps(asdict(training.result()), indent=2) + "\n"
-        (temporary / VARIANT_FILE).write_text(text)
+def settings_file(settings: Settings, splits: dict[str, Split]) -> dict[str, Any]:
+    """Everything that decides the numbers."""
+    hashes = {f"{name}_sha256": split.sha256 for name, split in splits.items()}
+    return {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes
 
 
 def make_variant(base: Any, variant: str, num_components: int, seed: int) -> Any:
@@ -267,24 +239,6 @@ def make_variant(base: Any, variant: str, num_components: int, seed: int) -> Any
     if variant == CONTROL:
         return upgrade(model, num_components=1, start="identity")
     return upgrade(model, num_components=num_components, start=variant, seed=seed)
-
-
-def step_times(task: Task, base: Any, on_progress: OnProgress) -> dict[str, float | None]:
-    """Median seconds of a training step of each variant; None if it has nothing to train.
-
-    They take turns, so that all have the same share of what else the machine does.
-    """
-    settings = task.settings
-    found: dict[str, list[float]] = {variant: [] for variant in settings.variants}
-    for _ in range(NUM_ROUNDS):
-        for variant, times in found.items():
-            task.check()
-            on_progress(0.0, f"measuring a step of {variant}")
-            model = make_variant(base, variant, settings.num_components, 0)
-            training = VariantTraining(task, model, variant, 0)
-            if training.trainer is not None:
-                times += [training.train_step() for _ in range(NUM_STEPS)][1:]
-    return {variant: median(times) if times else None for variant, times in found.items()}
 
 
 def read_splits(model: HuggingFaceModel, path: Path, on_progress: OnProgress) -> dict[str, Split]:
@@ -335,31 +289,3 @@ def with_block_length(settings: Settings, model: HuggingFaceModel) -> Settings:
     if most is None:
         return settings
     return replace(settings, block_length=min(length, most + len(model.prefix)))
-
-
-def prepare_folder(folder: Path, settings: Settings, splits: dict[str, Split]) -> None:
-    """Write what decides the numbers; refuse a folder that has something else."""
-    hashes = {f"{name}_sha256": split.sha256 for name, split in splits.items()}
-    content = {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes
-    path = folder / SETTINGS_FILE
-    if path.exists():
-        found, wanted = read_json(path), json.loads(json.dumps(content))
-        # A resumed finetuning may get more time.
-        changed = [key for key in wanted if found.get(key) != wanted[key] and key != "budget"]
-        if changed:
-            name = changed[0]
-            raise ValueError(
-                f"{folder} must be new or have the same settings, got {name.replace('_', '-')} "
-                f"{found.get(name)}, not {wanted[name]}: choose another --out"
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    clear_temporaries([path])
-    if any(folder.iterdir()):
-        raise ValueError(f"the folder must be new or a finetuning, got {folder} with other files")
-    write_json(path, content)
-
-
-def write_json(path: Path, content: Any) -> None:
-    text = json.dumps(content, indent=2) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -1,15 +1,9 @@
-"""One model of a finetuning: its training, evaluations and checkpoints.
+"""One model of a finetuning: its training and evaluations."""
 
-The same number of steps gives the same numbers, however often it was interrupted.
-"""
-
-import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,18 +13,14 @@ from numpy.typing import NDArray
 
 from highrank.analysis.components import COLLAPSED, MixtureState, component_report
 from highrank.data.batches import Blocks
-from highrank.files import from_json
 from highrank.heads import MixtureHead
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import train_head, train_head_and_last_block
+from highrank.integrations.huggingface.variants import VariantTraining, is_evaluated
 from highrank.progress import OnProgress
 from highrank.studies.finetune.settings import Settings
 from highrank.training.budget import Clock
-from highrank.training.checkpoint import load_checkpoint, save_checkpoint
-from highrank.training.signals import Stopped
-from highrank.training.trainer import Diverged, Trainer
 
-SECONDS_BETWEEN_CHECKPOINTS = 300.0
 # Steps between evaluations, until there are so many of them that this is doubled.
 EVERY, NUM_EVALUATIONS = 16, 4
 # Contexts on which components are compared, and the blocks that they are from.
@@ -116,34 +106,30 @@ class Task:
         return min(self.valid.count, max(1, most))
 
 
-class VariantTraining:
+class FinetuneTraining(VariantTraining):
     """A variant in training.
 
     Args:
         model: with the head of its variant.
     """
 
+    point_type = Point
+
     def __init__(self, task: Task, model: Any, variant: str, seed: int) -> None:
-        self.task, self.variant, self.seed = task, variant, seed
-        settings = task.settings
+        self.task, settings = task, task.settings
         FREEZE[settings.weights](model)
-        size = model.get_output_embeddings().head.hidden_size
-        self.model = TrainableModel(model, settings.added_lr(size) / settings.lr)
-        # None if there is nothing to train.
-        has_trained = any(p.requires_grad for p in model.parameters())
-        self.trainer = Trainer(self.model, settings.stage) if has_trained else None
+        added = settings.added_lr(model.get_output_embeddings().head.hidden_size)
         size, length = settings.batch_size, settings.block_length
-        self.batches = Blocks(task.train, size, seed=seed, length=length, prefix=task.prefix)
+        super().__init__(
+            TrainableModel(model, added / settings.lr),
+            variant,
+            seed,
+            batches=Blocks(task.train, size, seed=seed, length=length, prefix=task.prefix),
+            stage=settings.stage,
+            check=task.check,
+        )
         self.clock = Clock(num_valid=0)
         self.clock.set_budget(settings.seconds_of_each())
-        self.losses: list[float] = []
-        """Losses of the steps since the last evaluation."""
-        self.points: list[Point] = []
-        torch.manual_seed(seed)
-
-    @property
-    def num_steps(self) -> int:
-        return 0 if self.trainer is None else self.trainer.num_steps
 
     @property
     def fraction(self) -> float:
@@ -154,41 +140,22 @@ class VariantTraining:
 
     @property
     def is_over(self) -> bool:
+        """Whether there are no further steps."""
         if self.trainer is None or self.num_steps == self.task.settings.steps:
             return True
         return self.num_steps > 0 and self.clock.is_over()
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """A context in which the model has its averaged weights."""
-        return nullcontext() if self.trainer is None else self.trainer.averaged()
+    @property
+    def is_complete(self) -> bool:
+        return self.is_measured and self.is_over
 
-    def run(self, path: Path, on_progress: OnProgress) -> None:
-        """Train to the end; where `Task.check` stops it, save first.
-
-        Args:
-            path: of the checkpoint, from which it resumes if that is a file.
-        """
-        if path.is_file():
-            self.load_state_dict(load_checkpoint(path))
-        saved = time.monotonic()
-        try:
-            while True:
-                self.task.check()
-                on_progress(self.fraction, self._text())
-                is_measured = bool(self.points) and self.points[-1].step == self.num_steps
-                if not is_measured and (is_evaluated(self.num_steps) or self.is_over):
-                    self.evaluate()
-                elif self.is_over:
-                    break
-                else:
-                    self.train_step()
-                if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
-                    save_checkpoint(path, self.state_dict())
-                    saved = time.monotonic()
-        except Stopped:
-            save_checkpoint(path, self.state_dict())
-            raise
-        save_checkpoint(path, self.state_dict())
+    def advance(self, on_progress: OnProgress) -> None:
+        """Evaluate, or take a step."""
+        is_due = is_evaluated(self.num_steps, EVERY, NUM_EVALUATIONS) or self.is_over
+        if is_due and not self.is_measured:
+            self.evaluate()
+        else:
+            self.train_step()
 
     def result(self) -> TrainedVariant:
         parameters = list(self.model.parameters())
@@ -201,21 +168,9 @@ class VariantTraining:
         )
 
     def train_step(self) -> float:
-        """One update; returns its seconds."""
+        seconds = super().train_step()
         assert self.trainer is not None
-        start = time.perf_counter()
-        if self.batches.is_epoch_over:
-            self.batches.start_epoch()
-        batch = next(self.batches)
-        try:
-            self.losses.append(self.trainer.step(batch, self.fraction))
-        except Diverged as error:
-            raise ValueError(
-                f"{self.variant}, seed {self.seed}, diverged at step {self.num_steps + 1}: "
-                f"{error}. Begin anew with a lower --lr than {self.task.settings.lr:g}"
-            ) from None
-        seconds = time.perf_counter() - start
-        self.clock.add_window(batch.num_targets, seconds)
+        self.clock.add_window(self.trainer.num_targets, seconds)
         return seconds
 
     def evaluate(self) -> None:
@@ -227,7 +182,7 @@ class VariantTraining:
                 Point(
                     step=self.num_steps,
                     seconds=self.clock.window_seconds,
-                    train_nats=sum(self.losses) / len(self.losses) if self.losses else None,
+                    train_nats=self.train_nats,
                     valid_nats=held_out_nats(self.model, self.task),
                     components=find_components(self.model, self.task.valid),
                 )
@@ -235,34 +190,14 @@ class VariantTraining:
         self.losses = []
         self.clock.add_validation(time.perf_counter() - start)
 
-    def _text(self) -> str:
-        text = f"{self.variant}, seed {self.seed}, step {self.num_steps}"
-        return f"{text}: held-out {self.points[-1].valid_nats:.4f} nats" if self.points else text
-
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what follows, as tensors and plain values."""
-        return {
-            "trainer": None if self.trainer is None else self.trainer.state_dict(),
-            "batches": self.batches.state_dict(),
-            "clock": self.clock.state_dict(),
-            "losses": self.losses,
-            "points": json.dumps([asdict(point) for point in self.points]),
-        }
+        return {**super().state_dict(), "clock": self.clock.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self.trainer is not None:
-            self.trainer.load_state_dict(state["trainer"])
-        self.batches.load_state_dict(state["batches"])
+        super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
         # A resumed finetuning may get more time.
         self.clock.set_budget(self.task.settings.seconds_of_each())
-        self.losses = state["losses"]
-        self.points = [from_json(Point, point) for point in json.loads(state["points"])]
-
-
-def is_evaluated(step: int) -> bool:
-    """Every 16th step, from the 128th on every 32nd, from the 256th on every 64th, and so on."""
-    return step % max(EVERY, 1 << max(0, (step // NUM_EVALUATIONS).bit_length() - 1)) == 0
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from highrank.data.pairs.encoded import EncodedPairs, batches_in_order
 from highrank.evaluation.dialogue import ORDERS, dialogue_score
 from highrank.evaluation.translation import translation_score
 from highrank.integrations.huggingface.pairs.decoding import Beams, decode
-from highrank.integrations.huggingface.pairs.trainable import TrainablePairs
+from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.progress import OnProgress
 from highrank.studies.pairs.corpus import Corpus
 from highrank.studies.pairs.settings import Settings
@@ -103,7 +103,7 @@ def beams_of(settings: Settings) -> Beams:
 
 
 @torch.no_grad()
-def held_out_nats(model: TrainablePairs, pairs: EncodedPairs, pad: int, batch_tokens: int) -> float:
+def held_out_nats(model: TrainableModel, pairs: EncodedPairs, pad: int, batch_tokens: int) -> float:
     """Mean loss of a target token."""
     device = next(model.parameters()).device
     total = 0.0
@@ -114,7 +114,7 @@ def held_out_nats(model: TrainablePairs, pairs: EncodedPairs, pad: int, batch_to
 
 
 def score(
-    model: TrainablePairs,
+    model: TrainableModel,
     tokenizer: Any,
     corpus: Corpus,
     settings: Settings,
