@@ -30,7 +30,7 @@ from highrank import presets
 from highrank.build import build_batches, build_model
 from highrank.cli.console import Threads, progress, show
 from highrank.config import RunConfig
-from highrank.environment import set_threads
+from highrank.environment import environment, set_threads
 from highrank.training.trainer import Trainer
 from highrank.training.world import World
 
@@ -69,7 +69,7 @@ def scale(
         for index, (size, way) in enumerate(cases):
             on_progress(index / len(cases), f"{size} processes, shard {way}")
             found.append(measure(config, size, way, vocab_size, steps))
-    show(found, table, json=json)
+    show({"rows": found, "environment": environment()}, table, json=json)
 
 
 def without_dropout(preset: str) -> RunConfig:
@@ -145,7 +145,8 @@ def _bytes_sent() -> int:
     return total
 
 
-def table(rows: list[Row]) -> Table:
+def table(result: dict[str, Any]) -> Table:
+    rows: list[Row] = result["rows"]
     columns = ("tokens/s", "of one", "MB sent, computed", "counted", "memory, MB")
     shown = Table("processes", "shard", *columns, title="Training steps on this machine")
     for row in rows:

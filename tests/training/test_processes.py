@@ -20,6 +20,7 @@ from highrank.data.vocabulary import Vocabulary
 from highrank.ops.sharding import local_rows
 from highrank.training import world
 from highrank.training.checkpoint import load_checkpoint
+from highrank.training.distributed_checkpoint import read_shards
 from highrank.training.outcome import Reason
 from highrank.training.session import open_session
 from highrank.training.world import World
@@ -89,13 +90,19 @@ def losses(folder):
     return [[line.get(key, 0) for key in keys] for line in lines]
 
 
+def checkpoint(folder):
+    """Everything in a run's checkpoint, shards put together."""
+    state = load_checkpoint(folder / "trainer.pt")
+    return read_shards(folder, state, World())
+
+
 def check_same(folder, other):
     """Both runs have the same losses, weights and optimiser, to round-off."""
     want = losses(other)
     assert len(want) >= 30
     for line, same in zip(losses(folder), want, strict=True):
         assert line == pytest.approx(same, rel=TOLERANCE)
-    one, two = (load_checkpoint(path / "trainer.pt") for path in (folder, other))
+    one, two = checkpoint(folder), checkpoint(other)
     for name in ("model", "optimizer", "average", "hidden_state"):
         torch.testing.assert_close(
             one["trainer"][name], two["trainer"][name], rtol=0, atol=TOLERANCE

@@ -17,6 +17,7 @@ from highrank.config import StageConfig
 from highrank.data.vocabulary import Vocabulary
 from highrank.models import tensors
 from highrank.models.tensors import content_sha256
+from highrank.models.weights import save_state
 from highrank.run.configuration import config_to_json
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from highrank.training.session import open_session
@@ -145,7 +146,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(config, corpus, tmp_p
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-        for save in (run.save, lambda: save_model(run.folder / "model", run.best_state)):
+        for save in (run.save, lambda: save_model(run.folder / "model", save_state(run.model))):
             with pytest.raises(OSError, match=r"whole: --resume continues from it once there is"):
                 save()
     finally:
@@ -173,4 +174,4 @@ def test_a_full_disk_is_found_behind_errors_of_torch_and_safetensors(
     run.files.checkpoint_path.touch()
     monkeypatch.setattr(tensors, "save_file", full_for_safetensors)
     with pytest.raises(OSError, match=r"full: .*model was not written. The last checkpoint is wh"):
-        save_model(run.folder / "model", run.best_state)
+        save_model(run.folder / "model", save_state(run.model))

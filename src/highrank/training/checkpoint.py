@@ -1,12 +1,12 @@
 """Files that a training session keeps in its run's folder: the log, the best model, the checkpoint.
 
 The checkpoint, `trainer.pt`, is all that a run needs to be resumed, in one file: tensors and plain
-values, never objects.
+values, never objects. The shards of a model with `--shard full` are in a folder beside it.
 """
 
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from highrank.run.folder import (
     prepare_folder,
     record_corpus,
 )
+from highrank.training.distributed_checkpoint import clear_shards, read_shards, write_shards
 from highrank.training.log import MetricsLog, SilentLog
-from highrank.training.world import World
+from highrank.training.world import World, is_lost
 
 FORMAT = 5
 # Enough of a log to find out whether the run had begun.
@@ -91,6 +92,8 @@ def _explaining_failures(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, RuntimeError) and is_lost(error):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         text = f"{path} could not be written: {reason}."
         if is_disk_full(error):
@@ -129,8 +132,12 @@ class TrainingFolder:
             # To begin anew would lose what there is.
             raise ValueError(f"{self.checkpoint_path} is missing: the run cannot be resumed")
 
-    def read_checkpoint(self) -> dict[str, Any] | None:
-        """The checkpoint, of this configuration and corpus; None if the run has not begun."""
+    def read_checkpoint(self, device: str) -> dict[str, Any] | None:
+        """The checkpoint, of this configuration and corpus; None if the run has not begun.
+
+        Args:
+            device: of the model's shards.
+        """
         path = self.checkpoint_path
         if not path.exists():
             return None
@@ -146,7 +153,7 @@ class TrainingFolder:
                     "the corpus must be the one that the run began with, got another "
                     f"{name} split: prepare {self.config.corpus} as it was"
                 )
-        return state
+        return read_shards(self.path, state, self.world, device)
 
     @contextmanager
     def explaining_foreign_checkpoints(self) -> Iterator[None]:
@@ -158,15 +165,28 @@ class TrainingFolder:
             path = self.checkpoint_path
             raise ValueError(f"{path} must be a checkpoint of this run, got {reason}") from None
 
-    def save(self, state: Mapping[str, Any]) -> None:
+    def save(self, state: dict[str, Any]) -> None:
         """Write a checkpoint, with what it must fit to and the log so far."""
         content = {
-            **self.world.whole(state),
+            **self._without_shards(state),
             "config": config_to_json(self.config),
             "metrics": self.log.text,
             "corpus_sha256": self.corpus_sha256,
         }
-        self.world.first(lambda: save_checkpoint(self.checkpoint_path, content))
+
+        def save_first() -> None:
+            save_checkpoint(self.checkpoint_path, content)
+            clear_shards(self.path, content)
+
+        self.world.first(save_first)
+
+    def _without_shards(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state as the first process saves it: shards are written or gathered."""
+        if self.world.shard != "full":
+            whole: dict[str, Any] = self.world.whole(state)
+            return whole
+        with _explaining_failures(self.checkpoint_path):
+            return write_shards(self.path, state, self.world)
 
     def save_best(self, state: dict[str, Tensor]) -> None:
         """Write the weights of the best model."""

@@ -80,17 +80,17 @@ class Session:
         self.clock, self.schedule = Clock(len(self.valid)), Schedule(config)
         self.on_progress, self.on_event = on_progress, on_event
         self.files = TrainingFolder(folder, config, corpus, self.world)
-        state = self.files.read_checkpoint()
+        state = self.files.read_checkpoint(checked.device)
         own, eos = self.world.part(config.batch.batch_size), corpus.vocabulary.eos
         self.batches = build_batches(config, corpus.split("train"), checked.device, own, eos)
         self.trainer = self._make_trainer(checked)
         self.clock.add_preparation(*self.files.fit(self.model, corpus))
-        self.best, self.best_state = math.inf, save_state(self.model)
+        # Of the best validation; without weights before the first one.
+        self.best, self.best_state = math.inf, dict[str, torch.Tensor]()
         self.num_tokens, self.validated_step, self.validated_tokens = 0, -1, 0
         self.valid_loss: float | None = None
-        self.epoch_loss, self.epoch_tokens = 0.0, 0
-        # Of the steps since the last line of the log.
-        self.step_loss, self.step_tokens = 0.0, 0
+        # Of the epoch, and of the steps since the last line of the log.
+        self.epoch_loss, self.epoch_tokens, self.step_loss, self.step_tokens = 0.0, 0, 0.0, 0
         self.stop_signal: int | None = None
         if state is None:
             self.log.restore("")
@@ -144,7 +144,8 @@ class Session:
     def best_model(self) -> Iterator[LanguageModel]:
         """The model with its best weights so far, in evaluation mode; on exit, the present ones."""
         with restored(self.model), without_dropout(self.model):
-            load_state(self.model, self.best_state)
+            if self.best_state:
+                load_state(self.model, self.best_state)
             with gathered(self.model):
                 yield self.model
 
@@ -277,7 +278,6 @@ class Session:
         self.step_loss += loss * tokens
         self.step_tokens += tokens
         if is_logged(self.trainer.num_steps):
-            # The mean of the steps since the last line.
             loss = self.step_loss / self.step_tokens
             self.note(event="step", **self._position(), train_loss=loss, **self._spent())
             self.step_loss, self.step_tokens = 0.0, 0

@@ -1,7 +1,7 @@
 """Parameters in shards over the processes that train a model: `--shard vocabulary`, `--shard full`.
 
-Sharded parameters are DTensors. A checkpoint has them whole, in one file, so that any number of
-processes continues from it, sharded or not. What torch has for them takes long to load, and is not
+Sharded parameters are DTensors. Any number of processes continues from a checkpoint of them,
+sharded or not (`distributed_checkpoint.py`). What torch has for them takes long to load, and is not
 loaded for runs that are not sharded.
 """
 
@@ -144,7 +144,7 @@ def shards(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str,
 
 def shard(value: Tensor, like: Tensor | None) -> Tensor:
     """The tensor, in shards if `like` is."""
-    if not is_distributed(like):
+    if not is_distributed(like) or is_distributed(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 

@@ -186,13 +186,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All but frozen parameters, the states of all processes' sequences included."""
-        state, frozen, whole = self.hidden_state, self._frozen_names(), self.world.whole
-        # As parameters: those that are tied are gathered once.
+        state, frozen = self.hidden_state, self._frozen_names()
         current = self.model.state_dict(keep_vars=True)
-        model = whole({k: v for k, v in current.items() if k not in frozen})
+        # Those that are tied are one tensor here, too.
+        detached = {id(tensor): tensor.detach() for tensor in current.values()}
         hidden = None if state is None else tensors_of(map_state(self.world.gather_columns, state))
         return {
-            "model": {name: tensor.detach() for name, tensor in model.items()},
+            "model": {k: detached[id(v)] for k, v in current.items() if k not in frozen},
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "hidden_state": hidden,
