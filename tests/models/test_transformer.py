@@ -121,6 +121,17 @@ def test_each_dropout_acts_in_training_only(name):
     assert not torch.allclose(model.train()(words, state).hidden, expected)
 
 
+def test_a_text_that_begins_with_dropped_tokens_has_finite_gradients():
+    model = build(num_layers=12, norm="layer", feedforward="relu", embedding_dropout=0.8).float()
+    words = torch.arange(2 * V).view(2, V) % V
+    out = model.train()(words, model.initial_state(V))
+    is_dropped = (out.layers[0] == 0).all(-1)  # (T, B)
+    assert is_dropped[0].any() and not is_dropped.all()
+    assert (out.layers[-2][0, is_dropped[0]] == 0).all()
+    (out.hidden * torch.randn(D)).sum().backward()
+    assert all(p.grad.norm() < 1e4 for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

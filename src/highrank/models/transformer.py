@@ -254,9 +254,11 @@ class Transformer(Backbone):
         num_seen = int(state.seen.max())
         size = self.layer_sizes[-1] // self.num_heads
         rotary = rotations(num_seen + len(tokens), size, x)
+        is_empty = self._is_empty(embedded, state.seen)
         layers, after = [embedded], []
         for layer, before in zip(self.layers, state.layers, strict=True):
             x, memory = layer(x, before, rotary, mask)
+            x = x if is_empty is None else x.masked_fill(is_empty, 0.0)
             layers.append(x)
             after.append(memory)
         new_state = State((state.seen + len(tokens)).clamp(max=self.memory), after)
@@ -264,6 +266,17 @@ class Transformer(Backbone):
         p = self.output_dropout if self.training else 0.0
         layers[-1] = locked_dropout(raw, p, shared_dim=0)
         return BackboneOutput(layers[-1], new_state, tuple(layers), raw)
+
+    def _is_empty(self, embedded: Tensor, seen: Tensor) -> Tensor | None:
+        """Where a text begins with dropped tokens only, (T, B, 1); None if none were dropped.
+
+        There is nothing to see there: every layer would normalise zeros, whose gradient is larger
+        by 1 / √ε in each, and overflows in deep networks.
+        """
+        if not (self.training and self.embedding_dropout):
+            return None
+        is_kept = (embedded != 0).any(-1)  # (T, B)
+        return ~((is_kept.cumsum(0) > 0) | (seen > 0))[..., None]
 
 
 def _check_sizes(

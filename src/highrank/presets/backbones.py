@@ -13,8 +13,22 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     "transformer": {"hidden_size": 128, "num_layers": 3, "feedforward_size": 422, "memory": 64},
     "gated-cnn": {"hidden_size": 192, "num_blocks": 9, "bottleneck_size": 55, "kernel_size": 5},
 }
-# The rate of AdamW for networks of other kinds, which were not tuned: an LSTM bears more.
-LR = 3e-3
+# The rate of AdamW for an LSTM, times this.
+RATES = {"transformer": 0.375, "gated-cnn": 0.375}
+
+
+def on_network(config: RunConfig, kind: str) -> RunConfig:
+    """A configuration with an LSTM on another network, of the size of `small`, with its recipe.
+
+    It has dropout where the LSTM has some.
+    """
+    before = config.model.options
+    options = SMALL_SIZES[kind] | {"embedding_range": before["embedding_range"]}
+    if any(name in before for name in DROPOUTS):
+        options |= DROPOUTS
+    rate = float(f"{RATES[kind] * config.train.lr:.3g}")
+    model = replace(config.model, kind=kind, options=options)
+    return replace(config, model=model, train=replace(config.train, lr=rate))
 
 
 def with_network(config: RunConfig, kind: str) -> RunConfig:
@@ -22,15 +36,13 @@ def with_network(config: RunConfig, kind: str) -> RunConfig:
 
     Other configurations are returned as they are: their networks have no such twin.
     """
-    is_small = config.model.embedding_size == small().model.embedding_size
+    lstm = small()
+    is_small = config.model.embedding_size == lstm.model.embedding_size
     if kind == config.model.kind or kind not in SMALL_SIZES or not is_small:
         return config
-    if kind == "awd-lstm":
-        model, lr = replace(small().model, tied=config.model.tied), small().train.lr
-    else:
-        options = SMALL_SIZES[kind] | DROPOUTS | {"embedding_range": 0.5}
-        model, lr = replace(config.model, kind=kind, options=options), LR
-    return replace(config, model=model, train=replace(config.train, lr=lr))
+    model, train = lstm.model, replace(config.train, lr=lstm.train.lr)
+    config = replace(config, model=replace(model, tied=config.model.tied), train=train)
+    return config if kind == model.kind else on_network(config, kind)
 
 
 def small_transformer() -> RunConfig:

@@ -39,17 +39,17 @@ def base():
 @pytest.fixture
 def variants(base):
     # So small a network has steps of more than 1 %.
-    def make(*specs, components=(3,), sizes=(4,), vocab_size=V, is_equal=False):
-        counts = list(range(vocab_size, 0, -1))
-        return make_variants(base, specs, components, sizes, vocab_size, counts, is_equal=is_equal)
+    def make(*specs, components=(3,), sizes=(4,), vocab_size=V, **more):
+        counts, more = list(range(vocab_size, 0, -1)), {"is_equal": False} | more
+        return make_variants(base, specs, components, sizes, vocab_size, counts, **more)
 
     return make
 
 
 @pytest.fixture
 def make_plan(variants, tiny):
-    def make(*specs, sizes=(4,), **values):
-        found = variants(*specs, sizes=sizes)
+    def make(*specs, sizes=(4,), models=("awd-lstm",), **values):
+        found = variants(*specs, sizes=sizes, models=models)
         speed = Speed(cpu=1e-4, wall=1.2e-4, valid=0.01, test=0.01, analysis=0.1)
         plan = Plan(
             corpus=tiny,

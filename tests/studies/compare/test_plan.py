@@ -141,6 +141,11 @@ def test_a_file_that_is_no_plan_is_refused(make_plan, folder, change):
         ({"jobs": 2, "threads": 2}, "threads must be left out with several jobs, got 2"),
         ({"components": (4, 0)}, r"components must be at least 1, got \(4, 0\)"),
         ({"embedding": ()}, "embedding must be at least 1, got"),
+        ({"models": ()}, "models must be at least one network, got none"),
+        (
+            {"models": ("transformer",), "is_paper_size": True},
+            "models must be awd-lstm, got transformer",
+        ),
         ({"budget": "soon"}, "a duration must be like 90s, 20m or 1.5h, got 'soon'"),
     ],
 )

@@ -35,6 +35,13 @@ CASES = {
     "adaptive, the softmax": (("adaptive-mos", "adaptive-softmax"), (4,), (5.0, 4.9, 4.8)),
     "a pointer beside softmaxes": (("pointer:3",), (4,), (5.0, 4.7)),
 }
+# Levels of the losses of the control and the heads, on each of two networks.
+NETWORKS = {
+    "the same head on both": (("mos", "moc"), (5.0, 4.8, 4.9, 5.2, 5.0, 5.1)),
+    "another head on each": (("mos", "moc"), (5.0, 4.8, 4.9, 5.2, 5.1, 5.0)),
+    "a head on one": (("mos",), (5.0, 5.0005, 5.2, 5.1)),
+    "no head": (("mos",), (5.0, 5.1, 5.2, 5.1995)),
+}
 
 
 @pytest.fixture
@@ -56,6 +63,20 @@ def test_every_case_is_said_as_approved(say, approve):
         text, choice = say(*case, corpus="a-text")
         lines += [f"# {name}", text, f"{choice.text}: {choice.evidence}.", choice.command, ""]
     approve("answers.txt", "\n".join(lines))
+
+
+def test_networks_are_compared_by_their_best_heads(make_plan, make_records, approve):
+    lines = []
+    for name, (specs, levels) in NETWORKS.items():
+        models = ("awd-lstm", "transformer")
+        plan = make_plan(*specs, models=models, seeds=(0, 1, 2, 3), corpus="a-text")
+        runs = make_records(plan, *levels)
+        regime = summarise_regime(plan, runs, Regime.TOKENS)
+        costs = summarise_costs(plan, runs, regime)
+        choice = recommend(plan, [regime], costs, 10_000)
+        said = verdict([regime], costs, "a text"), answer(plan, [regime], costs, True, "a text")
+        lines += [f"# {name}", *said, f"{choice.text}: {choice.evidence}.", ""]
+    approve("networks.txt", "\n".join(lines))
 
 
 def test_one_seed_names_no_winner_and_an_exact_language_no_command(say, make_plan):
@@ -97,8 +118,9 @@ def test_where_time_was_equal_the_table_of_costs_agrees(make_plan, make_records)
 def test_the_recommended_command_trains_by_the_recipe_that_won(corpus, num_train):
     base = base_config(Comparison(corpus=corpus), 1_000_000)
     heads = ("mos:3,start_noise=0.1", "adaptive-softmax+pointer+ngram", "tied-softmax")
-    more = ("untied-softmax", "doc:4", "adaptive-softmax")
-    found = make_variants(base, (*heads, *more), (3,), (16,), 500, range(500, 0, -1), is_equal=True)
+    counts, models = range(500, 0, -1), ("awd-lstm", "transformer", "gated-cnn")
+    heads += ("untied-softmax", "doc:4", "adaptive-softmax")
+    found = make_variants(base, heads, (3,), (16,), 500, counts, is_equal=True, models=models)
     for variant in found:
         wanted = replace(variant.config, seed=3, train=replace(variant.config.train, epochs=7))
         arguments = shlex.split(train_command(wanted, num_train))[2:]

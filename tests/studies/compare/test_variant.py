@@ -8,7 +8,9 @@ import torch
 from highrank.build import build_model
 from highrank.config import ModelConfig
 from highrank.heads import COMPOSED, HEADS
-from highrank.studies.compare.variant import TOLERANCE, Role, make_variants, parse_spec
+from highrank.studies.compare.networks import INNER, STEP, TOLERANCE, hidden_sizes
+from highrank.studies.compare.presets import Comparison, base_config
+from highrank.studies.compare.variant import Role, make_variants, parse_spec
 
 # As in practice.
 LARGE = {"vocab_size": 2_000, "is_equal": True}
@@ -29,13 +31,13 @@ def test_parameters_are_equal_within_one_percent_and_contexts_are_equal(variants
         with torch.device("meta"):
             model = build_model(variant.config, 2_000, token_counts=range(2_000, 0, -1))
         assert variant.num_parameters == sum(p.numel() for p in model.parameters())
-        assert abs(variant.num_parameters - wanted) <= TOLERANCE * wanted
+        assert abs(variant.num_parameters - wanted) <= 0.01 * wanted
         assert model.backbone.embedding.weight.shape == (2_000, 32)
         assert variant.embedding_size == variant.config.model.embedding_size == 32
         is_tied = variant.spec == "tied-softmax"
         assert variant.context_size == (32 if is_tied else 16)
         assert (variant.role is Role.OTHER_CONTEXT) == is_tied
-    assert len({variant.hidden_sizes[0] for variant in found}) > 3
+    assert len({variant.layers for variant in found}) > 3
 
 
 def test_the_control_is_the_mixture_with_one_component(variants):
@@ -46,7 +48,7 @@ def test_the_control_is_the_mixture_with_one_component(variants):
     assert model.head.num_components == 1 and model.head.latent is not None
     assert mos.num_components == 3 and mos.label == "MoS, K = 3"
     # Without equal parameters the layers stay.
-    assert mos.hidden_sizes == control.hidden_sizes == (24, 16)
+    assert mos.layers == control.layers == "24-16"
 
 
 def test_an_untied_softmax_is_the_control_with_an_embedding_more_and_dropout(base):
@@ -54,7 +56,7 @@ def test_an_untied_softmax_is_the_control_with_an_embedding_more_and_dropout(bas
     counts, heads = range(2_000, 0, -1), ("untied-softmax",)
     control, untied = make_variants(tied, heads, (), (32,), 2_000, counts, is_equal=True)
     assert untied.num_parameters == control.num_parameters + 2_000 * 32
-    assert untied.hidden_sizes == control.hidden_sizes and untied.is_single
+    assert untied.layers == control.layers and untied.is_single
     assert untied.config.head.dropout > control.config.head.dropout
     assert not untied.config.model.tied and control.config.model.tied
 
@@ -64,11 +66,32 @@ def test_every_d_has_its_control_and_all_have_equal_parameters(variants):
     keys = [(variant.embedding_size, variant.is_control) for variant in found]
     assert keys == [(16, True), (16, False), (32, True), (32, False)]
     sizes = [variant.num_parameters for variant in found]
-    assert max(sizes) - min(sizes) <= 2 * TOLERANCE * max(sizes)
-    assert found[0].hidden_sizes[0] > found[2].hidden_sizes[0] == 24
+    assert max(sizes) - min(sizes) <= 2 * 0.01 * max(sizes)
+    assert hidden_sizes(found[0].config)[0] > hidden_sizes(found[2].config)[0] == 24
     # Embeddings start in a range that suits their size.
     small, large = (one.config.model.options["embedding_range"] for one in found[::2])
     assert small == pytest.approx(2**0.5 * large)
+
+
+def test_every_network_has_all_heads_a_control_and_equal_parameters():
+    base = base_config(Comparison(corpus="sotu"), 1_000_000)
+    heads, kinds = ("mos:9", "adaptive-softmax", "tied-softmax"), ("awd-lstm", *INNER)
+    counts = range(5_000, 0, -1)
+    found = make_variants(base, heads, (), (32,), 5_000, counts, is_equal=True, models=kinds)
+    of_network = {kind: [one for one in found if one.family == (kind, 32)] for kind in kinds}
+    # The context of a Transformer is as wide as its layers: it has no tied softmax.
+    assert [len(some) for some in of_network.values()] == [4, 3, 3]
+    wanted = found[0].num_parameters
+    for kind, some in of_network.items():
+        assert all(abs(v.num_parameters - wanted) <= TOLERANCE[kind] * wanted for v in some)
+    assert len({one.name for one in found}) == len({one.label for one in found}) == len(found)
+    for kind, inner in INNER.items():
+        control, mos, adaptive = of_network[kind]
+        assert control.is_control and control.label.endswith(": control, K = 1")
+        assert control.context_size == mos.context_size == adaptive.context_size
+        assert control.context_size % STEP == 0
+        assert mos.config.model.options[inner] < control.config.model.options[inner]
+        assert mos.config.train == control.config.train != found[0].config.train
 
 
 def test_a_head_that_is_too_large_is_named(variants, base):

@@ -13,6 +13,8 @@ from highrank.studies.compare.variant import Role
 
 COLORS = [f"series-{n}" for n in range(1, 7)]
 MARKERS = "sD^vPXo"
+# Of networks, where there are several.
+DASHES = ("-", DASHED, (0, (1, 1.4)))
 CONTROL = line_style("truth", marker="o", linewidth=4.0, markersize=8.0)
 POINT: Style = {"markersize": 9.0}
 # Points of a learning curve, as far apart as validations; earlier ones would hide the differences.
@@ -46,16 +48,26 @@ MEASURES: dict[str, Measure] = {
 
 
 def styles(result: CompareResult) -> dict[str, Style]:
-    """The style of each variant, the same in every picture: controls are broad and grey."""
-    found, count = {}, 0
+    """The style of each variant, the same in every picture: controls are broad and grey.
+
+    A head has the same colour on every network, and a network the same dashes.
+    """
+    networks = list(dict.fromkeys(variant.network for variant in result.variants))
+    others = [one for one in result.variants if one.role is not Role.CONTROL]
+    heads = list(dict.fromkeys(map(_head, others)))
+    found = {}
     for variant in result.variants:
-        if variant.role is Role.CONTROL:
-            found[variant.name] = CONTROL
-            continue
-        dashes = {"linestyle": DASHED} if count >= len(COLORS) else {}
-        found[variant.name] = _style(count) | dashes
-        count += 1
+        is_control = variant.role is Role.CONTROL
+        count = 0 if is_control else heads.index(_head(variant))
+        dashes: Style = {"linestyle": DASHED} if count >= len(COLORS) else {}
+        if len(networks) > 1:
+            dashes = {"linestyle": DASHES[networks.index(variant.network)]}
+        found[variant.name] = (CONTROL if is_control else _style(count)) | dashes
     return found
+
+
+def _head(variant: VariantResult) -> tuple[str, int, int]:
+    return variant.spec, variant.num_components, variant.embedding_size
 
 
 def label(variant: VariantResult, result: CompareResult) -> str:
@@ -141,7 +153,10 @@ def cost_chart(result: CompareResult) -> Lines | None:
     if regime is None or not result.costs:
         return None
     curves, look = curves_of(result.runs, result.control.name), styles(result)
-    ratios = [cost.ratio for cost in result.costs]
+    # Other networks have controls of their own: their costs are in the table.
+    own = {one.name for one in result.variants if one.network == result.control.network}
+    costs = [cost for cost in result.costs if cost.name in own]
+    ratios = [cost.ratio for cost in costs]
     low, high = min(0.7, *ratios), max(1.5, *ratios)
     grid = [low * (high / low) ** (n / 20) for n in range(21)]
     line = Series(
@@ -163,7 +178,7 @@ def cost_chart(result: CompareResult) -> Lines | None:
                 if found is not None
             ],
         )
-        for cost in result.costs
+        for cost in costs
     )
     return Lines(
         series=(line, *points),
@@ -208,15 +223,20 @@ def _groups(
 ) -> dict[str, list[VariantResult]]:
     """Variants that differ in K, or in d, alone; a control is the K = 1 of every head of its d."""
     variants = [v for v in result.variants if v.name in rows and v.role is not Role.OTHER_CONTEXT]
-    controls = {v.embedding_size: v for v in variants if v.role is Role.CONTROL}
+    controls = {(v.network, v.embedding_size): v for v in variants if v.role is Role.CONTROL}
     groups: dict[str, list[VariantResult]] = {}
     for variant in variants:
         if by is Sweep.SIZE:
             groups.setdefault(variant.label, []).append(variant)
-        elif variant.role is not Role.CONTROL and variant.embedding_size in controls:
+        elif (
+            variant.role is not Role.CONTROL
+            and (variant.network, variant.embedding_size) in controls
+        ):
             name = variant.label.replace(f", K = {variant.num_components}", "")
             name = f"{name}, d = {variant.embedding_size}"
-            groups.setdefault(name, [controls[variant.embedding_size]]).append(variant)
+            groups.setdefault(name, [controls[variant.network, variant.embedding_size]]).append(
+                variant
+            )
     counts = {name: len(set(map(by.x, some))) for name, some in groups.items()}
     if max(counts.values(), default=0) < FEWEST[by]:
         return {}

@@ -24,6 +24,7 @@ from highrank.heads.components.ngram import FOLDER as NGRAM_FOLDER
 from highrank.ngram import TableSize, read_size
 from highrank.studies.compare import sentences
 from highrank.studies.compare.baselines import ngram_alone
+from highrank.studies.compare.networks import network_title
 from highrank.studies.compare.plan import Plan, Regime, plan_to_json
 from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.recommendation import recommend
@@ -101,12 +102,13 @@ def _summarise_variant(
         name=variant.name,
         label=variant.label,
         description=sentences.describe(variant),
+        network=network_title(variant.config),
         spec=variant.spec,
         role=variant.role,
         embedding_size=variant.embedding_size,
         context_size=variant.context_size,
         num_components=variant.num_components,
-        hidden_sizes=variant.hidden_sizes,
+        layers=variant.layers,
         num_parameters=variant.num_parameters,
         table=table,
         cpu_per_token=sum(r.cpu_seconds for r in begun) / sum(r.tokens for r in begun)
@@ -149,12 +151,17 @@ class Measured:
 
     @property
     def label(self) -> str:
-        return f"control + {self.method}" if self.method else self.variant.label
+        label = self.variant.label
+        return label.replace("control, K = 1", f"control + {self.method}") if self.method else label
 
     @property
     def size(self) -> int:
         """E."""
         return self.variant.embedding_size
+
+    @property
+    def family(self) -> tuple[str, int]:
+        return self.variant.family
 
     @property
     def is_control(self) -> bool:
@@ -166,6 +173,7 @@ class Measured:
         return Row(
             name=self.name,
             label=self.label,
+            network=network_title(self.variant.config),
             embedding_size=self.size,
             num_components=self.variant.num_components,
             num_seeds=len(valid),
@@ -186,11 +194,11 @@ def summarise_regime(plan: Plan, runs: Sequence[RunRecord], regime: Regime) -> R
         return None
     valid = np.array([[one.marks[seed].valid_loss for seed in seeds] for one in measured])
     test = np.array([[one.marks[seed].test_loss for seed in seeds] for one in measured])
-    controls = {one.size: i for i, one in enumerate(measured) if one.is_control}
+    controls = {one.family: i for i, one in enumerate(measured) if one.is_control}
     pairs = [
-        (i, controls[one.size])
+        (i, controls[one.family])
         for i, one in enumerate(measured)
-        if not one.is_control and one.size in controls
+        if not one.is_control and one.family in controls
     ]
     found = analyse(valid, pairs)
     on_valid, on_test = _by_variant(pairs, found), _by_variant(pairs, analyse(test, pairs))
@@ -288,7 +296,7 @@ def _against_singles(
     means, found = valid.mean(1), {}
     singles = [i for i, one in enumerate(measured) if one.variant.is_single and not one.method]
     mixtures = [i for i, one in enumerate(measured) if one.variant.is_mixture]
-    family = [(i, j) for i in mixtures for j in singles if measured[i].size == measured[j].size]
+    family = [(i, j) for i in mixtures for j in singles if measured[i].family == measured[j].family]
     for i in mixtures:
         others = [j for mixture, j in family if mixture == i]
         is_known = any(measured[j].variant.is_adaptive for j in others)

@@ -56,7 +56,7 @@ def plan_table(plan: Plan) -> RenderableType:
             "Variant": variant.label,
             "d": str(variant.embedding_size),
             "D": str(variant.context_size),
-            "Layers": "-".join(map(str, variant.hidden_sizes)),
+            "Layers": variant.layers,
             "Parameters": f"{variant.num_parameters:,}",
             "Tokens/CPU s": f"{1 / speed.cpu:,.0f}",
             "CPU s": f"{plan.cpu_of(index):,.0f}",
@@ -164,7 +164,7 @@ def _variant_table(result: CompareResult) -> Table:
             {
                 "Head": variant.label,
                 "d": str(variant.embedding_size),
-                "Layers": "-".join(map(str, variant.hidden_sizes)),
+                "Layers": variant.layers,
                 "Parameters": f"{variant.num_parameters:,}" + beside,
                 "Tokens": NONE if row is None else f"{row.tokens:,.0f}",
                 "CPU s": NONE if row is None else f"{row.cpu_seconds:,.0f}",
@@ -266,14 +266,25 @@ def write_beside(result: CompareResult, page: Path) -> None:
 def compare_csv(result: CompareResult) -> str:
     """A line for every run and regime; a run that was not measured has one, too."""
     text = io.StringIO()
-    names = ("variant", "label", "kind", "K", "d", "D", "parameters", "seed", "state", "disturbed")
+    names = ("variant", "label", "network", "kind", "K", "d", "D", "parameters")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*names, "regime", *MARK_FIELDS, "rank_1e-3", "specialisation"))
+    writer.writerow(
+        (
+            *names,
+            "seed",
+            "state",
+            "disturbed",
+            "regime",
+            *MARK_FIELDS,
+            "rank_1e-3",
+            "specialisation",
+        )
+    )
     variants = {variant.name: variant for variant in result.variants}
     for run in result.runs:
         one = variants[run.variant]
         first = (
-            *(one.name, one.label, one.spec, one.num_components, one.embedding_size),
+            *(one.name, one.label, one.network, one.spec, one.num_components, one.embedding_size),
             *(one.context_size, one.num_parameters, run.seed, run.state, run.is_disturbed),
         )
         last = [run.analysis.get(key) for key in ("effective_rank_1e-3", "specialisation")]

@@ -112,9 +112,9 @@ class Plan:
         return (Regime.TOKENS,) if self.cpu_seconds is None else (Regime.TOKENS, Regime.TIME)
 
     def control_of(self, variant: Variant) -> Variant:
-        """The control of the same d."""
-        size = variant.embedding_size
-        return next(one for one in self.variants if one.is_control and one.embedding_size == size)
+        """The control of the same network and the same d."""
+        family = variant.family
+        return next(one for one in self.variants if one.is_control and one.family == family)
 
     def run_folder(self, folder: Path, index: int, seed: int) -> Path:
         return folder / f"{self.variants[index].name}-seed{seed}"
@@ -206,6 +206,7 @@ def make_plan(
         vocab_size,
         corpus.token_counts,
         is_equal="parameters" in comparison.equal,
+        models=comparison.models,
     )
     speeds = []
     for index, variant in enumerate(variants):

@@ -37,6 +37,7 @@ from highrank.presets.papers import ptb_mos
 from highrank.presets.small import ADAMW, RECOMMENDED
 from highrank.progress import OnProgress
 from highrank.signatures import check_ranges
+from highrank.studies.compare.networks import LSTM
 from highrank.studies.compare.variant import parse_spec
 
 # Exact languages by name; the group of the last token is all that matters. Mixtures of three
@@ -77,6 +78,9 @@ class Comparison:
     mos:5+pointer; tied-softmax, without a context of its own; untied-softmax, with an output
     embedding of its own and dropout; repeat, the control with other seeds. The control, a softmax
     over tanh(Linear(hidden)), is always there."""
+    models: tuple[Literal["awd-lstm", "transformer", "gated-cnn"], ...] = ("awd-lstm",)
+    """Networks, each with all heads and a control of its own. They have about as many parameters as
+    the LSTM; tied-softmax is for LSTMs only."""
     components: tuple[int, ...] = (4,)
     """K of each head that has components and names no K of its own."""
     embedding: tuple[int, ...] = (64,)
@@ -90,15 +94,15 @@ class Comparison:
         "context",
         "tokens",
     )
-    """Equal for all: parameters, through the layers before the last; context, D and E;
-    time, CPU seconds of training; tokens."""
+    """Equal for all: parameters, through the layers before the last or inside the layers; context,
+    D and E, of each network; time, CPU seconds of training; tokens."""
     baselines: bool = False
     """Also an adaptive softmax, an untied softmax with dropout, the control with a cache and at a
     temperature, a 5-gram alone."""
     hidden_sizes: tuple[int, ...] = (256, 192)
-    """Sizes of the LSTM's layers for the control of the largest d; the last is D."""
+    """Sizes of the LSTM's layers for the control of the largest d; the last is its D."""
     lr: float | None = None
-    """Learning rate, constant."""
+    """Learning rate of an LSTM, constant; other networks have a fixed multiple of it."""
     max_tokens: int | None = None
     """Train on the beginning of the corpus only."""
     jobs: int | None = None
@@ -123,6 +127,9 @@ class Comparison:
             values = found if isinstance(found, tuple) else () if found is None else (found,)
             if found == () or not all(value >= 1 for value in values):
                 raise ValueError(f"{option} must be at least 1, got {found}")
+        if not self.models or self.is_paper_size and self.models != (LSTM,):
+            known = LSTM if self.is_paper_size else "at least one network"
+            raise ValueError(f"models must be {known}, got {', '.join(self.models) or 'none'}")
         for text in self.heads:
             parse_spec(text)
 

@@ -19,6 +19,8 @@ class Row:
 
     name: str
     label: str
+    network: str
+    """Title of the network."""
     embedding_size: int
     num_components: int
     num_seeds: int
@@ -33,10 +35,11 @@ class Row:
     tokens: float
     cpu_seconds: float
     valid: Contrast | None = None
-    """Against the control of the same d; None for the control itself, or with one seed."""
+    """Against the control of the same network and d; None for a control, or with one seed."""
     test: Contrast | None = None
     single: Contrast | None = None
-    """For a mixture, on valid: against the best single softmax of the same d, adaptive or not."""
+    """For a mixture, on valid: against the best single softmax of the same network and d, adaptive
+    or not."""
     single_label: str = ""
 
 
@@ -118,6 +121,8 @@ class VariantResult:
     label: str
     description: str
     """The head in a sentence."""
+    network: str
+    """Its title."""
     spec: str
     role: Role
     embedding_size: int
@@ -125,7 +130,8 @@ class VariantResult:
     context_size: int
     """D."""
     num_components: int
-    hidden_sizes: tuple[int, ...]
+    layers: str
+    """Sizes of the network's layers."""
     num_parameters: int
     table: TableSize | None = None
     """What n-grams add to the parameters; None without them, or before they are counted."""
@@ -197,6 +203,11 @@ class CompareResult:
         return next((one for one in self.regimes if one.name is Regime.TOKENS), None)
 
     @property
+    def networks(self) -> tuple[str, ...]:
+        """Titles of the networks."""
+        return tuple(dict.fromkeys(one.network for one in self.variants))
+
+    @property
     def control(self) -> VariantResult:
-        """The control of the first d."""
+        """The control of the first network and d."""
         return next(one for one in self.variants if one.role is Role.CONTROL)

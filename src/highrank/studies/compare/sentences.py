@@ -3,7 +3,7 @@
 import inspect
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
@@ -45,6 +45,8 @@ def verdict(regimes: Sequence[RegimeResult], costs: Sequence[Cost], corpus: str)
         return "Nothing has been measured yet."
     if len(regime.seeds) < 2:
         return "One seed decides nothing."
+    if len(bests := best_by_network(regime)) > 1:
+        return _verdict_of_networks(bests)
     if (row := winner(regime)) is not None:
         if not pays(row, regime, costs):
             return f"{row.label} wins per token, not per second."
@@ -73,9 +75,54 @@ def answer(
             f"{best.embedding_size}) has the lowest loss at equal {regime.name}, but seeds "
             "differ, too. Take --seeds 3 or more."
         )
-    finding, payoff = _finding(regime, corpus), _payoff(regime, costs)
-    parts = [finding, payoff, *_sizes(regime), _bottleneck(plan, regimes)]
+    if len(bests := best_by_network(regime)) > 1:
+        parts = [_finding_of_networks(bests, regime, corpus), _bottleneck(plan, regimes)]
+    else:
+        finding, payoff = _finding(regime, corpus), _payoff(regime, costs)
+        parts = [finding, payoff, *_sizes(regime), _bottleneck(plan, regimes)]
     return partial + " ".join(part for part in parts if part)
+
+
+def best_by_network(regime: RegimeResult) -> dict[str, Row]:
+    """The row with the lowest loss on valid of each network."""
+    found: dict[str, Row] = {}
+    for row in sorted(regime.rows, key=lambda row: row.valid_loss):
+        found.setdefault(row.network, row)
+    return found
+
+
+def head_label(row: Row) -> str:
+    """The label without the network."""
+    return row.label.removeprefix(f"{row.network}: ")
+
+
+def _verdict_of_networks(bests: Mapping[str, Row]) -> str:
+    better = [row for row in bests.values() if _is(row.valid, Verdict.BETTER)]
+    heads = {head_label(row) for row in better}
+    if not better:
+        return "No head is seen to beat one softmax on any network."
+    if len(better) < len(bests):
+        return f"Heads beat one softmax on {len(better)} of {len(bests)} networks."
+    if len(heads) == 1:
+        return f"{heads.pop()} is best on every network."
+    return "Heads beat one softmax on every network; which is best differs."
+
+
+def _finding_of_networks(bests: Mapping[str, Row], regime: RegimeResult, corpus: str) -> str:
+    """The best head of each network against that network's control, and the best of all."""
+    parts = []
+    for network, row in bests.items():
+        if row.valid is None:
+            parts.append(f"{network}: no head has a lower loss than the control")
+            continue
+        seen = "" if _is(row.valid, Verdict.BETTER) else ", no difference seen"
+        parts.append(f"{network}: {head_label(row)} ({interval_text(row.valid)}{seen})")
+    best = regime.row(regime.best)
+    return (
+        f"On {corpus} at equal {regime.name} ({amount_text(regime)}) the best head of each "
+        f"network, its perplexity against that of the network's own control: {'; '.join(parts)}. "
+        f"The lowest loss of all has {best.label}."
+    )
 
 
 def _finding(regime: RegimeResult, corpus: str) -> str:
@@ -151,14 +198,18 @@ def _bottleneck(plan: Plan, regimes: Sequence[RegimeResult]) -> str:
             "here says that the bottleneck limits this model on this text."
         )
     best, control = min(better, key=lambda row: row.valid_loss), regime.row(regime.best_control)
-    if best.embedding_size in too_small or _is(regime.contrast, Verdict.WORSE):
+    has_networks = len({row.network for row in regime.rows}) > 1
+    if not has_networks and (
+        best.embedding_size in too_small or _is(regime.contrast, Verdict.WORSE)
+    ):
         return (
             f"With d = {best.embedding_size} the bottleneck matters, {best.label} is better than "
             f"the softmax of that d; a softmax of d = {control.embedding_size} does without it."
         )
     # Only a larger softmax that was measured, and lost, leaves the bound of rank as the reason.
     is_certain = (
-        control.embedding_size > best.embedding_size
+        not has_networks
+        and control.embedding_size > best.embedding_size
         and regime.best == best.name
         and _is(regime.contrast, Verdict.BETTER)
     )

@@ -1,8 +1,8 @@
 """Variants: a head with its K and d, and the network that goes with it.
 
-`--heads` takes KIND[:K][+COMPONENT …][,option=value …]. Variants of one d have the same E and,
-into the output layer, the same D; with equal parameters the layers before make up for the size of
-the head.
+`--heads` takes KIND[:K][+COMPONENT …][,option=value …]. Variants of one network and one d have the
+same E and, into the output layer, the same D; with equal parameters the rest of the network makes
+up for the size of the head.
 D hidden size, E embedding size, K components, V vocabulary.
 """
 
@@ -11,16 +11,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 from typing import Any
 
-import numpy as np
-import torch
-
-from highrank.build import HEAD_GIVEN, build_model
+from highrank.build import HEAD_GIVEN
 from highrank.config import RunConfig, with_options
 from highrank.heads import HEADS, head_arguments, head_class
 from highrank.run.configuration import config_from_json
 from highrank.signatures import check_ranges, checked_options, import_kind
+from highrank.studies.compare.networks import LSTM, Sizer, hidden_sizes, layers_text, network_title
 
 # Names of --heads that are no kind of head.
 TIED, UNTIED, REPEAT = "tied-softmax", "untied-softmax", "repeat"
@@ -32,8 +31,6 @@ OUTPUT_DROPOUT = 0.2
 SAME_AS_CONTROL = ("softmax", "mos", "moc")
 # One softmax, whose log-probabilities have a bounded rank, and nothing else.
 SINGLE = ("softmax", "adaptive-softmax")
-TOLERANCE = 0.01
-SMALLEST_LAYER = 4
 # Where embeddings of AWD-LSTM start if nothing else is said.
 PAPERS_RANGE = 0.1
 # A repeated control has other seeds.
@@ -87,11 +84,17 @@ class Variant:
     @property
     def context_size(self) -> int:
         """D."""
-        return self.hidden_sizes[-1]
+        return hidden_sizes(self.config)[-1]
 
     @property
-    def hidden_sizes(self) -> tuple[int, ...]:
-        return _hidden_sizes(self.config)
+    def layers(self) -> str:
+        """Sizes of the layers, as text."""
+        return layers_text(self.config)
+
+    @property
+    def family(self) -> tuple[str, int]:
+        """The network and d: those of one control."""
+        return self.config.model.kind, self.embedding_size
 
     def run_config(self, seed: int) -> RunConfig:
         shift = SEED_OF_REPEAT if self.spec == REPEAT else 0
@@ -172,31 +175,40 @@ def make_variants(
     token_counts: Sequence[int],
     *,
     is_equal: bool,
+    models: Sequence[str] = (LSTM,),
 ) -> tuple[Variant, ...]:
-    """The control of each d, then its heads; the same head is there once.
+    """For each network the control of each d, then its heads; the same head is there once.
 
     Args:
-        base: the network and how it trains; its head's dropout holds for all, the range of its
+        base: an LSTM and how it trains; its head's dropout holds for all, the range of its
             embeddings for their size.
         is_equal: whether all have about as many parameters as the control of the largest d.
+        models: keys of the networks.
     """
+    if is_equal and len(hidden_sizes(base)) < 2:
+        raise ValueError("hidden-sizes must be at least two for equal parameters, got one")
+
+    def control(config: RunConfig) -> RunConfig:
+        return _head_config(config, parse_spec("softmax"), 1, max(embedding_sizes))
+
     sizer = Sizer(vocab_size, token_counts)
-    wanted = None
-    if is_equal:
-        if len(_hidden_sizes(base)) < 2:
-            raise ValueError("hidden-sizes must be at least two for equal parameters, got one")
-        wanted = sizer.count(_head_config(base, parse_spec("softmax"), 1, max(embedding_sizes)))
+    wanted = sizer.count(control(base))
+    networks = [sizer.on_network(base, kind, control) for kind in models]
     found: dict[str, Variant] = {}
-    for size in embedding_sizes:
-        for spec, count, config, role in _configs(base, specs, components, size):
-            if wanted is not None and role is not Role.OTHER_SIZE:
+    for network, size in product(networks, embedding_sizes):
+        for spec, count, config, role in _configs(network, specs, components, size):
+            if is_equal and role is not Role.OTHER_SIZE:
                 config = sizer.resize(config, wanted, spec.text)
-            name = _name(spec, count, size)
+            name, label = _name(spec, count, size), _label(spec, count, role)
+            if network.model.kind != LSTM:
+                name = f"{network.model.kind}-{name}"
+            if len(networks) > 1:
+                label = f"{network_title(network)}: {label}"
             found.setdefault(
                 name,
                 Variant(
                     name=name,
-                    label=_label(spec, count, role),
+                    label=label,
                     spec=spec.text,
                     role=role,
                     num_components=count,
@@ -219,7 +231,10 @@ def _configs(
         if spec.kind == REPEAT:
             yield spec, 1, control, Role.HEAD
         elif spec.kind == TIED:
-            sizes = (*_hidden_sizes(control)[:-1], size)
+            # D of the other networks is that of all layers: it cannot be d alone.
+            if base.model.kind != LSTM:
+                continue
+            sizes = (*hidden_sizes(control)[:-1], size)
             model = with_options(control.model, hidden_sizes=sizes)
             head = replace(control.head, options={})
             yield spec, 1, replace(control, model=model, head=head), Role.OTHER_CONTEXT
@@ -273,41 +288,3 @@ def _label(spec: Spec, count: int, role: Role) -> str:
     if has_components(spec.kind) and (count > 1 or spec.num_components or "+" in spec.kind):
         text += f", K = {count}"
     return text + "".join(f", {name} {value}" for name, value in spec.options.items())
-
-
-class Sizer:
-    """Counts parameters on the meta device, and finds layers that give a wanted number."""
-
-    def __init__(self, vocab_size: int, token_counts: Sequence[int]) -> None:
-        self.vocab_size, self.token_counts = vocab_size, token_counts
-
-    def count(self, config: RunConfig) -> int:
-        with torch.device("meta"):
-            model = build_model(config, self.vocab_size, token_counts=self.token_counts)
-        return sum(parameter.numel() for parameter in model.parameters())
-
-    def resize(self, config: RunConfig, wanted: int, name: str) -> RunConfig:
-        """Size the layers before the last for so many parameters, within 1 %."""
-        # Each matrix has at most two sides of this size: the count is a polynomial of degree 2.
-        sizes = (8, 64, 512)
-        counts = [self.count(_with_layers(config, size)) - wanted for size in sizes]
-        root = max(np.roots(np.polyfit(sizes, counts, 2)).real, default=0.0)
-        near = {max(SMALLEST_LAYER, round(root) + step) for step in (-1, 0, 1)}
-        found = [_with_layers(config, size) for size in near]
-        best = min(found, key=lambda config: abs(self.count(config) - wanted))
-        if abs(self.count(best) - wanted) > TOLERANCE * wanted:
-            raise ValueError(
-                f"{name} must fit into {wanted:,} parameters within 1 %, got "
-                f"{self.count(best):,}: change --hidden-sizes, or leave parameters out of --equal"
-            )
-        return best
-
-
-def _with_layers(config: RunConfig, size: int) -> RunConfig:
-    sizes = _hidden_sizes(config)
-    sizes = (*(size for _ in sizes[:-1]), sizes[-1])
-    return replace(config, model=with_options(config.model, hidden_sizes=sizes))
-
-
-def _hidden_sizes(config: RunConfig) -> tuple[int, ...]:
-    return tuple(config.model.options["hidden_sizes"])
