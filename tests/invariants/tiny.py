@@ -18,8 +18,10 @@ from highrank.models.tensors import content_sha256, read_tensors
 from highrank.training import budget as budget_module
 from highrank.training import session
 from highrank.training.checkpoint import load_checkpoint
+from highrank.training.distributed_checkpoint import read_shards
 from highrank.training.result import finish
 from highrank.training.session import open_session
+from highrank.training.world import World
 
 WORDS = ["the", "a", "cat", "dog", "saw", "chased", "old", "small", "it", "and", "then", "slept"]
 BASE = RunConfig(
@@ -86,12 +88,12 @@ class StepClock:
     thread_time = process_time
 
 
-def train(kind, corpus, folder):
+def train(kind, corpus, folder, world=None):
     """Train or resume the run of this kind until its end, the test included."""
     if kind == "budget":
         session.time = budget_module.time = StepClock()
     budget = BUDGET if kind == "budget" else None
-    run = open_session(CONFIGS[kind], corpus, folder, budget=budget)
+    run = open_session(CONFIGS[kind], corpus, folder, budget=budget, world=world)
     outcome = run.go()
     if outcome.reason != "interrupted":
         finish(run, corpus.split("test"), outcome)
@@ -100,14 +102,15 @@ def train(kind, corpus, folder):
 def everything(folder):
     """All that a run leaves, without what depends on the clock."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    checkpoint = load_checkpoint(folder / "trainer.pt")
+    checkpoint = read_shards(folder, load_checkpoint(folder / "trainer.pt"), World())
     # With a budget, progress is of the time, and a new session finds out anew how fast it goes.
     timed = ["seconds", "cpu_seconds", "data_seconds"]
     timed += [] if checkpoint["clock"]["budget"] is None else ["progress"]
     for line, name in itertools.product(lines, timed):
         line.pop(name, None)
     return {
-        "files": sorted(path.name for path in folder.iterdir()),
+        # The numbers of shards' folders count how often they were saved.
+        "files": sorted(path.name.partition("shards-")[0] for path in folder.iterdir()),
         "metrics": lines,
         "model": content_sha256(read_tensors(folder / "model.safetensors")),
         **{name: content_sha256(checkpoint[name]) for name in ("trainer", "batches", "schedule")},

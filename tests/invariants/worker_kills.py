@@ -26,9 +26,13 @@ import tiny
 import torch
 import torch.distributed as dist
 
+# Children would each load them for runs in shards.
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+
 from highrank.models.tensors import read_tensors
 from highrank.training import session
-from highrank.training.world import is_lost
+from highrank.training.world import World, is_lost
 
 # Numbers of processes, one after the other; the last one ends the run.
 PLANS = ((2, 2, 2), (2, 2, 2), (3, 3), (2, 1, 2), (2, 3), (1, 2, 3))
@@ -61,8 +65,12 @@ CONFIGS = {
         six(tiny.BASE), batch=replace(six(tiny.BASE).batch, micro_batch_size=1)
     ),
     "budget": six(tiny.CONFIGS["budget"]),
+    # All parameters in shards where there are several processes.
+    "full": six(tiny.CONFIGS["adamw"]),
 }
-EXACT = {f"{name}, exact": without_dropout(CONFIGS[name]) for name in ("finetuning", "adamw")}
+EXACT = {
+    f"{name}, exact": without_dropout(CONFIGS[name]) for name in ("finetuning", "adamw", "full")
+}
 
 
 class Killer:
@@ -93,7 +101,9 @@ class Killer:
             if size > 1:
                 wait = timedelta(minutes=2)
                 dist.init_process_group("gloo", f"file://{store}", wait, size, rank)
-            tiny.train(kind, self.corpus, run)
+            is_sharded = kind.startswith("full") and size > 1
+            world = replace(World.current(), shard="full" if is_sharded else "none")
+            tiny.train(kind, self.corpus, run, world)
             if size > 1:
                 dist.barrier()
         except RuntimeError as error:
