@@ -193,7 +193,17 @@ def test_predictions_are_those_of_a_loop(call):
         assert head == pytest.approx(loop, rel=1e-5)
 
 
-@pytest.mark.slow
+def test_backbones_have_as_many_parameters_as_plain_modules(call):
+    pytest.importorskip("transformers")
+    sizes = ("--size", "24", "--layers", "2", "--window", "5", "--batch-size", "2")
+    result = call("backbones", *sizes, "--lengths", "3", "6", "--rounds", "1")
+    steps, texts = result["groups"][:4], result["groups"][4:]
+    for group in steps:
+        plain, *ours = (m["value"] for m in group["measurements"])
+        assert all(one == pytest.approx(plain, rel=0.01) for one in ours), group["name"]
+    assert [len(group["measurements"]) for group in texts] == [2, 2, 2]
+
+
 @pytest.mark.slow
 def test_processes_send_the_bytes_that_are_computed(call):
     options = ("--processes", "2", "--vocab-size", "500", "--steps", "2", "--threads", "1")

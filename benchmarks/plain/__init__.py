@@ -1,0 +1,1 @@
+"""Plain modules that ours are measured against."""
