@@ -76,8 +76,8 @@ def without_dropout(preset: str) -> RunConfig:
     config = presets.get(preset)
     options = {k: v for k, v in config.model.options.items() if not k.endswith("dropout")}
     batch = replace(config.batch, batch_size=24, options={"bptt": 35, "bptt_std": 0.0})
-    model, head = replace(config.model, options=options), replace(config.head, dropout=0.0)
-    return replace(config, model=model, head=head, batch=batch)
+    head = replace(config.head, dropout=0.0)
+    return replace(config, model=replace(config.model, options=options), head=head, batch=batch)
 
 
 def measure(config: RunConfig, size: int, way: Sharding, vocab_size: int, steps: int) -> Row:
@@ -135,9 +135,8 @@ def train(
 def _bytes_sent() -> int:
     """Bytes that this process has sent over all of its connections."""
     total = 0
-    for path in Path("/proc/self/fd").iterdir():
-        if not os.path.realpath(path).rpartition("/")[2].startswith("socket:"):
-            continue
+    paths = Path("/proc/self/fd").iterdir()
+    for path in (path for path in paths if "socket:" in os.path.realpath(path)):
         # Sockets of other kinds have no such count.
         with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
             found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)

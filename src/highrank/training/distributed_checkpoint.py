@@ -27,8 +27,9 @@ def write_shards(path: Path, state: dict[str, Any], world: World) -> dict[str, A
 
     Returns the state with their names in their place, and with what `read_shards` needs.
     """
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     names: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
@@ -62,7 +63,8 @@ def read_shards(
     about = state.pop(KEY, None)
     if about is None:
         return state
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     folder = path / about["folder"]
     if _hashes(folder, world) != about["sha256"]:

@@ -33,7 +33,7 @@ CASES = {
     "adaptive, level": (("adaptive-mos", "adaptive-softmax"), (4,), (5.0, 4.8, 4.8)),
     "adaptive, a winner": (("adaptive-mos", "adaptive-softmax"), (4,), (5.0, 4.7, 4.8)),
     "adaptive, the softmax": (("adaptive-mos", "adaptive-softmax"), (4,), (5.0, 4.9, 4.8)),
-    "a pointer beside softmaxes": (("pointer:3",), (4,), (5.0, 4.7)),
+    "a pointer beside softmaxes": (("mos:3+pointer",), (4,), (5.0, 4.7)),
 }
 # Levels of the losses of the control and the heads, on each of two networks.
 NETWORKS = {

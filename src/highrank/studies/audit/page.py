@@ -283,10 +283,9 @@ def growth_chart(names: Sequence[str], models: Sequence[ModelAudit], key: str) -
     if not series:
         return None
     ranks = [y for line in series for y in line.y]
-    low = min(x for line in series for x in line.x)
-    high = min(max(x for line in series for x in line.x), max(ranks))
-    if low < high:
-        ends = (low, high)
+    contexts = [x for line in series for x in line.x]
+    ends = (min(contexts), min(max(contexts), max(ranks)))
+    if ends[0] < ends[1]:
         series.insert(0, Series(label="one per context", x=ends, y=ends, style=TRUTH))
     # No rank lies between two numbers.
     whole = tuple(range(int(min(ranks)), int(max(ranks)) + 1))
@@ -397,7 +396,5 @@ def _curves(
 
 def thinned(length: int) -> list[int]:
     """All indices, or some that are evenly spread on a log scale, the last two among them."""
-    if length <= MAX_POINTS:
-        return list(range(length))
     spread = {round(length ** (step / (MAX_POINTS - 1))) - 1 for step in range(MAX_POINTS)}
-    return sorted(spread | {length - 2})
+    return list(range(length)) if length <= MAX_POINTS else sorted(spread | {length - 2})
