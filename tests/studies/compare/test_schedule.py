@@ -1,5 +1,6 @@
 """A comparison that is trained in turns, stopped and resumed."""
 
+import json
 import os
 import signal
 
@@ -37,6 +38,21 @@ def test_a_comparison_is_trained_in_turns_and_never_twice(written, folder, train
     trained.clear()
     train(plan, folder)
     assert trained == []
+
+
+def test_a_run_that_is_killed_at_its_end_is_whole(written, folder):
+    # Whatever is killed after the last line is not trained again: that line must be the last.
+    plan = written("mos")
+    train(plan, folder)
+    want = summarise(plan, folder)
+    for index in range(len(plan.variants)):
+        run = plan.run_folder(folder, index, 0)
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["event"] for line in lines[-2:]] == ["slice", "analysis"]
+        (run / ".trainer.pt.new").write_bytes(b"half of it")
+    train(plan, folder)
+    assert summarise(plan, folder).runs == want.runs
+    assert not list(folder.rglob("*.new"))
 
 
 def test_what_ctrl_c_leaves_is_reported_and_resumed(written, folder, trained, monkeypatch):
@@ -81,4 +97,4 @@ def test_a_signal_while_a_run_is_measured_loses_nothing(written, folder, monkeyp
     after = summarise(plan, folder).runs[0]
     assert after.state is RunState.FINISHED and after.marks == before.marks
     # The turn that was cut short counts, too.
-    assert before.tokens == 0 and after.tokens == after.marks["tokens"].tokens
+    assert before.tokens == after.tokens == after.marks["tokens"].tokens

@@ -31,8 +31,10 @@ from highrank.analysis.svd import singular_values
 from highrank.environment import check_device, set_threads
 from highrank.evaluation.check import quick_check
 from highrank.evaluation.static import evaluate
+from highrank.files import clear_temporaries
 from highrank.models.language_model import LanguageModel
 from highrank.progress import OnProgress
+from highrank.run.folder import FILES
 from highrank.signatures import import_kind
 from highrank.studies.compare.baselines import evaluate_baselines
 from highrank.studies.compare.plan import NUM_POINTS, Plan, Regime, available_cores
@@ -77,6 +79,7 @@ class VariantRun:
         try:
             state = self._advance(self.run.clock.cpu_seconds + cpu_seconds)
         except Diverged as error:
+            self._note_slice()
             self.run.note(event="diverged", **self._position(), reason=str(error))
             self.run.save()
             state = RunState.DIVERGED
@@ -119,6 +122,8 @@ class VariantRun:
                 if self.run.stop_signal is not None:
                     return RunState.UNFINISHED
         if "analysis" not in self.events:
+            # The last line is that of the end: a run that has it is not opened again.
+            self._note_slice()
             self._analyse()
         return RunState.FINISHED
 
@@ -269,6 +274,10 @@ def train(plan: Plan, folder: Path, on_progress: OnProgress = lambda fraction, t
     check_device(plan.device)
     set_threads(plan.threads)
     schedule = Schedule(plan, read_runs(plan, folder))
+    for key, done in schedule.done.items():
+        if done == 1:
+            # A run that is not opened again may have been killed while it saved its end.
+            clear_temporaries(plan.run_folder(folder, *key) / name for name in FILES)
     train_all = _train_here if plan.jobs == 1 else _train_in_processes
     for outcome in train_all(plan, folder, schedule):
         schedule.note(outcome)
