@@ -99,9 +99,13 @@ class HighRankModel:
     def _init_weights(self: Any, module: nn.Module) -> None:
         """Initialise a module of which a weight was not loaded; a head must not start at random."""
         output = self.get_output_embeddings()
-        if not isinstance(output, HeadOutputLayer) or module not in output.modules():
+        if not isinstance(output, HeadOutputLayer):
             super()._init_weights(module)  # type: ignore[misc]
             return
+        if module is not self and module not in output.modules():
+            super()._init_weights(module)  # type: ignore[misc]
+            return
+        # Of the model itself an architecture initialises the output layer, if anything.
         for name, parameter in output.named_parameters():
             if not (parameter.is_meta or getattr(parameter, "_is_hf_initialized", False)):
                 raise ValueError(f"the weights must have {self._output_path}.{name}, got none")
