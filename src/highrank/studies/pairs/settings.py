@@ -16,8 +16,9 @@ COUNTS = ("seeds", "steps", "batch_tokens", "vocabulary", "context", "beam", "be
 TRAINING_PART = 0.9
 # Passes over the pairs without --budget and --steps.
 EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
-# Learning rates of weights that were trained before, and of those at random.
-LR, LR_FROM_SCRATCH = 1e-4, 3e-3
+# Learning rates and steps of warm-up: of weights that were trained before, and of those at random.
+LR, LR_FROM_SCRATCH = 1e-4, 4e-3
+WARMUP, WARMUP_FROM_SCRATCH = 300, 600
 # The learning rate of what an upgrade adds to a trained model is this over the hidden size.
 HEAD_RATE = 0.64
 
@@ -79,9 +80,9 @@ class Settings:
     """Learning rate of AdamW, constant after the warm-up."""
     head_lr: float | None = None
     """Learning rate of the weights that an upgrade adds."""
-    warmup: int = 300
+    warmup: int | None = None
     """Steps over which the learning rate rises."""
-    batch_tokens: int = 2048
+    batch_tokens: int = 1024
     """Places on the longer side of a batch: pairs times the longest of them."""
     label_smoothing: float = 0.1
     """In training; exact, on the log-probabilities of the whole mixture."""
@@ -114,7 +115,7 @@ class Settings:
             if value is not None and not 0 <= value < 1:
                 option = name.replace("_", "-")
                 raise ValueError(f"{option} must be at least 0 and below 1, got {value}")
-        if self.warmup < 0:
+        if self.warmup is not None and self.warmup < 0:
             raise ValueError(f"warmup must be at least 0, got {self.warmup}")
         if self.heads[:1] != (BASELINE,) or len(set(self.heads)) < len(self.heads):
             found = " ".join(self.heads)
@@ -142,6 +143,12 @@ class Settings:
     def rate(self) -> float:
         return self.lr or (LR_FROM_SCRATCH if self.is_from_scratch else LR)
 
+    @property
+    def warmup_steps(self) -> int:
+        if self.warmup is not None:
+            return self.warmup
+        return WARMUP_FROM_SCRATCH if self.is_from_scratch else WARMUP
+
     def added_lr(self, hidden_size: int) -> float:
         """The learning rate of the weights that an upgrade adds."""
         if self.head_lr is not None or self.is_from_scratch:
@@ -162,7 +169,7 @@ class Settings:
             lr=self.rate,
             weight_decay=0.0 if self.is_from_scratch else 0.01,
             clip=1.0,
-            warmup_steps=self.warmup,
+            warmup_steps=self.warmup_steps,
             average_power=3.0,
             betas=(0.9, 0.98),
         )
