@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Group, RenderableType
 from rich.table import Table as PrintedTable
@@ -46,6 +47,7 @@ SWEEPS = {Sweep.COMPONENTS: "The number of components", Sweep.SIZE: "The size d"
 # Charts of a sweep that a picture shows: loss, gap and rank.
 NUM_PICTURED = 3
 MARK_FIELDS = [field.name for field in fields(Mark)]
+TITLE_WIDTH = 12
 NONE = "–"
 
 
@@ -92,12 +94,15 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
 
 
 def _printed(table: Table, title: str) -> PrintedTable:
-    """A page's table for the terminal."""
+    """A page's table for the terminal: long titles of numbers are folded, not cut."""
     words = [column.title for column in table.columns if not column.is_number]
-    numbers = [column.title for column in table.columns if column.is_number]
+    numbers = [fill(column.title, TITLE_WIDTH) for column in table.columns if column.is_number]
     printed = make_table(words, numbers, title=title)
     for index, row in enumerate(table.rows):
-        printed.add_row(*row, style="bold" if index in table.highlighted else None)
+        # Parameters, and below them a table of counts.
+        folded = (cell.replace(" + ", "\n+ ") for cell in row[len(words) :])
+        style = "bold" if index in table.highlighted else None
+        printed.add_row(*row[: len(words)], *folded, style=style)
     return printed
 
 
