@@ -96,7 +96,7 @@ def _options(key: str, start: str, num_components: int, layer: LinearHead) -> di
     values = {
         "num_components": num_components,
         "embedding_size": None if key in ("softmax", "low-rank-mos") else layer.weight.shape[1],
-        "activation": "tanh" if start == "random" else "identity",
+        "activation": "identity",
         "bias": layer.bias is not None,
         "batch_first": True,
         "constant_weight": NEAR_ZERO,

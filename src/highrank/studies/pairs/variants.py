@@ -47,7 +47,7 @@ class Models:
         if kind == BASELINE:
             return upgrade(model, head="softmax")
         if kind == CONTROL:
-            return upgrade(model, "mos", 1, activation="identity", **options)
+            return upgrade(model, "mos", 1, **options)
         if kind.startswith("adaptive"):
             size = model.get_output_embeddings().weight.shape[0]
             options["token_counts"] = torch.bincount(self._counts, minlength=size).tolist()
