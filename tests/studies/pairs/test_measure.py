@@ -117,6 +117,12 @@ def test_marks_are_where_all_can_be_compared(place):
     assert make_marks(settings, times, None) == {"softmax": (18, 45), "mos:4": (18, 18)}
 
 
+def test_marks_that_hardly_differ_are_one(place):
+    times = {"softmax": 1.0, "moc:4": 1.005, "mos:4": 1.1}
+    want = {"softmax": (1000, 1000), "moc:4": (1000, 1000), "mos:4": (1000, 909)}
+    assert make_marks(settings_of(place), times, 1000) == want
+
+
 def test_the_table_and_the_page_open_with_the_answer(result):
     page = pairs_page(result, "highrank finetune")
     assert answer(result).startswith("At equal tokens ")

@@ -38,6 +38,9 @@ from highrank.training.signals import listening, stop
 FORMAT, VERSION = "highrank pairs", 1
 # In each turn in which the time of a step is measured.
 NUM_STEPS = 5
+# Marks that differ by less than one in so many steps are one: searching all translations twice
+# would tell nothing more.
+SAME_MARK = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +177,11 @@ def make_marks(
     counts = {name: count for name, count in most.items() if count is not None}
     tokens_mark = min(counts.values())
     time = min(count * times[name] for name, count in counts.items())
-    return {name: (tokens_mark, max(1, int(time / each + 1e-9))) for name, each in times.items()}
+    at_time = {name: max(1, int(time / each + 1e-9)) for name, each in times.items()}
+    for name, count in at_time.items():
+        if abs(count - tokens_mark) <= tokens_mark // SAME_MARK:
+            at_time[name] = tokens_mark
+    return {name: (tokens_mark, count) for name, count in at_time.items()}
 
 
 def compare(
