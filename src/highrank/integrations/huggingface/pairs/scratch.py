@@ -46,14 +46,19 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
         size: tokens, with `<pad>` and `</s>`.
         lower: whether texts are lower-cased first.
     """
-    from tokenizers import decoders, normalizers
+    from tokenizers import decoders, models, normalizers
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     steps = [*([normalizers.Lowercase()] if lower else []), normalizers.Prepend(" ")]
     normalizer = normalizers.Sequence(steps)
     texts = (normalizer.normalize_str(line) for line in lines)
-    backend = subwords.make_backend(subwords.learn(f"bpe:{size - 2}", texts))
+    learned = subwords.learn(f"bpe:{size - 2}", texts)
+    backend = subwords.make_backend(learned)
+    # `<pad>` is 0: it is a row in the table of positions of M2M100.
+    ids = {token: i for i, token in enumerate((PAD, EOS, *learned.tokens))}
+    merges = [tuple(pair.split(" ")) for pair in learned.merges]
+    backend.model = models.BPE(vocab=ids, merges=merges)
     backend.normalizer = normalizer
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     backend.add_special_tokens([PAD, EOS])
@@ -78,24 +83,31 @@ def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
         config: a key of `CONFIGS`, or a folder with a config.json.
         changes: other values of the configuration's fields.
     """
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, PegasusConfig
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PegasusConfig
 
-    tokens = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": tokenizer.eos_token_id,
-        # A target begins after the token that no text has.
-        "decoder_start_token_id": tokenizer.pad_token_id,
-        "forced_eos_token_id": None,
-    }
     if config in CONFIGS:
-        found: Any = PegasusConfig(**{**CONFIGS[config], **tokens, **changes})
+        found: Any = PegasusConfig(**CONFIGS[config])
     elif (Path(config) / "config.json").is_file():
-        found = AutoConfig.from_pretrained(config, local_files_only=True, **tokens, **changes)
+        found = AutoConfig.from_pretrained(config, local_files_only=True)
     else:
         names = ", ".join(CONFIGS)
         raise ValueError(f"config must be {names} or a folder with config.json, got {config}")
     if not found.is_encoder_decoder:
         raise ValueError(f"config must be an encoder–decoder's, got {found.model_type}")
-    return AutoModelForSeq2SeqLM.from_config(found)
+    tokens = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.eos_token_id,
+        # As mBART shifts labels; behind padding, M2M100's positions would depend on the cache.
+        "decoder_start_token_id": tokenizer.eos_token_id,
+    }
+    sizes = {"vocab_size": len(tokenizer)}
+    if hasattr(found, "decoder_vocab_size"):
+        # Marian's.
+        sizes["decoder_vocab_size"] = len(tokenizer)
+    for name, value in {**sizes, **tokens, **changes}.items():
+        setattr(found, name, value)
+    model = AutoModelForSeq2SeqLM.from_config(found)
+    # Nothing is forced or forbidden that the configuration's own tokenizer has.
+    model.generation_config = GenerationConfig(**tokens)
+    return model
