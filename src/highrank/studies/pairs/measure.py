@@ -18,7 +18,7 @@ import numpy as np
 from highrank.analysis.contrasts import Contrast, analyse
 from highrank.environment import Environment, environment
 from highrank.integrations.huggingface.library import quiet_transformers
-from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
+from highrank.integrations.huggingface.pairs.loading import EncoderDecoder, set_dropout
 from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
 from highrank.integrations.huggingface.variants import (
     LOCK_FILE,
@@ -104,6 +104,7 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
         else:
             assert settings.model is not None
             loaded = EncoderDecoder(settings.model)
+            set_dropout(loaded.config, settings.dropout)
             base, tokenizer = loaded.load_weights().float(), loaded.tokenizer
         corpus = encode_corpus(splits, num_seen, tokenizer, settings, _longest(base))
         task = Task(settings=settings, corpus=corpus, tokenizer=tokenizer, check=check)

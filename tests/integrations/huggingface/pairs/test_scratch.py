@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from highrank import upgrade
 from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+from highrank.integrations.huggingface.pairs.loading import EncoderDecoder, set_dropout
 from highrank.integrations.huggingface.pairs.scratch import EOS, PAD, learn_tokenizer, new_model
 
 BART = {"d_model": 12, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 48}
@@ -85,3 +86,19 @@ def test_any_configuration_starts_at_random_and_writes_what_it_predicts(name, to
 def test_a_configuration_must_be_known(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="config must be transformer-tiny or a folder"):
         new_model(str(tmp_path), tokenizer)
+
+
+@pytest.mark.parametrize("name", ["T5", "Pegasus"])
+def test_dropout_is_changed_whatever_its_field_is_called(name, tokenizer, tmp_path):
+    getattr(transformers, f"{name}Config")(**CONFIGS[name]).save_pretrained(tmp_path)
+    new = new_model(str(tmp_path), tokenizer, dropout=0.4).train()
+    new.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = EncoderDecoder(str(tmp_path))
+    set_dropout(loaded.config, 0.0)
+    old = loaded.load_weights().train()
+    inputs = {"input_ids": torch.tensor([[3, 4, 5, 1]]), "labels": torch.tensor([[3, 4, 1]])}
+    losses = [[model(**inputs).loss.item() for _ in range(3)] for model in (new, old)]
+    assert len(set(losses[0])) > 1 and len(set(losses[1])) == 1
+    with pytest.raises(ValueError, match="dropout must go with a configuration that has dropout"):
+        set_dropout(transformers.PreTrainedConfig(), 0.4)

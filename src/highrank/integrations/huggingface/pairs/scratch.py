@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.data import subwords
+from highrank.integrations.huggingface.pairs.loading import set_dropout
 
 PAD, EOS = "<pad>", "</s>"
 # Arguments of Pegasus' configuration, a Transformer with norms before its layers: with norms behind
@@ -76,11 +77,12 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
     )
 
 
-def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
+def new_model(config: str, tokenizer: Any, dropout: float | None = None, **changes: Any) -> Any:
     """A model at random, of the tokenizer's vocabulary.
 
     Args:
         config: a key of `CONFIGS`, or a folder with a config.json.
+        dropout: None for the configuration's.
         changes: other values of the configuration's fields.
     """
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PegasusConfig
@@ -107,6 +109,7 @@ def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
         sizes["decoder_vocab_size"] = len(tokenizer)
     for name, value in {**sizes, **tokens, **changes}.items():
         setattr(found, name, value)
+    set_dropout(found, dropout)
     model = AutoModelForSeq2SeqLM.from_config(found)
     # Nothing is forced or forbidden that the configuration's own tokenizer has.
     model.generation_config = GenerationConfig(**tokens)
