@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from unittest.mock import ANY
 
 import pytest
 
@@ -24,6 +25,10 @@ def trained_pairs(tmp_path_factory):
     sizes |= {"decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     PegasusConfig(**sizes, max_position_embeddings=64).save_pretrained(place / "tiny")
     return place
+
+
+def stdin(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def arguments(place):
@@ -72,17 +77,62 @@ def test_each_line_is_translated(highrank, trained_pairs, tmp_path):
 def test_a_conversation_shows_the_component_of_each_word(highrank, trained_pairs, monkeypatch):
     model = trained_pairs / "run" / "mos-2-0"
 
-    def said(text):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-    said("eins\n\nzwei rot\n")
+    stdin(monkeypatch, "eins\n\nzwei rot\n")
     code, text, _ = highrank("chat", model, "--show-components", "--threads", 1)
     assert code == 0 and len(text.splitlines()) == 2
     words = text.split()
     assert all(word.rpartition("/")[2] in ("1", "2") for word in words)
-    said("eins\n")
+    # Longer than the 64 positions of the model.
+    stdin(monkeypatch, "eins " * 99 + "\n")
+    code, text, _ = highrank("chat", model, "--show-components", "--max-words", 2)
+    assert code == 0 and len(text.split()) <= 2
+    stdin(monkeypatch, "eins\n")
     code, _, error = highrank("chat", trained_pairs / "run" / "softmax-0", "--show-components")
     assert code == 2 and "show-components must go with a mixture of softmaxes" in error
+
+
+def test_standard_input_is_translated_and_what_is_cut_is_named(
+    highrank, trained_pairs, monkeypatch
+):
+    # The model has 64 positions.
+    stdin(monkeypatch, "eins rot\n\n" + "zwei " * 99)
+    code, text, error = highrank("translate", trained_pairs / "run" / "mos-2-0", "--threads", 1)
+    assert code == 0 and len(text.splitlines()) == 3 and text.splitlines()[1] == ""
+    assert "Line 3 has more than the model's 64 tokens" in error and "Line 1" not in error
+
+
+def test_a_conversation_remembers_as_many_utterances_as_the_training(
+    highrank, trained_pairs, monkeypatch
+):
+    from highrank.integrations.huggingface.pairs import decoding
+
+    seen, decode = [], decoding.decode
+    monkeypatch.setattr(decoding, "decode", lambda *a, **k: (seen.append(a[2]), decode(*a, **k))[1])
+    model = trained_pairs / "run" / "softmax-0"
+
+    def sources(*options):
+        seen.clear()
+        stdin(monkeypatch, "eins\nzwei\n")
+        code, _, _ = highrank("chat", model, "--threads", 1, "--max-words", 3, *options)
+        assert code == 0
+        return [one[0].split("\n") for one in seen]
+
+    assert sources() == [["eins"], ["zwei"]]
+    assert sources("--context", 3) == [["eins"], ["eins", ANY, "zwei"]]
+    path = model / "variant.json"
+    saved = path.read_text()
+    path.write_text(json.dumps(json.loads(saved) | {"context": 2}))
+    assert sources() == [["eins"], [ANY, "zwei"]]
+    path.write_text(saved)
+
+
+def test_drawn_answers_depend_on_the_seed(highrank, trained_pairs, monkeypatch):
+    def drawn(seed):
+        stdin(monkeypatch, "eins\n")
+        options = ["--temperature", 2, "--seed", seed, "--max-words", 3]
+        return highrank("chat", trained_pairs / "run" / "softmax-0", *options)[1]
+
+    assert drawn(0) == drawn(0) != drawn(1)
 
 
 def test_a_model_that_reads_one_text_is_refused(highrank, tmp_path):

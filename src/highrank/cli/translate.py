@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from highrank.cli.console import Threads, as_json, progress
+from highrank.cli.console import Threads, as_json, plain_console, progress
 
 # Lines that are read before they are translated, for batches of like lengths; at a terminal, one.
 BLOCK = 256
@@ -45,6 +45,7 @@ def translate(
 
     check_installed("translate")
     from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
     from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
 
     if best > 1 and not json:
@@ -52,15 +53,23 @@ def translate(
     beams = Beams(num_beams=beam, num_best=best, length_penalty=length_penalty)
     set_threads(threads)
     check_device(device)
-    lines, size = _lines(file), 1 if file == "-" and sys.stdin.isatty() else BLOCK
+    lines, total = _lines(file)
+    size = 1 if file == "-" and sys.stdin.isatty() else BLOCK
     found = EncoderDecoder(model)
     weights, done = found.load_weights(device), 0
+    encoder = TextEncoder.of(found.config, found.tokenizer)
+    errors = plain_console(stderr=True)
     with quiet_transformers("translate"), progress("Translating") as on_progress:
         while block := list(islice(lines, size)):
-            # How many lines are to come is not known.
-            on_progress(0.0, f"{done:,} lines are done")
+            on_progress(done / total if total else 0.0, _text(done, total))
+            for place, is_cut in enumerate(encoder.sources(block).is_cut, done + 1):
+                if is_cut:
+                    errors.print(
+                        f"Line {place:,} has more than the model's {encoder.limit:,} tokens: its "
+                        "end is left out."
+                    )
             sources = [line for line in block if line.strip()]
-            some = iter(decode(weights, found.tokenizer, sources, beams, with_scores=json))
+            some = iter(decode(weights, encoder, sources, beams, with_scores=json))
             for line in block:
                 hypotheses = next(some) if line.strip() else []
                 if json:
@@ -70,10 +79,18 @@ def translate(
             done += len(block)
 
 
-def _lines(file: str) -> Iterator[str]:
-    """The lines of a file, or of standard input as they come, in UTF-8 whatever the locale."""
+def _text(done: int, total: int | None) -> str:
+    return f"{done:,} lines are done" if total is None else f"{done:,} of {total:,} lines"
+
+
+def _lines(file: str) -> tuple[Iterator[str], int | None]:
+    """The lines of a file and their number, or those of standard input as they come.
+
+    In UTF-8, whatever the locale.
+    """
     if file != "-":
         from highrank.data.pairs.reading import lines
 
-        return iter(lines(Path(file)))
-    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer)
+        found = lines(Path(file))
+        return iter(found), len(found)
+    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer), None

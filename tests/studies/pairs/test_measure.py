@@ -96,6 +96,7 @@ def test_a_dialogue_has_the_scores_of_the_paper_also_of_unseen_pairs_alone(place
 
 
 def test_heads_of_equal_parameters_have_them(place):
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
     from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
     from highrank.studies.pairs.corpus import encode_corpus, read_corpus
     from highrank.studies.pairs.variants import Models
@@ -103,11 +104,29 @@ def test_heads_of_equal_parameters_have_them(place):
     settings = settings_of(place, equal_parameters=True, heads=("softmax", "mos:2"))
     splits, seen = read_corpus(settings)
     tokenizer = learn_tokenizer((text for pair in splits.train for text in pair), 300)
-    corpus = encode_corpus(splits, seen, tokenizer, settings, 64)
+    encoder = TextEncoder(tokenizer=tokenizer, limit=64)
+    corpus = encode_corpus(splits, seen, encoder, settings)
     models = Models(settings, None, tokenizer, corpus.encoded["train"])
     plain, mixed = (models.make(name, 0).num_parameters() for name in settings.heads)
     # One unit of the decoder's inner layer has 2 · 16 + 1 parameters.
     assert abs(plain - mixed) <= 33
+
+
+def test_bytes_are_of_what_is_predicted(place):
+    from highrank.data.pairs.reading import Pair, PairSplits
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
+    from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
+    from highrank.studies.pairs.corpus import encode_corpus
+
+    settings, lines = settings_of(place, lower=True), ["one two red blue house"] * 9
+    tokenizer = learn_tokenizer(lines, 300, lower=True)
+    # İ has two bytes, and three when it is lower-cased. A word is a token here, an end one more.
+    pairs = [Pair("one", "İ"), Pair("one", "red " * 12)]
+    splits = PairSplits(train=pairs, valid=pairs, test=pairs)
+    corpus = encode_corpus(splits, {}, TextEncoder(tokenizer=tokenizer, limit=6), settings)
+    assert corpus.test_bytes == (len("i̇".encode()) + 1, len("red red red red red") + 1)
+    assert corpus.facts.num_bytes == {"train": 4, "valid": 24, "test": 24}
+    assert corpus.facts.num_too_long == 1 and corpus.facts.num_cut == {"valid": 1, "test": 1}
 
 
 def test_marks_are_where_all_can_be_compared(place):

@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from highrank import upgrade
 from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 from highrank.integrations.huggingface.pairs.loading import EncoderDecoder, set_dropout
 from highrank.integrations.huggingface.pairs.scratch import EOS, PAD, learn_tokenizer, new_model
 
@@ -72,8 +73,9 @@ def test_any_configuration_starts_at_random_and_writes_what_it_predicts(name, to
             parameter.mul_(3)
     # One beam keeps the likeliest token of each step; the cache must not change which that is.
     beams, sources = Beams(num_beams=1), ["eins zwei rot", "Haus"]
+    encoder = TextEncoder.of(model.config, tokenizer)
     for source, found in zip(
-        sources, decode(model, tokenizer, sources, beams, with_scores=True), strict=True
+        sources, decode(model, encoder, sources, beams, with_scores=True), strict=True
     ):
         ids = torch.tensor([*found[0].ids, tokenizer.eos_token_id])
         with torch.no_grad():

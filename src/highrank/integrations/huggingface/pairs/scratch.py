@@ -77,25 +77,32 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
     )
 
 
+def read_config(config: str) -> Any:
+    """The configuration of a key of `CONFIGS`, or of a folder with a config.json."""
+    from transformers import AutoConfig, PegasusConfig
+
+    if config in CONFIGS:
+        return PegasusConfig(**CONFIGS[config])
+    if not (Path(config) / "config.json").is_file():
+        names = ", ".join(CONFIGS)
+        raise ValueError(f"config must be {names} or a folder with config.json, got {config}")
+    found = AutoConfig.from_pretrained(config, local_files_only=True)
+    if not found.is_encoder_decoder:
+        raise ValueError(f"config must be an encoder–decoder's, got {found.model_type}")
+    return found
+
+
 def new_model(config: str, tokenizer: Any, dropout: float | None = None, **changes: Any) -> Any:
     """A model at random, of the tokenizer's vocabulary.
 
     Args:
-        config: a key of `CONFIGS`, or a folder with a config.json.
+        config: as `read_config` takes it.
         dropout: None for the configuration's.
         changes: other values of the configuration's fields.
     """
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PegasusConfig
+    from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
-    if config in CONFIGS:
-        found: Any = PegasusConfig(**CONFIGS[config])
-    elif (Path(config) / "config.json").is_file():
-        found = AutoConfig.from_pretrained(config, local_files_only=True)
-    else:
-        names = ", ".join(CONFIGS)
-        raise ValueError(f"config must be {names} or a folder with config.json, got {config}")
-    if not found.is_encoder_decoder:
-        raise ValueError(f"config must be an encoder–decoder's, got {found.model_type}")
+    found = read_config(config)
     tokens = {
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
