@@ -23,6 +23,9 @@ class Options(Settings):
     ]
     task: Literal["translation", "dialogue", "summary"]
     config: Annotated[str | None, unless_given("the MODEL", "NAME|DIR")] = None
+    source_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None
+    target_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None
+    source_prefix: Annotated[str | None, unless_given("the model's", "TEXT")] = None
     valid: Annotated[tuple[str, ...], FILES] = ()
     test: Annotated[tuple[str, ...], FILES] = ()
     columns: Annotated[tuple[str, str] | None, unless_given("source and target")] = None

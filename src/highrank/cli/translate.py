@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from highrank.cli.console import Threads, as_json, plain_console, progress
+from highrank.cli.console import Threads, as_json, plain_console, progress, unless_given
 
 # Lines that are read before they are translated, for batches of like lengths; at a terminal, one.
 BLOCK = 256
@@ -21,6 +21,9 @@ def translate(
     beam: int = 5,
     best: int = 1,
     length_penalty: float = 1.0,
+    source_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None,
+    target_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None,
+    source_prefix: Annotated[str | None, unless_given("the model's", "TEXT")] = None,
     device: str = "cpu",
     json: bool = False,
     threads: Threads = None,
@@ -35,6 +38,10 @@ def translate(
         beam: Hypotheses that are kept at each step; 1 is greedy.
         best: Hypotheses of each line; more than one is for --json.
         length_penalty: Power of the length by which log-probabilities are divided.
+        source_lang: Language of the text, for a model of several: de, deu_Latn or de_DE, as its
+            tokenizer calls it. A model of highrank finetune knows both languages.
+        target_lang: Language to translate into.
+        source_prefix: Text before each line, for a T5: "translate German to English: ".
         device: As torch names it: cpu, cuda, mps.
         json: Print an object a line: the source, and its hypotheses with log-probabilities in nats.
         threads: Threads of the matrix multiplies.
@@ -55,7 +62,9 @@ def translate(
     check_device(device)
     lines, total = _lines(file)
     size = 1 if file == "-" and sys.stdin.isatty() else BLOCK
-    found = EncoderDecoder(model)
+    found = EncoderDecoder(
+        model, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+    )
     weights, done = found.load_weights(device), 0
     encoder = TextEncoder.of(found.config, found.tokenizer)
     errors = plain_console(stderr=True)

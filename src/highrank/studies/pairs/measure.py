@@ -105,7 +105,12 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
             tokenizer = learn_tokenizer(texts, settings.vocabulary, settings.lower)
         else:
             assert settings.model is not None
-            loaded = EncoderDecoder(settings.model)
+            loaded = EncoderDecoder(
+                settings.model,
+                source_lang=settings.source_lang,
+                target_lang=settings.target_lang,
+                source_prefix=settings.source_prefix,
+            )
             tokenizer, config = loaded.tokenizer, loaded.config
             set_dropout(config, settings.dropout)
             base = loaded.load_weights().float()

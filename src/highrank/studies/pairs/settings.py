@@ -47,6 +47,13 @@ class Settings:
     of these, with train, valid and test."""
     config: str | None = None
     """Begin at random: transformer-tiny, or a folder with a config.json of transformers."""
+    source_lang: str | None = None
+    """Language of the sources, for a pretrained model of several: de, deu_Latn or de_DE, as its
+    tokenizer calls it."""
+    target_lang: str | None = None
+    """Language of the targets."""
+    source_prefix: str | None = None
+    """Text before each source, for a pretrained T5: "translate German to English: "."""
     task: Literal["translation", "dialogue", "summary"]
     """What the pairs are: a text and its translation or its summary, or the utterances before a
     response and the response."""
@@ -106,6 +113,10 @@ class Settings:
                 "a model, or --config, and pairs must be given (two files, a .tsv, a .jsonl or a "
                 f"folder), got {' '.join(self.paths) or 'nothing'}"
             )
+        for name in ("source_lang", "target_lang", "source_prefix"):
+            if self.is_from_scratch and getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise ValueError(f"{option} must go with a pretrained model, got --config")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
             if value is not None and not value > 0:
