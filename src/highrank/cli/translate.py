@@ -66,11 +66,19 @@ def translate(
         model, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
     )
     weights, done = found.load_weights(device), 0
+    block: list[str] = []
     encoder = TextEncoder.of(found.config, found.tokenizer)
     errors = plain_console(stderr=True)
     with quiet_transformers("translate"), progress("Translating") as on_progress:
+
+        def show(fraction: float, _: str) -> None:
+            now = round(done + fraction * len(block))
+            if total is None:
+                on_progress(0.0, f"{now:,} lines are done")
+            else:
+                on_progress(now / total, f"{now:,} of {total:,} lines")
+
         while block := list(islice(lines, size)):
-            on_progress(done / total if total else 0.0, _text(done, total))
             for place, is_cut in enumerate(encoder.sources(block).is_cut, done + 1):
                 if is_cut:
                     errors.print(
@@ -78,7 +86,10 @@ def translate(
                         "end is left out."
                     )
             sources = [line for line in block if line.strip()]
-            some = iter(decode(weights, encoder, sources, beams, with_scores=json))
+            translated = decode(
+                weights, encoder, sources, beams, with_scores=json, on_progress=show
+            )
+            some = iter(translated)
             for line in block:
                 hypotheses = next(some) if line.strip() else []
                 if json:
@@ -86,10 +97,6 @@ def translate(
                 else:
                     print(printable(hypotheses[0].text) if hypotheses else "", flush=True)
             done += len(block)
-
-
-def _text(done: int, total: int | None) -> str:
-    return f"{done:,} lines are done" if total is None else f"{done:,} of {total:,} lines"
 
 
 def _lines(file: str) -> tuple[Iterator[str], int | None]:
