@@ -33,10 +33,11 @@ class Options(Settings):
     steps: Annotated[
         int | None, unless_given("the budget, or 3 epochs, or 30 from scratch", "INT")
     ] = None
-    lr: Annotated[float | None, unless_given("1e-4, or 3e-3 from scratch", "FLOAT")] = None
+    lr: Annotated[float | None, unless_given("1e-4, or 4e-3 from scratch", "FLOAT")] = None
     head_lr: Annotated[
         float | None, unless_given("0.64 / hidden size, or --lr from scratch", "FLOAT")
     ] = None
+    warmup: Annotated[int | None, unless_given("300, or 600 from scratch", "INT")] = None
     dropout: Annotated[float | None, unless_given("the configuration's", "FLOAT")] = None
     beam: Annotated[int | None, unless_given("5; summary 4, dialogue 10", "INT")] = None
     best: Annotated[int | None, unless_given("1; dialogue 5", "INT")] = None

@@ -9,7 +9,14 @@ pytest.importorskip("sacrebleu")
 from highrank.progress import silent
 from highrank.studies.pairs import measure
 from highrank.studies.pairs.measure import make_marks, run_pairs
-from highrank.studies.pairs.page import answer, pairs_page, pairs_table, title_of, verdict
+from highrank.studies.pairs.page import (
+    _series,
+    answer,
+    pairs_page,
+    pairs_table,
+    title_of,
+    verdict,
+)
 from highrank.studies.pairs.settings import Settings, Variant
 from highrank.training.signals import Stopped
 
@@ -78,7 +85,7 @@ def test_a_stopped_training_resumes_to_the_same_numbers(place, result, tmp_path,
 
 def test_a_dialogue_has_the_scores_of_the_paper_also_of_unseen_pairs_alone(place, tmp_path):
     options = {"paths": (str(place / "talk"),), "task": "dialogue", "seeds": 1, "steps": 1}
-    heads, beams = ("softmax",), {"beam": 3, "best": 2}
+    heads, beams = ("softmax", "moc:2"), {"beam": 3, "best": 2}
     found, cleaned = (
         run_pairs(
             settings_of(place, heads=heads, drop_seen=drop_seen, **options, **beams),
@@ -148,6 +155,27 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     assert verdict(result) in page and "nrefs:1|case:lc" in page
     assert len(pairs_table(result).columns) == 1 + len(result.settings.heads)
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
+    assert "after 2 steps of warm-up" in page
+    default = replace(result, settings=replace(result.settings, warmup=None))
+    assert "after 600 steps of warm-up" in pairs_page(default, "highrank finetune")
+
+
+def test_every_head_has_a_curve_of_its_own(result):
+    names = ("softmax", *(f"mos:{k}" for k in range(2, 9)))
+    models = [replace(one, variant=name) for name in names for one in result.models[:1]]
+    series = list(
+        _series(
+            replace(
+                result,
+                settings=replace(result.settings, heads=names),
+                models=tuple(models),
+                step_seconds=dict.fromkeys(names, 1.0),
+            ),
+            by_time=True,
+        )
+    )
+    assert [one.label for one in series] == list(map(title_of, names))
+    assert len({str(one.style) for one in series}) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
 COUNTS = ("seeds", "steps", "batch_tokens", "vocabulary", "context", "beam", "best", "max_words")
-# Of a budget; the rest is for evaluations.
+# Of a budget; the rest is for losses on valid. How long a search takes shows when models have
+# learned to end: a budget that counted it could not be planned before.
 TRAINING_PART = 0.9
 # Passes over the pairs without --budget and --steps.
 EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
@@ -80,7 +81,9 @@ class Settings:
     seeds: int = 1
     """How many of each; differences are paired by seed."""
     budget: str | None = None
-    """Time for everything, such as 90s, 20m or 1.5h; each model gets an equal part."""
+    """Time for training and losses on valid, such as 90s, 20m or 1.5h; each model gets an equal
+    part. The search of the test pairs comes on top, twice for each model: seconds for short
+    sentences, minutes for thousands of responses."""
     steps: int | None = None
     """Steps of each model."""
     lr: float | None = None
