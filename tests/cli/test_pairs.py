@@ -52,11 +52,12 @@ def test_two_files_become_a_table_a_page_and_numbers(highrank, trained_pairs):
 def test_a_pretrained_model_starts_with_the_same_predictions(highrank, trained_pairs, tmp_path):
     files = [trained_pairs / "my.de", trained_pairs / "my.en"]
     options = ["--steps", 1, "--lr", 1e-9, "--head-lr", 1e-9, "--beam", 2, "--threads", 1]
-    options += ["--heads", "softmax", "linear", "mos:2", "--out", tmp_path / "run", "--json"]
+    options += ["--out", tmp_path / "run", "--json"]
     model = trained_pairs / "run" / "softmax-0"
     code, text, _ = highrank("finetune", model, *files, "--task", "translation", *options)
     rows = json.loads(text)["equal_tokens"]["rows"]
     nats = [row["cells"]["nats"]["mean"] for row in rows]
+    assert [row["variant"] for row in rows] == ["softmax", "linear", "mos:4"]
     assert code == 0 and nats == pytest.approx(nats[:1] * 3, abs=1e-4)
 
 

@@ -11,7 +11,7 @@ from highrank.cli.console import Threads, unless_given
 from highrank.cli.finetune import train_and_show
 from highrank.studies.pairs.settings import Settings
 
-FILES = unless_given("held out of the pairs", "FILE")
+FILES = unless_given("held out of the pairs", "FILE [FILE]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,13 @@ class Options(Settings):
     source_prefix: Annotated[str | None, unless_given("the model's", "TEXT")] = None
     valid: Annotated[tuple[str, ...], FILES] = ()
     test: Annotated[tuple[str, ...], FILES] = ()
-    columns: Annotated[tuple[str, str] | None, unless_given("source and target")] = None
+    columns: Annotated[
+        tuple[str, str] | None, unless_given("source and target", "SOURCE TARGET")
+    ] = None
+    heads: Annotated[
+        tuple[str, ...],
+        unless_given("softmax linear mos:4, and from scratch adaptive-mos:4", "HEAD [HEAD ...]"),
+    ] = ()
     budget: Annotated[str | None, unless_given("no limit", "TIME")] = None
     steps: Annotated[
         int | None, unless_given("the budget, or 3 epochs, or 30 from scratch", "INT")

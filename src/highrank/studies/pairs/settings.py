@@ -11,6 +11,9 @@ from highrank.training.budget import parse_duration
 BASELINE = "softmax"
 # One softmax over a linear map of the hidden state: added weights, but no mixture.
 CONTROL = "linear"
+# Heads that start without changing a prediction of a trained model, and those of a comparison.
+OF_PRETRAINED = (BASELINE, CONTROL, "mos")
+HEADS = (BASELINE, CONTROL, "mos:4")
 COUNTS = ("seeds", "steps", "batch_tokens", "vocabulary", "context", "beam", "best", "max_words")
 # Of a budget; the rest is for losses on valid. How long a search takes shows when models have
 # learned to end: a budget that counted it could not be planned before.
@@ -72,9 +75,10 @@ class Settings:
     """From scratch: lower-case all texts."""
     vocabulary: int = 4_000
     """From scratch: tokens of the joint byte-pair encoding, at most."""
-    heads: tuple[str, ...] = ("softmax", "linear", "mos:4", "adaptive-mos:4")
-    """Output layers, each with its number of components. linear is a control: one softmax over a
-    linear map of the hidden state."""
+    heads: tuple[str, ...] = ()
+    """Output layers, softmax first, mixtures with their number of components. linear is a control:
+    one softmax over a linear map of the hidden state. A pretrained model has softmax, linear and
+    mos; from scratch there are moc, adaptive-softmax, adaptive-mos, low-rank-mos and others."""
     equal_parameters: bool = False
     """From scratch: give each model as many parameters as the softmax has, by a narrower
     decoder."""
@@ -97,7 +101,7 @@ class Settings:
     label_smoothing: float = 0.1
     """In training; exact, on the log-probabilities of the whole mixture."""
     dropout: float | None = None
-    """Of the body; None leaves it as the configuration has it."""
+    """Of the body."""
     beam: int | None = None
     """Beams of the search."""
     best: int | None = None
@@ -131,13 +135,29 @@ class Settings:
                 raise ValueError(f"{option} must be at least 0 and below 1, got {value}")
         if self.warmup is not None and self.warmup < 0:
             raise ValueError(f"warmup must be at least 0, got {self.warmup}")
+        if not self.heads:
+            more = ("adaptive-mos:4",) if self.is_from_scratch else ()
+            object.__setattr__(self, "heads", HEADS + more)
+        self._check_heads()
+        if self.budget is not None:
+            parse_duration(self.budget)
+
+    def _check_heads(self) -> None:
+        from highrank.heads import head_class
+
         if self.heads[:1] != (BASELINE,) or len(set(self.heads)) < len(self.heads):
             found = " ".join(self.heads)
             raise ValueError(f"heads must begin with softmax, and have each once, got {found}")
         for name in self.heads:
-            Variant.parse(name)
-        if self.budget is not None:
-            parse_duration(self.budget)
+            kind = Variant.parse(name).kind
+            if kind != CONTROL:
+                head_class(kind)
+            if kind not in OF_PRETRAINED and not self.is_from_scratch:
+                known = ", ".join(OF_PRETRAINED)
+                raise ValueError(
+                    f"heads of a pretrained model must be {known}, which change no prediction at "
+                    f"first, got {name}: it trains from scratch, with --config"
+                )
 
     @property
     def is_from_scratch(self) -> bool:
