@@ -8,11 +8,12 @@ from rich.table import Table as RichTable
 
 from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, HEAD_RATE
 from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
 from highrank.report.formats import duration, environment_text, listed, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
-from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE, Settings
+from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.training import Point, TrainedVariant
 
 CAPTION = (

@@ -7,7 +7,6 @@ any number of steps: each is scored at the two marks where it is compared.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,20 +19,18 @@ from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 from highrank.integrations.huggingface.pairs.loading import EncoderDecoder, set_dropout
 from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer, read_config
+from highrank.integrations.huggingface.recipe import BASELINE
 from highrank.integrations.huggingface.variants import (
-    LOCK_FILE,
-    prepare_folder,
+    open_folder,
     step_times,
     train_variants,
 )
 from highrank.progress import OnProgress
 from highrank.studies.pairs.corpus import Corpus, CorpusFacts, encode_corpus, read_corpus
 from highrank.studies.pairs.scoring import measures_of
-from highrank.studies.pairs.settings import BASELINE, EPOCHS, EPOCHS_FROM_SCRATCH, Settings
+from highrank.studies.pairs.settings import EPOCHS, EPOCHS_FROM_SCRATCH, Settings
 from highrank.studies.pairs.training import PairsTraining, Task, TrainedModel
 from highrank.studies.pairs.variants import Models
-from highrank.training.log import MetricsLog
-from highrank.training.signals import listening, stop
 
 FORMAT, VERSION = "highrank pairs", 1
 # In each turn in which the time of a step is measured.
@@ -87,12 +84,6 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
 
     A signal raises `Stopped`; what was done until then is saved, and the same call resumes.
     """
-    signals: list[int] = []
-
-    def check() -> None:
-        if signals:
-            stop(signals[0])
-
     on_progress(0.0, "reading the pairs")
     splits, num_seen = read_corpus(settings)
     base = None
@@ -116,11 +107,10 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
             base = loaded.load_weights().float()
         encoder = TextEncoder.of(config, tokenizer, keeps_end=settings.task == "dialogue")
         corpus = encode_corpus(splits, num_seen, encoder, settings)
-        task = Task(settings=settings, corpus=corpus, encoder=encoder, check=check)
         hashes = {"sha256": corpus.facts.sha256}
-        prepare_folder(folder, {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes)
-        # Two processes must not train in one folder.
-        with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
+        content = {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes
+        with open_folder(folder, content) as check:
+            task = Task(settings=settings, corpus=corpus, encoder=encoder, check=check)
             models = Models(settings, base, tokenizer, corpus.encoded["train"])
             marks: dict[str, tuple[int, int]] = {}
 

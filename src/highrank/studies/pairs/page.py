@@ -6,12 +6,13 @@ from statistics import fmean
 from rich.table import Table as RichTable
 
 from highrank.analysis.contrasts import Contrast, Verdict
+from highrank.integrations.huggingface.recipe import CONTROL
 from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.pairs.measure import Comparison, PairsResult, Row, select
 from highrank.studies.pairs.scoring import MEASURES, Measure, beams_of, measures_of
-from highrank.studies.pairs.settings import CONTROL, Variant
+from highrank.studies.pairs.settings import Variant
 
 TITLES = {
     "softmax": "Softmax",

@@ -4,13 +4,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from highrank.config import StageConfig
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, added_lr
 from highrank.signatures import check_ranges
 from highrank.training.budget import parse_duration
 
-# The model with its own softmax: what every other head is compared with.
-BASELINE = "softmax"
-# One softmax over a linear map of the hidden state: added weights, but no mixture.
-CONTROL = "linear"
 # Heads that start without changing a prediction of a trained model, and those of a comparison.
 OF_PRETRAINED = (BASELINE, CONTROL, "mos")
 HEADS = (BASELINE, CONTROL, "mos:4")
@@ -23,8 +20,6 @@ EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
 # Learning rates and steps of warm-up: of weights that were trained before, and of those at random.
 LR, LR_FROM_SCRATCH = 1e-4, 4e-3
 WARMUP, WARMUP_FROM_SCRATCH = 300, 600
-# The learning rate of what an upgrade adds to a trained model is this over the hidden size.
-HEAD_RATE = 0.64
 
 
 class Variant(NamedTuple):
@@ -187,7 +182,7 @@ class Settings:
         """The learning rate of the weights that an upgrade adds."""
         if self.head_lr is not None or self.is_from_scratch:
             return self.head_lr or self.rate
-        return max(self.rate, HEAD_RATE / hidden_size)
+        return added_lr(self.rate, hidden_size)
 
     def seconds_of_each(self) -> float | None:
         """The part of the budget for the training of each model."""

@@ -7,8 +7,9 @@ import torch
 
 from highrank.data.pairs.encoded import EncodedPairs
 from highrank.integrations.huggingface.pairs.scratch import new_model
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL
 from highrank.integrations.huggingface.upgrade import upgrade
-from highrank.studies.pairs.settings import BASELINE, CONTROL, Settings, Variant
+from highrank.studies.pairs.settings import Settings, Variant
 
 
 class Models:
