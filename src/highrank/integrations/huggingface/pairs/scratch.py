@@ -58,7 +58,7 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
     backend = subwords.make_backend(learned)
     # `<pad>` is 0: it is a row in the table of positions of M2M100.
     ids = {token: i for i, token in enumerate((PAD, EOS, *learned.tokens))}
-    merges = [tuple(pair.split(" ")) for pair in learned.merges]
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in learned.merges)]
     backend.model = models.BPE(vocab=ids, merges=merges)
     backend.normalizer = normalizer
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
