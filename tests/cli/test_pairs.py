@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from unittest.mock import ANY
 
 import pytest
 
@@ -26,6 +27,10 @@ def trained_pairs(tmp_path_factory):
     return place
 
 
+def stdin(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
 def arguments(place):
     options = ["--vocabulary", 300, "--steps", 2, "--batch-tokens", 200, "--beam", 2]
     options += ["--heads", "softmax", "mos:2", "--threads", 1, "--out", place / "run"]
@@ -47,11 +52,12 @@ def test_two_files_become_a_table_a_page_and_numbers(highrank, trained_pairs):
 def test_a_pretrained_model_starts_with_the_same_predictions(highrank, trained_pairs, tmp_path):
     files = [trained_pairs / "my.de", trained_pairs / "my.en"]
     options = ["--steps", 1, "--lr", 1e-9, "--head-lr", 1e-9, "--beam", 2, "--threads", 1]
-    options += ["--heads", "softmax", "linear", "mos:2", "--out", tmp_path / "run", "--json"]
+    options += ["--out", tmp_path / "run", "--json"]
     model = trained_pairs / "run" / "softmax-0"
     code, text, _ = highrank("finetune", model, *files, "--task", "translation", *options)
     rows = json.loads(text)["equal_tokens"]["rows"]
     nats = [row["cells"]["nats"]["mean"] for row in rows]
+    assert [row["variant"] for row in rows] == ["softmax", "linear", "mos:4"]
     assert code == 0 and nats == pytest.approx(nats[:1] * 3, abs=1e-4)
 
 
@@ -72,17 +78,62 @@ def test_each_line_is_translated(highrank, trained_pairs, tmp_path):
 def test_a_conversation_shows_the_component_of_each_word(highrank, trained_pairs, monkeypatch):
     model = trained_pairs / "run" / "mos-2-0"
 
-    def said(text):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-    said("eins\n\nzwei rot\n")
+    stdin(monkeypatch, "eins\n\nzwei rot\n")
     code, text, _ = highrank("chat", model, "--show-components", "--threads", 1)
     assert code == 0 and len(text.splitlines()) == 2
     words = text.split()
     assert all(word.rpartition("/")[2] in ("1", "2") for word in words)
-    said("eins\n")
+    # Longer than the 64 positions of the model.
+    stdin(monkeypatch, "eins " * 99 + "\n")
+    code, text, _ = highrank("chat", model, "--show-components", "--max-words", 2)
+    assert code == 0 and len(text.split()) <= 2
+    stdin(monkeypatch, "eins\n")
     code, _, error = highrank("chat", trained_pairs / "run" / "softmax-0", "--show-components")
     assert code == 2 and "show-components must go with a mixture of softmaxes" in error
+
+
+def test_standard_input_is_translated_and_what_is_cut_is_named(
+    highrank, trained_pairs, monkeypatch
+):
+    # The model has 64 positions.
+    stdin(monkeypatch, "eins rot\n\n" + "zwei " * 99)
+    code, text, error = highrank("translate", trained_pairs / "run" / "mos-2-0", "--threads", 1)
+    assert code == 0 and len(text.splitlines()) == 3 and text.splitlines()[1] == ""
+    assert "Line 3 has more than the model's 64 tokens" in error and "Line 1" not in error
+
+
+def test_a_conversation_remembers_as_many_utterances_as_the_training(
+    highrank, trained_pairs, monkeypatch
+):
+    from highrank.integrations.huggingface.pairs import decoding
+
+    seen, decode = [], decoding.decode
+    monkeypatch.setattr(decoding, "decode", lambda *a, **k: (seen.append(a[2]), decode(*a, **k))[1])
+    model = trained_pairs / "run" / "softmax-0"
+
+    def sources(*options):
+        seen.clear()
+        stdin(monkeypatch, "eins\nzwei\n")
+        code, _, _ = highrank("chat", model, "--threads", 1, "--max-words", 3, *options)
+        assert code == 0
+        return [one[0].split("\n") for one in seen]
+
+    assert sources() == [["eins"], ["zwei"]]
+    assert sources("--context", 3) == [["eins"], ["eins", ANY, "zwei"]]
+    path = model / "variant.json"
+    saved = path.read_text()
+    path.write_text(json.dumps(json.loads(saved) | {"context": 2}))
+    assert sources() == [["eins"], [ANY, "zwei"]]
+    path.write_text(saved)
+
+
+def test_drawn_answers_depend_on_the_seed(highrank, trained_pairs, monkeypatch):
+    def drawn(seed):
+        stdin(monkeypatch, "eins\n")
+        options = ["--temperature", 2, "--seed", seed, "--max-words", 3]
+        return highrank("chat", trained_pairs / "run" / "softmax-0", *options)[1]
+
+    assert drawn(0) == drawn(0) != drawn(1)
 
 
 def test_a_model_that_reads_one_text_is_refused(highrank, tmp_path):

@@ -30,7 +30,7 @@ def chat(
 
     Args:
         model: Folder of an encoder–decoder, such as runs/finetune-1/mos-4-0, or its name.
-        context: Utterances that it is shown, yours and its own.
+        context: Utterances that it is shown, yours and its own, the latest as far as they fit.
         beam: Hypotheses that are kept at each step; 1 is greedy.
         max_words: Words of an answer, at most.
         temperature: Above 0, answers are drawn, and differ; 0 searches the likeliest.
@@ -48,6 +48,7 @@ def chat(
     from highrank.data.pairs.dialogues import BREAK
     from highrank.integrations.huggingface.pairs.components import has_components, word_components
     from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
     from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
 
     beams = Beams(num_beams=beam, max_words=max_words, temperature=temperature)
@@ -57,6 +58,7 @@ def chat(
     check_device(device)
     found = EncoderDecoder(model)
     weights, console = found.load_weights(device), Console()
+    encoder = TextEncoder.of(found.config, found.tokenizer, keeps_end=True)
     if show_components and not has_components(weights):
         raise ValueError(f"show-components must go with a mixture of softmaxes, got {model}")
     torch.manual_seed(seed)
@@ -65,9 +67,10 @@ def chat(
         for line in _utterances(console):
             said.append(line)
             source = BREAK.join(said)
-            answer = decode(weights, found.tokenizer, [source], beams)[0][0]
+            answer = decode(weights, encoder, [source], beams)[0][0]
             if show_components:
-                print_words(console, word_components(weights, found.tokenizer, source, answer.ids))
+                words = word_components(weights, encoder, source, answer.ids)
+                print_words(console, words[:max_words])
             else:
                 console.out(printable(answer.text), highlight=False)
             said.append(answer.text)

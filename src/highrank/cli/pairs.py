@@ -11,7 +11,7 @@ from highrank.cli.console import Threads, unless_given
 from highrank.cli.finetune import train_and_show
 from highrank.studies.pairs.settings import Settings
 
-FILES = unless_given("held out of the pairs", "FILE")
+FILES = unless_given("held out of the pairs", "FILE [FILE]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +23,27 @@ class Options(Settings):
     ]
     task: Literal["translation", "dialogue", "summary"]
     config: Annotated[str | None, unless_given("the MODEL", "NAME|DIR")] = None
+    source_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None
+    target_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None
+    source_prefix: Annotated[str | None, unless_given("the model's", "TEXT")] = None
     valid: Annotated[tuple[str, ...], FILES] = ()
     test: Annotated[tuple[str, ...], FILES] = ()
-    columns: Annotated[tuple[str, str] | None, unless_given("source and target")] = None
+    columns: Annotated[
+        tuple[str, str] | None, unless_given("source and target", "SOURCE TARGET")
+    ] = None
+    heads: Annotated[
+        tuple[str, ...],
+        unless_given("softmax linear mos:4, and from scratch adaptive-mos:4", "HEAD [HEAD ...]"),
+    ] = ()
     budget: Annotated[str | None, unless_given("no limit", "TIME")] = None
     steps: Annotated[
         int | None, unless_given("the budget, or 3 epochs, or 30 from scratch", "INT")
     ] = None
-    lr: Annotated[float | None, unless_given("1e-4, or 3e-3 from scratch", "FLOAT")] = None
+    lr: Annotated[float | None, unless_given("1e-4, or 4e-3 from scratch", "FLOAT")] = None
     head_lr: Annotated[
         float | None, unless_given("0.64 / hidden size, or --lr from scratch", "FLOAT")
     ] = None
+    warmup: Annotated[int | None, unless_given("300, or 600 from scratch", "INT")] = None
     dropout: Annotated[float | None, unless_given("the configuration's", "FLOAT")] = None
     beam: Annotated[int | None, unless_given("5; summary 4, dialogue 10", "INT")] = None
     best: Annotated[int | None, unless_given("1; dialogue 5", "INT")] = None

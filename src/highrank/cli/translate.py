@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from highrank.cli.console import Threads, as_json, progress
+from highrank.cli.console import Threads, as_json, plain_console, progress, unless_given
 
 # Lines that are read before they are translated, for batches of like lengths; at a terminal, one.
 BLOCK = 256
@@ -21,6 +21,9 @@ def translate(
     beam: int = 5,
     best: int = 1,
     length_penalty: float = 1.0,
+    source_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None,
+    target_lang: Annotated[str | None, unless_given("the model's", "NAME")] = None,
+    source_prefix: Annotated[str | None, unless_given("the model's", "TEXT")] = None,
     device: str = "cpu",
     json: bool = False,
     threads: Threads = None,
@@ -35,6 +38,10 @@ def translate(
         beam: Hypotheses that are kept at each step; 1 is greedy.
         best: Hypotheses of each line; more than one is for --json.
         length_penalty: Power of the length by which log-probabilities are divided.
+        source_lang: Language of the text, for a model of several: de, deu_Latn or de_DE, as its
+            tokenizer calls it. A model of highrank finetune knows both languages.
+        target_lang: Language to translate into.
+        source_prefix: Text before each line, for a T5: "translate German to English: ".
         device: As torch names it: cpu, cuda, mps.
         json: Print an object a line: the source, and its hypotheses with log-probabilities in nats.
         threads: Threads of the matrix multiplies.
@@ -45,6 +52,7 @@ def translate(
 
     check_installed("translate")
     from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
     from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
 
     if best > 1 and not json:
@@ -52,15 +60,36 @@ def translate(
     beams = Beams(num_beams=beam, num_best=best, length_penalty=length_penalty)
     set_threads(threads)
     check_device(device)
-    lines, size = _lines(file), 1 if file == "-" and sys.stdin.isatty() else BLOCK
-    found = EncoderDecoder(model)
+    lines, total = _lines(file)
+    size = 1 if file == "-" and sys.stdin.isatty() else BLOCK
+    found = EncoderDecoder(
+        model, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+    )
     weights, done = found.load_weights(device), 0
+    block: list[str] = []
+    encoder = TextEncoder.of(found.config, found.tokenizer)
+    errors = plain_console(stderr=True)
     with quiet_transformers("translate"), progress("Translating") as on_progress:
+
+        def show(fraction: float, _: str) -> None:
+            now = round(done + fraction * len(block))
+            if total is None:
+                on_progress(0.0, f"{now:,} lines are done")
+            else:
+                on_progress(now / total, f"{now:,} of {total:,} lines")
+
         while block := list(islice(lines, size)):
-            # How many lines are to come is not known.
-            on_progress(0.0, f"{done:,} lines are done")
+            for place, is_cut in enumerate(encoder.sources(block).is_cut, done + 1):
+                if is_cut:
+                    errors.print(
+                        f"Line {place:,} has more than the model's {encoder.limit:,} tokens: its "
+                        "end is left out."
+                    )
             sources = [line for line in block if line.strip()]
-            some = iter(decode(weights, found.tokenizer, sources, beams, with_scores=json))
+            translated = decode(
+                weights, encoder, sources, beams, with_scores=json, on_progress=show
+            )
+            some = iter(translated)
             for line in block:
                 hypotheses = next(some) if line.strip() else []
                 if json:
@@ -70,10 +99,14 @@ def translate(
             done += len(block)
 
 
-def _lines(file: str) -> Iterator[str]:
-    """The lines of a file, or of standard input as they come, in UTF-8 whatever the locale."""
+def _lines(file: str) -> tuple[Iterator[str], int | None]:
+    """The lines of a file and their number, or those of standard input as they come.
+
+    In UTF-8, whatever the locale.
+    """
     if file != "-":
         from highrank.data.pairs.reading import lines
 
-        return iter(lines(Path(file)))
-    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer)
+        found = lines(Path(file))
+        return iter(found), len(found)
+    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer), None

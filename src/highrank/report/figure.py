@@ -53,6 +53,13 @@ def line_style(color: str, **options: Any) -> Style:
     return {"color": LIGHT[color], **options}
 
 
+def series_style(index: int) -> Style:
+    """The look of one of any number of series: colours and markers of six, then dashed."""
+    turn, place = divmod(index, 6)
+    style = line_style(f"series-{(1, 3, 2, 4, 5, 6)[place]}", marker="oDs^vP"[place])
+    return style | {"linestyle": DASHED} if turn % 2 else style
+
+
 TRUTH = line_style("truth", linewidth=5.0)
 # Inches. At this width a chart that fills a phone of 360 px shows text about as large as here.
 PANEL = (4.4, 3.5)

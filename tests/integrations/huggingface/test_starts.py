@@ -129,6 +129,13 @@ def test_any_head_of_the_last_state_can_be_trained_from_scratch(make, tokens, ki
     assert loaded.get_output_embeddings().embedding.weight is loaded.get_input_embeddings().weight
 
 
+@pytest.mark.parametrize("kind", ["mos", "moc", "adaptive-mos"])
+def test_contexts_that_start_at_random_are_linear(make, kind):
+    for activation, options in (("identity", {}), ("tanh", {"activation": "tanh"})):
+        head = head_of(make.upgraded("gpt2", head=kind, start="random", **options))
+        assert head.activation == activation
+
+
 def test_a_class_makes_a_model_with_random_weights(make, tokens):
     """From a configuration alone, with the architecture's own start of the embedding."""
     model = make.upgraded("llama")

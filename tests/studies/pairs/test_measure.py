@@ -9,7 +9,14 @@ pytest.importorskip("sacrebleu")
 from highrank.progress import silent
 from highrank.studies.pairs import measure
 from highrank.studies.pairs.measure import make_marks, run_pairs
-from highrank.studies.pairs.page import answer, pairs_page, pairs_table, title_of, verdict
+from highrank.studies.pairs.page import (
+    _series,
+    answer,
+    pairs_page,
+    pairs_table,
+    title_of,
+    verdict,
+)
 from highrank.studies.pairs.settings import Settings, Variant
 from highrank.training.signals import Stopped
 
@@ -78,7 +85,7 @@ def test_a_stopped_training_resumes_to_the_same_numbers(place, result, tmp_path,
 
 def test_a_dialogue_has_the_scores_of_the_paper_also_of_unseen_pairs_alone(place, tmp_path):
     options = {"paths": (str(place / "talk"),), "task": "dialogue", "seeds": 1, "steps": 1}
-    heads, beams = ("softmax",), {"beam": 3, "best": 2}
+    heads, beams = ("softmax", "moc:2"), {"beam": 3, "best": 2}
     found, cleaned = (
         run_pairs(
             settings_of(place, heads=heads, drop_seen=drop_seen, **options, **beams),
@@ -96,6 +103,7 @@ def test_a_dialogue_has_the_scores_of_the_paper_also_of_unseen_pairs_alone(place
 
 
 def test_heads_of_equal_parameters_have_them(place):
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
     from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
     from highrank.studies.pairs.corpus import encode_corpus, read_corpus
     from highrank.studies.pairs.variants import Models
@@ -103,11 +111,29 @@ def test_heads_of_equal_parameters_have_them(place):
     settings = settings_of(place, equal_parameters=True, heads=("softmax", "mos:2"))
     splits, seen = read_corpus(settings)
     tokenizer = learn_tokenizer((text for pair in splits.train for text in pair), 300)
-    corpus = encode_corpus(splits, seen, tokenizer, settings, 64)
+    encoder = TextEncoder(tokenizer=tokenizer, limit=64)
+    corpus = encode_corpus(splits, seen, encoder, settings)
     models = Models(settings, None, tokenizer, corpus.encoded["train"])
     plain, mixed = (models.make(name, 0).num_parameters() for name in settings.heads)
     # One unit of the decoder's inner layer has 2 · 16 + 1 parameters.
     assert abs(plain - mixed) <= 33
+
+
+def test_bytes_are_of_what_is_predicted(place):
+    from highrank.data.pairs.reading import Pair, PairSplits
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
+    from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
+    from highrank.studies.pairs.corpus import encode_corpus
+
+    settings, lines = settings_of(place, lower=True), ["one two red blue house"] * 9
+    tokenizer = learn_tokenizer(lines, 300, lower=True)
+    # İ has two bytes, and three when it is lower-cased. A word is a token here, an end one more.
+    pairs = [Pair("one", "İ"), Pair("one", "red " * 12)]
+    splits = PairSplits(train=pairs, valid=pairs, test=pairs)
+    corpus = encode_corpus(splits, {}, TextEncoder(tokenizer=tokenizer, limit=6), settings)
+    assert corpus.test_bytes == (len("i̇".encode()) + 1, len("red red red red red") + 1)
+    assert corpus.facts.num_bytes == {"train": 4, "valid": 24, "test": 24}
+    assert corpus.facts.num_too_long == 1 and corpus.facts.num_cut == {"valid": 1, "test": 1}
 
 
 def test_marks_are_where_all_can_be_compared(place):
@@ -129,6 +155,27 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     assert verdict(result) in page and "nrefs:1|case:lc" in page
     assert len(pairs_table(result).columns) == 1 + len(result.settings.heads)
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
+    assert "after 2 steps of warm-up" in page
+    default = replace(result, settings=replace(result.settings, warmup=None))
+    assert "after 600 steps of warm-up" in pairs_page(default, "highrank finetune")
+
+
+def test_every_head_has_a_curve_of_its_own(result):
+    names = ("softmax", *(f"mos:{k}" for k in range(2, 9)))
+    models = [replace(one, variant=name) for name in names for one in result.models[:1]]
+    series = list(
+        _series(
+            replace(
+                result,
+                settings=replace(result.settings, heads=names),
+                models=tuple(models),
+                step_seconds=dict.fromkeys(names, 1.0),
+            ),
+            by_time=True,
+        )
+    )
+    assert [one.label for one in series] == list(map(title_of, names))
+    assert len({str(one.style) for one in series}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +184,12 @@ def test_the_table_and_the_page_open_with_the_answer(result):
         ({"heads": ("mos:4",)}, "heads must begin with softmax"),
         ({"heads": ("softmax", "mos:x")}, "a head must be like softmax or mos:4, got mos:x"),
         ({"label_smoothing": 1.0}, "label-smoothing must be at least 0 and below 1"),
+        ({"heads": ("softmax", "mox:4")}, "mox"),
+        (
+            {"config": None, "heads": ("softmax", "moc:4")},
+            "heads of a pretrained model must be softmax, linear, mos, .* got moc:4",
+        ),
+        ({"source_lang": "de"}, "source-lang must go with a pretrained model, got --config"),
         ({"paths": ()}, "pairs must be given"),
         ({"budget": "20"}, "must have a unit"),
     ],

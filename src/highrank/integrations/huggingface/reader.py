@@ -144,6 +144,7 @@ class HuggingFaceModel:
         ):
             model, found = getattr(transformers, self.auto_class).from_pretrained(
                 self.name,
+                config=self.config,
                 use_safetensors=True,
                 torch_dtype="auto",
                 output_loading_info=True,

@@ -3,8 +3,8 @@
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
@@ -28,7 +28,8 @@ from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.integrations.huggingface.upgrade import to_softmax
 from highrank.progress import OnProgress
 from highrank.training.checkpoint import load_checkpoint, save_checkpoint
-from highrank.training.signals import Stopped
+from highrank.training.log import MetricsLog
+from highrank.training.signals import Stopped, listening, stop
 from highrank.training.trainer import Diverged, Trainer
 
 SETTINGS_FILE, TIMES_FILE, LOCK_FILE = "settings.json", "step_times.json", "lock"
@@ -245,6 +246,26 @@ def save_variant(training: VariantTraining, tokenizer: Any, folder: Path) -> Non
             saved.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         write_json(temporary / VARIANT_FILE, asdict(training.result()))
+
+
+@contextmanager
+def open_folder(
+    folder: Path, content: Mapping[str, Any], may_change: Collection[str] = ()
+) -> Iterator[Callable[[], None]]:
+    """Hold a folder in which no other process may train; yields what raises `Stopped` on a signal.
+
+    Args:
+        content, may_change: as of `prepare_folder`.
+    """
+    signals: list[int] = []
+
+    def check() -> None:
+        if signals:
+            stop(signals[0])
+
+    prepare_folder(folder, content, may_change)
+    with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
+        yield check
 
 
 def prepare_folder(

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import product
@@ -19,18 +18,16 @@ from highrank.data.batches import Blocks
 from highrank.data.text import read_text, split_text
 from highrank.environment import Environment, environment
 from highrank.integrations.huggingface.reader import HuggingFaceModel
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL
 from highrank.integrations.huggingface.upgrade import upgrade
 from highrank.integrations.huggingface.variants import (
-    LOCK_FILE,
-    prepare_folder,
+    open_folder,
     step_times,
     train_variants,
 )
 from highrank.progress import OnProgress
-from highrank.studies.finetune.settings import BASELINE, CONTROL, Settings
+from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.training import FinetuneTraining, Task, TrainedVariant
-from highrank.training.log import MetricsLog
-from highrank.training.signals import listening, stop
 
 FORMAT, VERSION = "highrank finetuning", 2
 # In each turn in which the time of a step is measured.
@@ -183,18 +180,12 @@ def run_finetune(settings: Settings, folder: Path, on_progress: OnProgress) -> F
     model = HuggingFaceModel(settings.model)
     settings = with_block_length(settings, model)
     splits = read_splits(model, Path(settings.text), on_progress)
-    signals: list[int] = []
-
-    def check() -> None:
-        if signals:
-            stop(signals[0])
-
-    task = make_task(settings, splits, model.prefix, check)
+    task = make_task(settings, splits, model.prefix)
     settings = task.settings
     # A resumed finetuning may get more time.
-    prepare_folder(folder, settings_file(settings, splits), may_change=("budget",))
-    # Two processes must not train in one folder.
-    with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
+    content = settings_file(settings, splits)
+    with open_folder(folder, content, may_change=("budget",)) as check:
+        task = replace(task, check=check)
         base = model.load().model
         if any(parameter.dtype != torch.float32 for parameter in base.parameters()):
             raise ValueError(f"Out of memory: {settings.model} does not fit into it in float32.")
@@ -259,7 +250,10 @@ def read_splits(model: HuggingFaceModel, path: Path, on_progress: OnProgress) ->
 
 
 def make_task(
-    settings: Settings, splits: dict[str, Split], prefix: Sequence[int], check: Callable[[], None]
+    settings: Settings,
+    splits: dict[str, Split],
+    prefix: Sequence[int],
+    check: Callable[[], None] = lambda: None,
 ) -> Task:
     """Raise unless there are blocks for a batch, and for an evaluation."""
     length = settings.block_length

@@ -8,17 +8,14 @@ from rich.table import Table as RichTable
 
 from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
-from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, HEAD_RATE
+from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
 from highrank.report.formats import duration, environment_text, listed, make_table, with_error
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
-from highrank.studies.finetune.settings import BASELINE, CONTROL, HEAD_RATE, Settings
+from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.training import Point, TrainedVariant
 
-STYLES = [
-    line_style(f"series-{number}", marker=marker)
-    for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
-]
 CAPTION = (
     "Nats per held-out token (valid split, averaged weights), mean ± standard error over seeds; "
     "below softmax: of the same seed, + is better. JS divergence: Jensen-Shannon, mean of two "
@@ -222,7 +219,7 @@ def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) ->
         field: of a point or of its components.
         of_step: tokens or time of a step, by variant.
     """
-    for variant, style in zip(result.settings.variants, STYLES, strict=False):
+    for place, variant in enumerate(result.settings.variants):
         curves = [
             {point.step: values[field] for point in one.points if field in (values := _all(point))}
             for one in select_variant(result.variants, variant)
@@ -233,7 +230,7 @@ def _series(result: FinetuneResult, field: str, of_step: Mapping[str, float]) ->
                 label=_name(variant),
                 x=[step * of_step[variant] for step in steps],
                 y=[fmean(some) for some in seeds],
-                style=style,
+                style=series_style(place),
                 marker_spacing=0.1,
                 band=[(min(some), max(some)) for some in seeds] if len(curves) > 1 else (),
             )

@@ -4,16 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from highrank.config import StageConfig
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, added_lr
 from highrank.signatures import check_ranges
 
-# The model with its own softmax, trained in the same way: what every variant is compared with.
-BASELINE = "softmax"
-# One softmax over a linear map of the hidden state: added weights, but no mixture.
-CONTROL = "linear"
 COUNTS = ("num_components", "seeds", "steps", "batch_size", "block_length", "eval_tokens")
-# The learning rate of added weights is this over the hidden size, unless it is given: with the rate
-# of the others, components stay equal for thousands of steps (docs/log.md).
-HEAD_RATE = 0.64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +63,8 @@ class Settings:
         self.seconds_of_each()
 
     def added_lr(self, hidden_size: int) -> float:
-        """The learning rate of the weights that the upgrade adds, at least that of the others."""
-        return self.head_lr or max(self.lr, HEAD_RATE / hidden_size)
+        """The learning rate of the weights that the upgrade adds."""
+        return self.head_lr or added_lr(self.lr, hidden_size)
 
     @property
     def mixtures(self) -> tuple[str, ...]:

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from highrank.data.pairs.dialogues import dialogue_pairs, read_dialogues
 from highrank.data.pairs.encoded import EncodedPairs, Ragged
 from highrank.data.pairs.leaks import is_seen
 from highrank.data.pairs.reading import Pair, PairSplits, hold_out, read_pairs, split_files
+from highrank.integrations.huggingface.pairs.encoding import Encoded, TextEncoder
 from highrank.studies.pairs.settings import Settings
 
 HELD_OUT = ("valid", "test")
-LONGEST = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +28,11 @@ class CorpusFacts:
     num_tokens: dict[str, int]
     """Target tokens of each split, ends included."""
     num_bytes: dict[str, int]
-    """Bytes of the targets, a newline after each."""
+    """Bytes of these targets as the model reads them, a newline after each."""
     num_too_long: int
     """Pairs of train that are left out because they have too many tokens."""
+    num_cut: dict[str, int]
+    """Pairs of valid and test of which a part is missing, because they have too many tokens."""
     sha256: dict[str, str]
     """Of the token ids."""
 
@@ -43,6 +44,8 @@ class Corpus:
     facts: CorpusFacts
     unseen: tuple[int, ...]
     """Test pairs that do not stand in train, by their places."""
+    test_bytes: tuple[int, ...]
+    """Bytes of each test target as the model reads it, with a newline."""
 
 
 def read_corpus(settings: Settings) -> tuple[PairSplits, dict[str, int]]:
@@ -103,43 +106,53 @@ def _read(paths: Sequence[Path], settings: Settings) -> list[Pair]:
 
 
 def encode_corpus(
-    splits: PairSplits, num_seen: dict[str, int], tokenizer: Any, settings: Settings, limit: int
+    splits: PairSplits, num_seen: dict[str, int], encoder: TextEncoder, settings: Settings
 ) -> Corpus:
-    """The token ids of all pairs.
-
-    Args:
-        limit: most tokens of a text; longer pairs of train are left out, others cut.
-    """
-    encoded, num_too_long = {}, 0
+    """The token ids of all pairs; those of train that are too long are left out, others cut."""
+    encoded, num_bytes, num_cut = {}, {}, {}
     for name, pairs in splits._asdict().items():
-        sides = [_encode(tokenizer, [pair[side] for pair in pairs], side) for side in (0, 1)]
-        rows = list(zip(*sides, strict=True))
-        if name == "train":
-            kept = [row for row in rows if max(map(len, row)) <= limit]
-            num_too_long, rows = len(rows) - len(kept), kept
-        cut = [[ids[: limit - 1] + ids[-1:] for ids in row] for row in rows]
-        encoded[name] = EncodedPairs(*(Ragged.of(row[side] for row in cut) for side in (0, 1)))
+        sources = encoder.sources([pair.source for pair in pairs])
+        targets = encoder.targets([pair.target for pair in pairs])
+        is_cut = [any(both) for both in zip(sources.is_cut, targets.is_cut, strict=True)]
+        kept = [row for row in range(len(pairs)) if name != "train" or not is_cut[row]]
+        if not kept:
+            raise ValueError(f"train must have a pair of at most {encoder.limit} tokens, got none")
+        encoded[name] = EncodedPairs(
+            *(Ragged.of(side.ids[row] for row in kept) for side in (sources, targets))
+        )
+        num_cut[name] = sum(is_cut)
+        num_bytes[name] = [
+            _num_bytes(pairs[row].target, targets, row, encoder, settings) for row in kept
+        ]
     facts = CorpusFacts(
         num_pairs={name: len(pairs) for name, pairs in encoded.items()},
         num_seen=num_seen,
         is_cleaned=settings.drop_seen,
         num_tokens={name: pairs.num_targets for name, pairs in encoded.items()},
-        num_bytes={
-            name: sum(len(pair.target.encode()) + 1 for pair in pairs)
-            for name, pairs in splits._asdict().items()
-        },
-        num_too_long=num_too_long,
+        num_bytes={name: sum(of_each) for name, of_each in num_bytes.items()},
+        num_too_long=num_cut.pop("train"),
+        num_cut=num_cut,
         sha256={name: _sha256(pairs) for name, pairs in encoded.items()},
     )
     seen = is_seen(splits.test, splits.train)
-    unseen = tuple(place for place, known in enumerate(seen) if not known)
-    return Corpus(splits=splits, encoded=encoded, facts=facts, unseen=unseen)
+    return Corpus(
+        splits=splits,
+        encoded=encoded,
+        facts=facts,
+        unseen=tuple(place for place, known in enumerate(seen) if not known),
+        test_bytes=tuple(num_bytes["test"]),
+    )
 
 
-def _encode(tokenizer: Any, texts: list[str], side: int) -> list[list[int]]:
-    # Some tokenizers have another form for targets.
-    found = tokenizer(**{"text_target" if side else "text": texts}, verbose=False)["input_ids"]
-    return [list(ids) for ids in found]
+def _num_bytes(
+    text: str, targets: Encoded, row: int, encoder: TextEncoder, settings: Settings
+) -> int:
+    """Bytes of a target as far as its tokens are predicted, with a newline."""
+    if targets.is_cut[row]:
+        text = encoder.tokenizer.decode(targets.ids[row], skip_special_tokens=True)
+    elif settings.lower and settings.is_from_scratch:
+        text = text.lower()
+    return len(text.encode()) + 1
 
 
 def _sha256(pairs: EncodedPairs) -> str:

@@ -7,33 +7,30 @@ any number of steps: each is scored at the two marks where it is compared.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from highrank.analysis.contrasts import Contrast, analyse
 from highrank.environment import Environment, environment
 from highrank.integrations.huggingface.library import quiet_transformers
-from highrank.integrations.huggingface.pairs.loading import EncoderDecoder
-from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
+from highrank.integrations.huggingface.pairs.loading import EncoderDecoder, set_dropout
+from highrank.integrations.huggingface.pairs.scratch import learn_tokenizer, read_config
+from highrank.integrations.huggingface.recipe import BASELINE
 from highrank.integrations.huggingface.variants import (
-    LOCK_FILE,
-    prepare_folder,
+    open_folder,
     step_times,
     train_variants,
 )
 from highrank.progress import OnProgress
-from highrank.studies.pairs.corpus import LONGEST, Corpus, CorpusFacts, encode_corpus, read_corpus
+from highrank.studies.pairs.corpus import Corpus, CorpusFacts, encode_corpus, read_corpus
 from highrank.studies.pairs.scoring import measures_of
-from highrank.studies.pairs.settings import BASELINE, EPOCHS, EPOCHS_FROM_SCRATCH, Settings
+from highrank.studies.pairs.settings import EPOCHS, EPOCHS_FROM_SCRATCH, Settings
 from highrank.studies.pairs.training import PairsTraining, Task, TrainedModel
 from highrank.studies.pairs.variants import Models
-from highrank.training.log import MetricsLog
-from highrank.training.signals import listening, stop
 
 FORMAT, VERSION = "highrank pairs", 1
 # In each turn in which the time of a step is measured.
@@ -87,30 +84,33 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
 
     A signal raises `Stopped`; what was done until then is saved, and the same call resumes.
     """
-    signals: list[int] = []
-
-    def check() -> None:
-        if signals:
-            stop(signals[0])
-
     on_progress(0.0, "reading the pairs")
     splits, num_seen = read_corpus(settings)
-    base, tokenizer = None, None
+    base = None
     with quiet_transformers("train on pairs"):
         if settings.is_from_scratch:
+            assert settings.config is not None
+            config = read_config(settings.config)
             on_progress(0.0, "learning a tokenizer")
             texts = (text for pair in splits.train for text in pair)
             tokenizer = learn_tokenizer(texts, settings.vocabulary, settings.lower)
         else:
             assert settings.model is not None
-            loaded = EncoderDecoder(settings.model)
-            base, tokenizer = loaded.load_weights().float(), loaded.tokenizer
-        corpus = encode_corpus(splits, num_seen, tokenizer, settings, _longest(base))
-        task = Task(settings=settings, corpus=corpus, tokenizer=tokenizer, check=check)
+            loaded = EncoderDecoder(
+                settings.model,
+                source_lang=settings.source_lang,
+                target_lang=settings.target_lang,
+                source_prefix=settings.source_prefix,
+            )
+            tokenizer, config = loaded.tokenizer, loaded.config
+            set_dropout(config, settings.dropout)
+            base = loaded.load_weights().float()
+        encoder = TextEncoder.of(config, tokenizer, keeps_end=settings.task == "dialogue")
+        corpus = encode_corpus(splits, num_seen, encoder, settings)
         hashes = {"sha256": corpus.facts.sha256}
-        prepare_folder(folder, {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes)
-        # Two processes must not train in one folder.
-        with closing(MetricsLog(folder / LOCK_FILE)), listening(signals.append):
+        content = {"format": FORMAT, "version": VERSION} | asdict(settings) | hashes
+        with open_folder(folder, content) as check:
+            task = Task(settings=settings, corpus=corpus, encoder=encoder, check=check)
             models = Models(settings, base, tokenizer, corpus.encoded["train"])
             marks: dict[str, tuple[int, int]] = {}
 
@@ -142,11 +142,6 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
         ),
         environment=environment(),
     )
-
-
-def _longest(base: Any) -> int:
-    limit = getattr(getattr(base, "config", None), "max_position_embeddings", None)
-    return min(LONGEST, limit) if limit else LONGEST
 
 
 def _num_steps(settings: Settings, corpus: Corpus) -> int | None:

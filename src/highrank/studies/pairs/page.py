@@ -6,17 +6,14 @@ from statistics import fmean
 from rich.table import Table as RichTable
 
 from highrank.analysis.contrasts import Contrast, Verdict
-from highrank.report.figure import Axis, Lines, Series, describe, draw, line_style, to_svg
+from highrank.integrations.huggingface.recipe import CONTROL
+from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
 from highrank.report.formats import duration, environment_text, make_table
 from highrank.report.page import Column, Figure, Table, render
 from highrank.studies.pairs.measure import Comparison, PairsResult, Row, select
 from highrank.studies.pairs.scoring import MEASURES, Measure, beams_of, measures_of
-from highrank.studies.pairs.settings import CONTROL, Variant
+from highrank.studies.pairs.settings import Variant
 
-STYLES = [
-    line_style(f"series-{number}", marker=marker)
-    for number, marker in zip((1, 3, 2, 4, 5, 6), "oDs^vP", strict=True)
-]
 TITLES = {
     "softmax": "Softmax",
     "linear": "Softmax, linear",
@@ -195,6 +192,9 @@ def _facts(result: PairsResult) -> list[str]:
     if result.settings.seeds > 1:
         found.append("±: half the range of the seeds.")
     last = select(result.models, heads[0])[0].scores[-1]
+    found.append(f"Each search of the test pairs took about {duration(last.seconds)}.")
+    if cut := facts.num_cut["test"]:
+        found.append(f"{cut:,} test pairs are cut: they have more tokens than the model reads.")
     found += [f"{name}: {note}." for name, note in last.notes.items()]
     return found
 
@@ -218,7 +218,7 @@ def _figures(result: PairsResult) -> Iterator[Figure]:
 
 def _series(result: PairsResult, *, by_time: bool) -> Iterator[Series]:
     """One line per variant, from the first evaluation after the start on."""
-    for name, style in zip(result.settings.heads, STYLES, strict=False):
+    for place, name in enumerate(result.settings.heads):
         models = select(result.models, name)
         points = list(zip(*(one.points for one in models), strict=True))[1:]
         of_step = result.step_seconds[name] / 60
@@ -232,7 +232,7 @@ def _series(result: PairsResult, *, by_time: bool) -> Iterator[Series]:
             label=title_of(name),
             x=xs,
             y=[fmean(some) for some in losses],
-            style=style,
+            style=series_style(place),
             marker_spacing=0.1,
             band=[(min(some), max(some)) for some in losses] if len(models) > 1 else (),
         )

@@ -1,9 +1,9 @@
 """Scores of a trained model on the test pairs."""
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -11,6 +11,7 @@ from highrank.data.pairs.encoded import EncodedPairs, batches_in_order
 from highrank.evaluation.dialogue import ORDERS, dialogue_score
 from highrank.evaluation.translation import translation_score
 from highrank.integrations.huggingface.pairs.decoding import Beams, decode
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 from highrank.integrations.huggingface.trainable import TrainableModel
 from highrank.progress import OnProgress
 from highrank.studies.pairs.corpus import Corpus
@@ -45,6 +46,8 @@ class Scores:
     samples: tuple[Sample, ...]
     step: int = 0
     """Updates of the weights."""
+    seconds: float = 0.0
+    """Time of the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,28 +118,30 @@ def held_out_nats(model: TrainableModel, pairs: EncodedPairs, pad: int, batch_to
 
 def score(
     model: TrainableModel,
-    tokenizer: Any,
+    encoder: TextEncoder,
     corpus: Corpus,
     settings: Settings,
     on_progress: OnProgress,
     check: Callable[[], None],
 ) -> Scores:
     """Loss and search on the test pairs; where some stand in train, also without these."""
-    pairs = corpus.splits.test
+    pairs, start = corpus.splits.test, time.perf_counter()
     found = decode(
         model.model,
-        tokenizer,
+        encoder,
         [pair.source for pair in pairs],
         beams_of(settings),
         on_progress=on_progress,
         check=check,
     )
+    seconds = time.perf_counter() - start
     texts = [[one.text for one in some] for some in found]
 
     def scored(rows: Sequence[int]) -> tuple[dict[str, float], dict[str, str]]:
         encoded = corpus.encoded["test"].select(rows)
-        nats = held_out_nats(model, encoded, tokenizer.pad_token_id, settings.batch_tokens)
-        num_bytes = sum(len(pairs[row].target.encode()) + 1 for row in rows)
+        pad = encoder.tokenizer.pad_token_id
+        nats = held_out_nats(model, encoded, pad, settings.batch_tokens)
+        num_bytes = sum(corpus.test_bytes[row] for row in rows)
         references = [pairs[row].target for row in rows]
         values, notes = SCORERS[settings.task]([texts[row] for row in rows], references)
         bits = nats * encoded.num_targets / math.log(2)
@@ -155,6 +160,7 @@ def score(
             Sample(source=pair.source, reference=pair.target, hypothesis=some[0] if some else "")
             for pair, some in samples
         ),
+        seconds=seconds,
     )
 
 

@@ -4,23 +4,22 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from highrank.config import StageConfig
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, added_lr
 from highrank.signatures import check_ranges
 from highrank.training.budget import parse_duration
 
-# The model with its own softmax: what every other head is compared with.
-BASELINE = "softmax"
-# One softmax over a linear map of the hidden state: added weights, but no mixture.
-CONTROL = "linear"
+# Heads that start without changing a prediction of a trained model, and those of a comparison.
+OF_PRETRAINED = (BASELINE, CONTROL, "mos")
+HEADS = (BASELINE, CONTROL, "mos:4")
 COUNTS = ("seeds", "steps", "batch_tokens", "vocabulary", "context", "beam", "best", "max_words")
-# Of a budget; the rest is for evaluations.
+# Of a budget; the rest is for losses on valid. How long a search takes shows when models have
+# learned to end: a budget that counted it could not be planned before.
 TRAINING_PART = 0.9
 # Passes over the pairs without --budget and --steps.
 EPOCHS, EPOCHS_FROM_SCRATCH = 3, 30
 # Learning rates and steps of warm-up: of weights that were trained before, and of those at random.
 LR, LR_FROM_SCRATCH = 1e-4, 4e-3
 WARMUP, WARMUP_FROM_SCRATCH = 300, 600
-# The learning rate of what an upgrade adds to a trained model is this over the hidden size.
-HEAD_RATE = 0.64
 
 
 class Variant(NamedTuple):
@@ -47,6 +46,13 @@ class Settings:
     of these, with train, valid and test."""
     config: str | None = None
     """Begin at random: transformer-tiny, or a folder with a config.json of transformers."""
+    source_lang: str | None = None
+    """Language of the sources, for a pretrained model of several: de, deu_Latn or de_DE, as its
+    tokenizer calls it."""
+    target_lang: str | None = None
+    """Language of the targets."""
+    source_prefix: str | None = None
+    """Text before each source, for a pretrained T5: "translate German to English: "."""
     task: Literal["translation", "dialogue", "summary"]
     """What the pairs are: a text and its translation or its summary, or the utterances before a
     response and the response."""
@@ -64,16 +70,19 @@ class Settings:
     """From scratch: lower-case all texts."""
     vocabulary: int = 4_000
     """From scratch: tokens of the joint byte-pair encoding, at most."""
-    heads: tuple[str, ...] = ("softmax", "linear", "mos:4", "adaptive-mos:4")
-    """Output layers, each with its number of components. linear is a control: one softmax over a
-    linear map of the hidden state."""
+    heads: tuple[str, ...] = ()
+    """Output layers, softmax first, mixtures with their number of components. linear is a control:
+    one softmax over a linear map of the hidden state. A pretrained model has softmax, linear and
+    mos; from scratch there are moc, adaptive-softmax, adaptive-mos, low-rank-mos and others."""
     equal_parameters: bool = False
     """From scratch: give each model as many parameters as the softmax has, by a narrower
     decoder."""
     seeds: int = 1
     """How many of each; differences are paired by seed."""
     budget: str | None = None
-    """Time for everything, such as 90s, 20m or 1.5h; each model gets an equal part."""
+    """Time for training and losses on valid, such as 90s, 20m or 1.5h; each model gets an equal
+    part. The search of the test pairs comes on top, twice for each model: seconds for short
+    sentences, minutes for thousands of responses."""
     steps: int | None = None
     """Steps of each model."""
     lr: float | None = None
@@ -87,7 +96,7 @@ class Settings:
     label_smoothing: float = 0.1
     """In training; exact, on the log-probabilities of the whole mixture."""
     dropout: float | None = None
-    """Of the body; None leaves it as the configuration has it."""
+    """Of the body."""
     beam: int | None = None
     """Beams of the search."""
     best: int | None = None
@@ -106,6 +115,10 @@ class Settings:
                 "a model, or --config, and pairs must be given (two files, a .tsv, a .jsonl or a "
                 f"folder), got {' '.join(self.paths) or 'nothing'}"
             )
+        for name in ("source_lang", "target_lang", "source_prefix"):
+            if self.is_from_scratch and getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise ValueError(f"{option} must go with a pretrained model, got --config")
         for name in ("lr", "head_lr"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -117,13 +130,29 @@ class Settings:
                 raise ValueError(f"{option} must be at least 0 and below 1, got {value}")
         if self.warmup is not None and self.warmup < 0:
             raise ValueError(f"warmup must be at least 0, got {self.warmup}")
+        if not self.heads:
+            more = ("adaptive-mos:4",) if self.is_from_scratch else ()
+            object.__setattr__(self, "heads", HEADS + more)
+        self._check_heads()
+        if self.budget is not None:
+            parse_duration(self.budget)
+
+    def _check_heads(self) -> None:
+        from highrank.heads import head_class
+
         if self.heads[:1] != (BASELINE,) or len(set(self.heads)) < len(self.heads):
             found = " ".join(self.heads)
             raise ValueError(f"heads must begin with softmax, and have each once, got {found}")
         for name in self.heads:
-            Variant.parse(name)
-        if self.budget is not None:
-            parse_duration(self.budget)
+            kind = Variant.parse(name).kind
+            if kind != CONTROL:
+                head_class(kind)
+            if kind not in OF_PRETRAINED and not self.is_from_scratch:
+                known = ", ".join(OF_PRETRAINED)
+                raise ValueError(
+                    f"heads of a pretrained model must be {known}, which change no prediction at "
+                    f"first, got {name}: it trains from scratch, with --config"
+                )
 
     @property
     def is_from_scratch(self) -> bool:
@@ -153,7 +182,7 @@ class Settings:
         """The learning rate of the weights that an upgrade adds."""
         if self.head_lr is not None or self.is_from_scratch:
             return self.head_lr or self.rate
-        return max(self.rate, HEAD_RATE / hidden_size)
+        return added_lr(self.rate, hidden_size)
 
     def seconds_of_each(self) -> float | None:
         """The part of the budget for the training of each model."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from highrank.data.pairs.encoded import PairBatches
 from highrank.files import from_json
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 from highrank.integrations.huggingface.pairs.trainable import TrainablePairs
 from highrank.integrations.huggingface.variants import VariantTraining, is_evaluated
 from highrank.progress import OnProgress
@@ -62,7 +63,7 @@ class Task:
 
     settings: Settings
     corpus: Corpus
-    tokenizer: Any
+    encoder: TextEncoder
     check: Callable[[], None]
     """Called often, where the work may end; raises `Stopped` if it is to."""
 
@@ -82,7 +83,7 @@ class PairsTraining(VariantTraining):
     ) -> None:
         self.task, self.marks, settings = task, sorted(set(marks)), task.settings
         added = settings.added_lr(model.get_output_embeddings().head.hidden_size)
-        pad = task.tokenizer.pad_token_id
+        pad = task.encoder.tokenizer.pad_token_id
         pairs = task.corpus.encoded["train"]
         super().__init__(
             TrainablePairs(model, settings.label_smoothing, added / settings.rate),
@@ -134,7 +135,7 @@ class PairsTraining(VariantTraining):
             valid_nats = held_out_nats(
                 self.model,
                 task.corpus.encoded["valid"],
-                task.tokenizer.pad_token_id,
+                task.encoder.tokenizer.pad_token_id,
                 task.settings.batch_tokens,
             )
         self.points.append(
@@ -154,7 +155,7 @@ class PairsTraining(VariantTraining):
         with self.averaged():
             found = score(
                 self.model,
-                self.task.tokenizer,
+                self.task.encoder,
                 self.task.corpus,
                 self.task.settings,
                 lambda _, text: on_progress(self.fraction, f"{self.text()}; searching {text}"),

@@ -7,8 +7,9 @@ import torch
 
 from highrank.data.pairs.encoded import EncodedPairs
 from highrank.integrations.huggingface.pairs.scratch import new_model
+from highrank.integrations.huggingface.recipe import BASELINE, CONTROL
 from highrank.integrations.huggingface.upgrade import upgrade
-from highrank.studies.pairs.settings import BASELINE, CONTROL, Settings, Variant
+from highrank.studies.pairs.settings import Settings, Variant
 
 
 class Models:
@@ -27,12 +28,9 @@ class Models:
 
     def make(self, name: str, seed: int) -> Any:
         """A model of transformers with the head of a variant."""
-        changes = {} if self.settings.dropout is None else {"dropout": self.settings.dropout}
         if not self.settings.is_from_scratch:
-            model = copy.deepcopy(self.base)
-            for field, value in changes.items():
-                _set_dropout(model, field, value)
-            return _upgraded(model, Variant.parse(name), seed)
+            return _upgraded(copy.deepcopy(self.base), Variant.parse(name), seed)
+        changes = {}
         if self.settings.equal_parameters and name != BASELINE:
             changes["decoder_ffn_dim"] = self._ffn_size(name)
         return self._from_scratch(name, seed, changes)
@@ -42,7 +40,9 @@ class Models:
         kind, num_components = Variant.parse(name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = new_model(self.settings.config, self.tokenizer, **changes)
+            model = new_model(
+                self.settings.config, self.tokenizer, self.settings.dropout, **changes
+            )
         options: dict[str, Any] = {"seed": seed, "start": "random"}
         if kind == BASELINE:
             return upgrade(model, head="softmax")
@@ -77,9 +77,3 @@ def _upgraded(model: Any, variant: Variant, seed: int) -> Any:
     if kind == CONTROL:
         return upgrade(model, num_components=1, start="identity")
     return upgrade(model, kind, num_components, seed=seed)
-
-
-def _set_dropout(model: Any, field: str, value: float) -> None:
-    for module in model.modules():
-        if isinstance(getattr(module, field, None), float):
-            setattr(module, field, value)

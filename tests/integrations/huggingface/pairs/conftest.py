@@ -24,6 +24,13 @@ def tokenizer(sources):
 
 
 @pytest.fixture(scope="session")
+def encoder(model, tokenizer):
+    from highrank.integrations.huggingface.pairs.encoding import TextEncoder
+
+    return TextEncoder.of(model.config, tokenizer)
+
+
+@pytest.fixture(scope="session")
 def model(tokenizer):
     """Upgraded to a mixture of three softmaxes, and spread so that beams differ."""
     import torch

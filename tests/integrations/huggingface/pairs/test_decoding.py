@@ -16,20 +16,20 @@ from highrank.integrations.huggingface.pairs.decoding import Beams, decode
 BEAMS = Beams(num_beams=3, num_best=2)
 
 
-def test_batches_shuffled_or_not_are_one_by_one(model, tokenizer, sources, monkeypatch):
+def test_batches_shuffled_or_not_are_one_by_one(model, encoder, sources, monkeypatch):
     sources = sources[:8]
-    together = decode(model, tokenizer, sources, BEAMS)
-    alone = [decode(model, tokenizer, [source], BEAMS)[0] for source in sources]
+    together = decode(model, encoder, sources, BEAMS)
+    alone = [decode(model, encoder, [source], BEAMS)[0] for source in sources]
     order = random.Random(1).sample(range(len(sources)), len(sources))
-    shuffled = decode(model, tokenizer, [sources[i] for i in order], BEAMS)
+    shuffled = decode(model, encoder, [sources[i] for i in order], BEAMS)
     monkeypatch.setattr(decoding, "BATCH_TOKENS", 60)
-    in_parts = decode(model, tokenizer, sources, BEAMS)
+    in_parts = decode(model, encoder, sources, BEAMS)
     for i, place in enumerate(order):
         assert together[place] == alone[place] == shuffled[i] == in_parts[place]
 
 
-def test_log_probabilities_are_those_of_the_model(model, tokenizer):
-    found = decode(model, tokenizer, ["eins zwei rot", "blau"], BEAMS, with_scores=True)
+def test_log_probabilities_are_those_of_the_model(model, encoder, tokenizer):
+    found = decode(model, encoder, ["eins zwei rot", "blau"], BEAMS, with_scores=True)
     for source, some in zip(["eins zwei rot", "blau"], found, strict=True):
         for one in some:
             inputs = tokenizer([source], return_tensors="pt")
@@ -42,10 +42,10 @@ def test_log_probabilities_are_those_of_the_model(model, tokenizer):
         assert ranks == sorted(ranks, reverse=True)
 
 
-def test_words_are_limited_and_nothing_is_nothing(model, tokenizer):
-    found = decode(model, tokenizer, ["eins"], Beams(num_beams=2, max_words=2))
+def test_words_are_limited_and_nothing_is_nothing(model, encoder):
+    found = decode(model, encoder, ["eins"], Beams(num_beams=2, max_words=2))
     assert len(found[0][0].text.split()) <= 2
-    assert decode(model, tokenizer, [], BEAMS) == []
+    assert decode(model, encoder, [], BEAMS) == []
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,16 @@ def test_mistakes_are_named(options, message):
         Beams(**options)
 
 
-def test_every_word_has_the_component_that_answers_for_it(model, tokenizer):
+def test_every_word_has_the_component_that_answers_for_it(model, encoder, tokenizer):
     assert has_components(model)
     ids = tokenizer("red  house")["input_ids"]
-    shares = responsibilities(model, tokenizer, "rot Haus", ids)
+    shares = responsibilities(model, encoder, "rot Haus", ids)
     torch.testing.assert_close(shares.sum(-1), torch.ones(len(ids)))
-    found = word_components(model, tokenizer, "rot Haus", ids)
+    found = word_components(model, encoder, "rot Haus", ids)
     assert [word for word, _ in found] == ["red", "house"]
+    # No more than the model's positions are read.
+    torch.testing.assert_close(
+        responsibilities(model, encoder, "rot " * 900, ids),
+        responsibilities(model, encoder, "rot " * 1100, ids),
+    )
     assert all(0 <= component < 3 for _, component in found)

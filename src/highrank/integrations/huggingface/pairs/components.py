@@ -12,7 +12,7 @@ from torch import Tensor
 from highrank.heads import MixtureHead
 from highrank.heads.bases.mixture import log_responsibility
 from highrank.integrations.huggingface.output_layer import HeadOutputLayer
-from highrank.integrations.huggingface.pairs.trainable import TrainablePairs
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 
 
 def has_components(model: Any) -> bool:
@@ -23,28 +23,41 @@ def has_components(model: Any) -> bool:
 
 
 @torch.no_grad()
-def responsibilities(model: Any, tokenizer: Any, source: str, ids: Sequence[int]) -> Tensor:
-    """Fractions (L, K) of each target token's probability that the components answer for."""
-    inputs = tokenizer([source], truncation=True, return_tensors="pt", verbose=False)
-    columns = {name: inputs[name].T.to(model.device) for name in ("input_ids", "attention_mask")}
-    target = torch.tensor(ids, device=model.device)[:, None]  # (L, 1)
-    trainable = TrainablePairs(model).eval()
-    states = trainable.states(columns, target)  # (L, D)
-    head = trainable.head
-    assert isinstance(head, MixtureHead)
-    found: Tensor = log_responsibility(head, states, target[:, 0]).exp()
+def responsibilities(model: Any, encoder: TextEncoder, source: str, ids: Sequence[int]) -> Tensor:
+    """Fractions (L, K) of each target token's probability that the components answer for.
+
+    Args:
+        model: in evaluation mode.
+        ids: of the target, (L,).
+    """
+    output = model.get_output_embeddings()
+    assert isinstance(output.head, MixtureHead)
+    start = model.generation_config.decoder_start_token_id
+    kept: list[Tensor] = []
+    hook = output.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    try:
+        model(
+            input_ids=torch.tensor(encoder.sources([source]).ids, device=model.device),
+            decoder_input_ids=torch.tensor([[start, *ids[:-1]]], device=model.device),
+            use_cache=False,
+        )
+    finally:
+        hook.remove()
+    states = kept[0][0].float() * output.scale  # (L, D)
+    target = torch.tensor(ids, device=model.device)  # (L,)
+    found: Tensor = log_responsibility(output.head, states, target).exp()
     return found
 
 
 def word_components(
-    model: Any, tokenizer: Any, source: str, ids: Sequence[int]
+    model: Any, encoder: TextEncoder, source: str, ids: Sequence[int]
 ) -> list[tuple[str, int]]:
     """The words of a target, each with the component, from 0, that has most of its tokens."""
-    shares = responsibilities(model, tokenizer, source, ids)  # (L, K)
+    shares = responsibilities(model, encoder, source, ids)  # (L, K)
     words: list[tuple[str, Tensor]] = []
     before = ""
     for place, share in enumerate(shares):
-        text = tokenizer.decode(list(ids[: place + 1]), skip_special_tokens=True)
+        text = encoder.tokenizer.decode(list(ids[: place + 1]), skip_special_tokens=True)
         piece, before = text[len(before) :], text
         if words and not piece[:1].isspace():
             words[-1] = (words[-1][0] + piece, words[-1][1] + share)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from highrank.data.pairs.encoded import Ragged, cut_by_tokens
+from highrank.integrations.huggingface.pairs.encoding import TextEncoder
 from highrank.progress import OnProgress, silent
 
 # Places (sequences · beams · source tokens) of a batch.
 BATCH_TOKENS = 12_000
-LONGEST = 256
 # Sources of 1 to 16 tokens may have as long targets as each other, those of 17 to 32, and so on.
 STEP = 16
 
@@ -58,13 +58,14 @@ class Hypothesis:
     ids: tuple[int, ...]
     """Token ids, the end-of-text token included."""
     log_prob: float | None = None
-    """Log-probability of all tokens, in nats; None unless it was asked for."""
+    """Log-probability of all tokens, in nats, but of a language that is forced; None unless it was
+    asked for."""
 
 
 @torch.no_grad()
 def decode(
     model: Any,
-    tokenizer: Any,
+    encoder: TextEncoder,
     sources: Sequence[str],
     beams: Beams,
     *,
@@ -81,19 +82,19 @@ def decode(
     """
     if not sources:
         return []
-    limit = getattr(model.config, "max_position_embeddings", None) or LONGEST
-    ids = tokenizer(list(sources), truncation=True, max_length=limit, verbose=False)["input_ids"]
-    encoded = Ragged.of(ids)
+    encoded = Ragged.of(encoder.sources(sources).ids)
     found: list[list[Hypothesis]] = [[] for _ in sources]
     done = 0
     for rows in _batches(encoded, max(1, BATCH_TOKENS // beams.num_beams)):
         check()
         on_progress(done / len(sources), f"{done:,} of {len(sources):,}")
-        inputs = _inputs(encoded, rows.tolist(), tokenizer.pad_token_id, model.device)
-        targets = _search(model, inputs, beams, limit)  # (rows * best, T)
+        pad = encoder.tokenizer.pad_token_id
+        inputs = _inputs(encoded, rows.tolist(), pad, model.device)
+        targets = _search(model, inputs, beams, encoder.limit)  # (rows * best, T)
         scores = _log_probs(model, inputs, targets, beams.num_best) if with_scores else None
         for place, target in enumerate(targets.tolist()):
-            one = _hypothesis(tokenizer, target, beams, None if scores is None else scores[place])
+            score = None if scores is None else scores[place]
+            one = _hypothesis(model, encoder.tokenizer, target, beams, score)
             found[rows[place // beams.num_best]].append(one)
         done += len(rows)
     return found
@@ -139,10 +140,14 @@ def _search(model: Any, inputs: dict[str, Tensor], beams: Beams, limit: int) -> 
     return targets[:, 1:]
 
 
-def _hypothesis(tokenizer: Any, target: list[int], beams: Beams, score: float | None) -> Hypothesis:
+def _hypothesis(
+    model: Any, tokenizer: Any, target: list[int], beams: Beams, score: float | None
+) -> Hypothesis:
     if tokenizer.eos_token_id in target:
         target = target[: target.index(tokenizer.eos_token_id) + 1]
-    text = tokenizer.decode(target, skip_special_tokens=True).strip()
+    # The forced language is not special to all tokenizers.
+    written = target[_num_forced(model) :]
+    text = tokenizer.decode(written, skip_special_tokens=True).strip()
     if beams.max_words is not None:
         text = " ".join(text.split()[: beams.max_words])
     return Hypothesis(text=text, ids=tuple(target), log_prob=score)
@@ -151,15 +156,21 @@ def _hypothesis(tokenizer: Any, target: list[int], beams: Beams, score: float | 
 def _log_probs(
     model: Any, inputs: dict[str, Tensor], targets: Tensor, num_best: int
 ) -> list[float]:
-    """Log-probability of each target, up to its end."""
-    config = model.config
+    """Log-probability of each target, up to its end, but of what is forced."""
+    config = model.generation_config
     start = targets.new_full((len(targets), 1), config.decoder_start_token_id)
     inputs = {name: tensor.repeat_interleave(num_best, 0) for name, tensor in inputs.items()}
     read = torch.cat([start, targets[:, :-1]], 1)  # (N, T)
     logits = model(**inputs, decoder_input_ids=read, use_cache=False).logits  # (N, T, V)
     log_p = logits.float().log_softmax(-1).gather(-1, targets[..., None]).squeeze(-1)
     # Behind the first end there is padding.
-    ends = (targets == model.generation_config.eos_token_id).long()
+    ends = (targets == config.eos_token_id).long()
     counts = ends.cumsum(1) - ends == 0
+    counts[:, : _num_forced(model)] = False
     found: list[float] = (log_p * counts).sum(1).tolist()
     return found
+
+
+def _num_forced(model: Any) -> int:
+    """Tokens at the start of a target that are not searched: the language, if one is forced."""
+    return int(model.generation_config.forced_bos_token_id is not None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank.data import subwords
+from highrank.integrations.huggingface.pairs.loading import set_dropout
 
 PAD, EOS = "<pad>", "</s>"
 # Arguments of Pegasus' configuration, a Transformer with norms before its layers: with norms behind
@@ -46,14 +47,19 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
         size: tokens, with `<pad>` and `</s>`.
         lower: whether texts are lower-cased first.
     """
-    from tokenizers import decoders, normalizers
+    from tokenizers import decoders, models, normalizers
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     steps = [*([normalizers.Lowercase()] if lower else []), normalizers.Prepend(" ")]
     normalizer = normalizers.Sequence(steps)
     texts = (normalizer.normalize_str(line) for line in lines)
-    backend = subwords.make_backend(subwords.learn(f"bpe:{size - 2}", texts))
+    learned = subwords.learn(f"bpe:{size - 2}", texts)
+    backend = subwords.make_backend(learned)
+    # `<pad>` is 0: it is a row in the table of positions of M2M100.
+    ids = {token: i for i, token in enumerate((PAD, EOS, *learned.tokens))}
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in learned.merges)]
+    backend.model = models.BPE(vocab=ids, merges=merges)
     backend.normalizer = normalizer
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     backend.add_special_tokens([PAD, EOS])
@@ -71,31 +77,47 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
     )
 
 
-def new_model(config: str, tokenizer: Any, **changes: Any) -> Any:
+def read_config(config: str) -> Any:
+    """The configuration of a key of `CONFIGS`, or of a folder with a config.json."""
+    from transformers import AutoConfig, PegasusConfig
+
+    if config in CONFIGS:
+        return PegasusConfig(**CONFIGS[config])
+    if not (Path(config) / "config.json").is_file():
+        names = ", ".join(CONFIGS)
+        raise ValueError(f"config must be {names} or a folder with config.json, got {config}")
+    found = AutoConfig.from_pretrained(config, local_files_only=True)
+    if not found.is_encoder_decoder:
+        raise ValueError(f"config must be an encoder–decoder's, got {found.model_type}")
+    return found
+
+
+def new_model(config: str, tokenizer: Any, dropout: float | None = None, **changes: Any) -> Any:
     """A model at random, of the tokenizer's vocabulary.
 
     Args:
-        config: a key of `CONFIGS`, or a folder with a config.json.
+        config: as `read_config` takes it.
+        dropout: None for the configuration's.
         changes: other values of the configuration's fields.
     """
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, PegasusConfig
+    from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
+    found = read_config(config)
     tokens = {
-        "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "bos_token_id": tokenizer.eos_token_id,
-        # A target begins after the token that no text has.
-        "decoder_start_token_id": tokenizer.pad_token_id,
-        "forced_eos_token_id": None,
+        # As mBART shifts labels; behind padding, M2M100's positions would depend on the cache.
+        "decoder_start_token_id": tokenizer.eos_token_id,
     }
-    if config in CONFIGS:
-        found: Any = PegasusConfig(**{**CONFIGS[config], **tokens, **changes})
-    elif (Path(config) / "config.json").is_file():
-        found = AutoConfig.from_pretrained(config, local_files_only=True, **tokens, **changes)
-    else:
-        names = ", ".join(CONFIGS)
-        raise ValueError(f"config must be {names} or a folder with config.json, got {config}")
-    if not found.is_encoder_decoder:
-        raise ValueError(f"config must be an encoder–decoder's, got {found.model_type}")
-    return AutoModelForSeq2SeqLM.from_config(found)
+    sizes = {"vocab_size": len(tokenizer)}
+    if hasattr(found, "decoder_vocab_size"):
+        # Marian's.
+        sizes["decoder_vocab_size"] = len(tokenizer)
+    for name, value in {**sizes, **tokens, **changes}.items():
+        setattr(found, name, value)
+    set_dropout(found, dropout)
+    model = AutoModelForSeq2SeqLM.from_config(found)
+    # Nothing is forced or forbidden that the configuration's own tokenizer has.
+    model.generation_config = GenerationConfig(**tokens)
+    return model

@@ -1,14 +1,12 @@
 """An upgraded encoder–decoder as a `highrank.training.trainer.Trainer` wants it.
 
-S source tokens, T target tokens, B pairs, D hidden size.
+S source tokens, T target tokens, B pairs.
 """
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from highrank.data.batches import IGNORED
 from highrank.integrations.huggingface.trainable import Output, TrainableModel
 
 
@@ -40,17 +38,3 @@ class TrainablePairs(TrainableModel):
             **options,
         )
         return Output(found.loss)
-
-    @torch.no_grad()
-    def states(self, inputs: dict[str, Tensor], target: Tensor) -> Tensor:
-        """The head's inputs (N, D), float32, of the N targets that count."""
-        kept: list[Tensor] = []
-        output = self.model.get_output_embeddings()
-        hook = output.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-        try:
-            self(inputs, target)
-        finally:
-            hook.remove()
-        hidden = kept[0].transpose(0, 1)[target != IGNORED]
-        found: Tensor = hidden.float() * output.scale
-        return found
