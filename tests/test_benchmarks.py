@@ -261,6 +261,32 @@ def test_regret_is_what_a_rule_loses_against_the_best_width(script):
     assert min(sizing.GRID, key=lambda rule: sizing._loss(rows[:2], rule)) == (1.0, 20.0)
 
 
+def test_two_versions_take_turns_and_what_is_finished_is_not_trained_again(
+    call, script, monkeypatch
+):
+    commands = []
+
+    def run(arguments, env=None, **_):
+        commands.append((Path(env["PYTHONPATH"]).parent.name, env["HIGHRANK_CACHE"], arguments[3]))
+        if arguments[3] == "evaluate":
+            return SimpleNamespace(stdout='{"results": [{"value": 90.0, "environment": {}}]}')
+        folder = Path(arguments[arguments.index("--out") + 1])
+        folder.mkdir()
+        config = {"head": {"kind": "mos"}, "model": {"options": {"hidden_sizes": [32, 16]}}}
+        (folder / "config.json").write_text(json.dumps(config))
+        return SimpleNamespace(stdout='{"num_tokens": 5, "valid": {"perplexity": 99.0}}')
+
+    monkeypatch.setattr(script("before_after").subprocess, "run", run)
+    for _ in range(2):
+        found = call("before_after", "my.txt", "old", "1s", "2s")
+    assert [(row["budget"], row["version"], row["test"]) for row in found] == [
+        (budget, version, 90.0) for budget in ("1s", "2s") for version in ("before", "after")
+    ]
+    assert len(commands) == 8 and len({cache for _, cache, _ in commands}) == 2
+    assert [(tree == "old") for tree, _, _ in commands] == [True, True, False, False] * 2
+    assert script("before_after")._table(found).row_count == 4
+
+
 def test_records_are_trained_once_resumed_and_evaluated_by_every_method(call, script, monkeypatch):
     commands = []
 

@@ -121,12 +121,12 @@ def sized(
         model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),
         train=replace(chosen.train, lr=rate),
     )
-    sizes = "-".join(map(str, found.model.options["hidden_sizes"]))
+    sizes, time = "-".join(map(str, found.model.options["hidden_sizes"])), _duration(seconds)
     return Sizing(
         config=found,
         num_tokens=num_tokens,
         reason=(
-            f"Sizes for {_duration(seconds)} of training: LSTM {sizes}, E = {found.model.embedding_size}, "
+            f"Sizes for {time} of training: LSTM {sizes}, E = {found.model.embedding_size}, "
             f"dropout {dropout:g}, rate {found.train.lr:g}. At {speed / 1e9:.2g} billion weights a "
             f"second it reads about {num_tokens / 1e6:.3g} M tokens, {epochs:.2g} epochs. Any "
             "option of the command overrides it."
