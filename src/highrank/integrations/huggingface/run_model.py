@@ -246,7 +246,8 @@ def _folder_with(files: tuple[str, ...], name: Any, where: dict[str, Any]) -> Pa
     """The folder of a model that has these files; of a name on the hub, in its cache."""
     if not files:
         return Path(name)
-    found = [cached_file(name, file, **where) for file in files]
+    # It raises where one is missing; None would be a configuration's.
+    found = [str(cached_file(name, file, **where)) for file in files]
     return Path(found[0].removesuffix(files[0]))
 
 
