@@ -225,6 +225,68 @@ def test_with_more_processes_contexts_cost_more_and_gradients_do_not(call):
     assert rows[4]["compute"] > 5 * first["compute"]
 
 
+def test_widths_are_trained_once_and_the_rule_is_fitted_on_texts_not_held_out(
+    call, script, tmp_path, monkeypatch
+):
+    sizing = script("sizing")
+    words = np.random.default_rng(0).choice(list("abcdefgh"), (200, 9))
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(map(" ".join, words)))
+    options = ("--minutes", "0.001", "--widths", "32", "64", "--held-out", "two.txt")
+    found = call("sizing", "one.txt", *options)
+    assert [(row["text"], row["width"]) for row in found["rows"]] == [
+        (text, width) for text in ("one", "two") for width in (32, 64)
+    ]
+    assert all(1 < row["perplexity"] < 30 and row["num_tokens"] for row in found["rows"])
+    assert found == json.loads(Path("sizing.json").read_text())
+    monkeypatch.delattr(sizing, "Session")
+    assert call("sizing", "one.txt", *options) == found
+    assert sizing._table(found).row_count == 4
+
+
+def test_regret_is_what_a_rule_loses_against_the_best_width(script):
+    sizing = script("sizing")
+
+    def row(width, perplexity, weights, held_out=False):
+        run = {"seconds": 60, "num_tokens": 1000, "num_train": 1000, "weights": weights}
+        run |= {"width": width, "perplexity": perplexity, "held_out": held_out}
+        return run | {"text": "b" if held_out else "a"}
+
+    rows = [row(64, 110.0, 400), row(128, 100.0, 900), row(64, 50.0, 400, True)]
+    (a, b) = sizing._judged(rows, (2.0, 20.0))["choices"]
+    assert (a["width"], a["best"], b["regret"]) == (64, 128, 0)
+    assert a["regret"] == pytest.approx(10)
+    (a, _) = sizing._judged(rows, (1.0, 20.0))["choices"]
+    assert (a["width"], a["regret"]) == (128, 0)
+    assert min(sizing.GRID, key=lambda rule: sizing._loss(rows[:2], rule)) == (1.0, 20.0)
+
+
+def test_two_versions_take_turns_and_what_is_finished_is_not_trained_again(
+    call, script, monkeypatch
+):
+    commands = []
+
+    def run(arguments, env=None, **_):
+        commands.append((Path(env["PYTHONPATH"]).parent.name, env["HIGHRANK_CACHE"], arguments[3]))
+        if arguments[3] == "evaluate":
+            return SimpleNamespace(stdout='{"results": [{"value": 90.0, "environment": {}}]}')
+        folder = Path(arguments[arguments.index("--out") + 1])
+        folder.mkdir()
+        config = {"head": {"kind": "mos"}, "model": {"options": {"hidden_sizes": [32, 16]}}}
+        (folder / "config.json").write_text(json.dumps(config))
+        return SimpleNamespace(stdout='{"num_tokens": 5, "valid": {"perplexity": 99.0}}')
+
+    monkeypatch.setattr(script("before_after").subprocess, "run", run)
+    for _ in range(2):
+        found = call("before_after", "my.txt", "old", "1s", "2s")
+    assert [(row["budget"], row["version"], row["test"]) for row in found] == [
+        (budget, version, 90.0) for budget in ("1s", "2s") for version in ("before", "after")
+    ]
+    assert len(commands) == 8 and len({cache for _, cache, _ in commands}) == 2
+    assert [(tree == "old") for tree, _, _ in commands] == [True, True, False, False] * 2
+    assert script("before_after")._table(found).row_count == 4
+
+
 def test_records_are_trained_once_resumed_and_evaluated_by_every_method(call, script, monkeypatch):
     commands = []
 

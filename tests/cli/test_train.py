@@ -129,6 +129,23 @@ def test_a_budget_that_is_too_short_for_the_test_leaves_it_out(train, tmp_path):
     assert "valid perplexity" in printed and "test  perplexity" not in printed
 
 
+def test_a_budget_chooses_sizes_or_says_why_not(train, tmp_path, monkeypatch):
+    budget = ["--corpus", "tale", "--budget", "0.2s", "--no-test", "--valid-batch-size", "2"]
+    code, _, errors = train(*budget, "--threads", "1", "--out", tmp_path / "sized")
+    assert code == 0 and "Sizes for 0.17 s of training: LSTM 64-48, E = 32" in " ".join(
+        errors.split()
+    )
+    config = json.loads((tmp_path / "sized" / "config.json").read_text())
+    assert config["model"]["options"]["hidden_sizes"] == [64, 48]
+    assert config["model"]["embedding_size"] == 32
+    other = ("--model.kind", "gated-cnn", "--out", tmp_path / "cnn")
+    code, _, errors = train(*budget, "--threads", "1", *other)
+    assert code == 0 and "the rule is for awd-lstm, not for gated-cnn" in " ".join(errors.split())
+    monkeypatch.setattr("highrank.cli.processes.launch", lambda *_: None)
+    code, _, errors = train(*budget, "--processes", "2", "--out", tmp_path / "two")
+    assert code == 0 and "the speed of one process, not of 2" in " ".join(errors.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

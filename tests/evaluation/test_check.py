@@ -5,7 +5,13 @@ import pytest
 import torch
 
 from highrank import MixtureOfSoftmaxes, check, ngram
+from highrank.evaluation.cache import CacheSettings
 from highrank.evaluation.check import Scorers, check_word, quick_check, scorers_of
+from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.search import Method
+from highrank.evaluation.static import Scored
+from highrank.evaluation.static import score as score_statically
+from highrank.evaluation.temperature import TemperatureSettings
 from highrank.heads.components.ngram import NGramComponent
 from highrank.heads.composed import Composed
 from highrank.models.awd_lstm import AWDLSTM
@@ -173,3 +179,45 @@ def test_a_quick_check_catches_components_that_are_no_distribution(cheats):
     assert check_word(found) == ("FAILS target" if cheats else "checked")
     assert quick_check(LanguageModel(AWDLSTM(V, 4, (6,)), base).eval(), TEXT) is None
     assert check_word(None) == "" and quick_check(model, TEXT[:3]) is None
+
+
+DISTRIBUTION, LEARNED = ["sum", "target", "causal"], ["scored before learned"]
+CACHE = CacheSettings(window=9, weight=0.3)
+DYNAMIC = DynamicSettings(rule="sgd", lr=0.1)
+METHODS = {
+    "cache": (Method(cache=CACHE), DISTRIBUTION),
+    "temperature": (Method(temperature=TemperatureSettings(temperature=1.3)), DISTRIBUTION),
+    "dynamic": (Method(dynamic=DYNAMIC), LEARNED),
+    "dynamic+cache": (Method(dynamic=DYNAMIC, cache=CACHE), DISTRIBUTION + LEARNED),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_scores_of_each_method_are_checked(name, model):
+    method, names = METHODS[name]
+    found = quick_check(model, TEXT, method)
+    assert [one.name for one in found] == names and check_word(found) == "checked"
+
+
+def no_normaliser(model, tokens, settings):
+    for one in score_statically(model, tokens):
+        yield one._replace(log_prob=one.log_prob / settings.temperature)
+
+
+def scored_after(model, tokens, settings, statistics):
+    """As if it had learned the segment before it was scored."""
+    for one in score_statically(model, tokens):
+        yield Scored(one.target, one.log_prob + 0.01 * one.target.float().mean(), one.hidden)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "cheat", "word"),
+    [
+        ("cache", "cache.Block.log_cache", lambda *_: torch.zeros(()), "FAILS target"),
+        ("temperature", "search.score_at", no_normaliser, "FAILS target"),
+        ("dynamic", "search.score_dynamically", scored_after, "FAILS scored before learned"),
+    ],
+)
+def test_a_method_that_cheats_is_caught(name, target, cheat, word, model, monkeypatch):
+    monkeypatch.setattr(f"highrank.evaluation.{target}", cheat)
+    assert check_word(quick_check(model, TEXT, METHODS[name][0])) == word

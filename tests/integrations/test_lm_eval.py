@@ -77,6 +77,14 @@ def test_a_text_is_the_sum_of_its_parts(model):
     assert whole == pytest.approx(sum(part for part, _ in parts), abs=1e-4)
 
 
+def test_a_run_with_an_n_gram_scores_as_static_evaluation(run_of):
+    run = run_of("mos+ngram")
+    (found,) = harness_model(str(run.folder)).loglikelihood_rolling(
+        [request(TEXT)], disable_tqdm=True
+    )
+    assert found == pytest.approx(-text_nats(run, TEXT)[0], rel=1e-6)
+
+
 def test_windows_do_not_change_a_number(model, monkeypatch):
     want = model._score([3, 4, 5, 2], [4, 5, 6, 7, 8, 3])
     monkeypatch.setattr("highrank.integrations.lm_eval.WINDOW", 3)

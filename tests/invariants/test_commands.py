@@ -1,5 +1,6 @@
 """Every head and every backbone through every command: trained, evaluated, sampled, audited."""
 
+import csv
 import json
 
 import numpy as np
@@ -58,6 +59,27 @@ def test_every_command_takes_every_head(kind, highrank):
     if "num_components" in head_arguments(kind):
         options += " --head.num-components 2"
     assert through_every_command(highrank, options)["head"]["kind"] == kind
+
+
+def test_components_have_their_part_in_every_method(highrank, tmp_path):
+    kind = "--head.kind mos+pointer+ngram --head.num-components 2 --head.num-states 20"
+    highrank(f"train small --corpus tale {kind} {SIZES} --model.hidden-sizes 12 10 {RUN} --out run")
+    learning = "--dynamic.lr 0.001 --dynamic.epsilon 0.01 --cache.window 30 --cache.weight 0.1"
+    rows = json.loads(highrank(f"evaluate run --all {learning} --split test --json"))["results"]
+    assert [row["method"] for row in rows] == ["static", "dynamic", "cache"]
+    assert len({row["nats"] for row in rows}) == 3
+    assert all(one["passed"] for row in rows for one in row["check"])
+    names = [{one["name"] for one in row["check"]} for row in rows]
+    assert ["scored before learned" in found for found in names] == [False, True, False]
+    (tmp_path / "mine.txt").write_text("the cat saw a dog\nit slept\n")
+    highrank("evaluate run --text mine.txt --per-token out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        tokens = list(csv.DictReader(file))
+    parts = [(float(row["pointer"]), float(row["ngram"])) for row in tokens]
+    assert all(pointer >= 0 and ngram > 0 and pointer + ngram < 1 for pointer, ngram in parts)
+    printed = highrank("generate run --num-tokens 40 --show-components --seed 1 --json")
+    (sample,) = json.loads(printed)["samples"]
+    assert set(sample["components"]) <= {1, 2, 3} and 3 in sample["components"]
 
 
 @pytest.mark.parametrize("kind", BACKBONES)

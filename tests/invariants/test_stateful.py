@@ -13,6 +13,7 @@ from highrank.build import build_model
 from highrank.config import HeadConfig, StageConfig
 from highrank.data.batches import TextStreams
 from highrank.data.vocabulary import Vocabulary
+from highrank.evaluation.cache import CacheSettings, with_cache
 from highrank.evaluation.dynamic import (
     DynamicSettings,
     evaluate_dynamically,
@@ -21,6 +22,8 @@ from highrank.evaluation.dynamic import (
 from highrank.evaluation.static import evaluate, score, summed
 from highrank.generation import generate
 from highrank.heads import Composed, MixtureOfSoftmaxes, Pointer
+from highrank.heads.bases.component import components_of
+from highrank.heads.components.ngram import NGramComponent
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.weights import load_state
 from highrank.run.loading import load
@@ -36,10 +39,12 @@ def build(num_components=2, dropout=0.0):
     torch.manual_seed(1)
     rates = {"output_dropout": dropout, "weight_dropout": dropout}
     softmaxes = MixtureOfSoftmaxes(7, V, num_components, 6, dropout=dropout)
-    head = Composed(softmaxes, [Pointer(7, V, num_states=8, key_size=5)])
+    ngram = NGramComponent(7, V, ngram_order=3)
+    head = Composed(softmaxes, [Pointer(7, V, num_states=8, key_size=5), ngram])
     model = LanguageModel(AWDLSTM(V, 6, (9, 7), **rates), head)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
+    ngram.fit(TOKENS, ())
     return model.double()
 
 
@@ -76,7 +81,9 @@ def test_micro_batches_are_the_batch_and_a_resumed_trainer_is_the_same():
 @pytest.fixture
 def pointing(config):
     options = {"num_states": 30, "key_size": 4}
-    return replace(config, head=HeadConfig(kind="mos+pointer", num_components=2, options=options))
+    return replace(
+        config, head=HeadConfig(kind="mos+pointer+ngram", num_components=2, options=options)
+    )
 
 
 def interrupt_at(step):
@@ -107,6 +114,8 @@ def test_what_is_saved_and_loaded_predicts_the_same(pointing, corpus, tmp_path):
     model, _ = load(tmp_path / "run")
     best, test = build_model(pointing, len(corpus.vocabulary)), corpus.split("test")
     load_state(best, run.best_state)
+    for component in components_of(best):
+        component.load_data(tmp_path / "run")
     assert evaluate(model, test).nats == evaluate(best, test).nats
 
 
@@ -128,3 +137,9 @@ def test_dynamic_evaluation_without_a_step_is_static():
     settings = DynamicSettings(lr=0.0, decay=0.0)
     found = evaluate_dynamically(model, TOKENS, settings, statistics).nats
     assert found == pytest.approx(evaluate(model, TOKENS, batch_size=1).nats, 1e-9)
+
+
+def test_a_cache_of_weight_0_is_static():
+    model = build().eval()
+    found = summed(with_cache(score(model, TOKENS), CacheSettings(weight=0.0))).nats
+    assert found == pytest.approx(evaluate(model, TOKENS, batch_size=1).nats, 1e-12)

@@ -102,6 +102,11 @@ def test_unknown_fields_of_a_configuration_are_refused():
         config_from_json(values)
 
 
+def test_presets_of_published_numbers_start_at_zeros_as_the_papers_did():
+    names = {*PUBLISHED, "lm1b-softmax"}
+    assert {presets.get(name).head.start_bias for name in names} == {"zeros"}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_static_numbers_are_those_of_the_preset_s_docstring(name):
     text = inspect.getdoc(presets.PRESETS[name])

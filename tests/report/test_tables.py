@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from highrank.environment import environment
+from highrank.evaluation.check import Finding
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.grids import cache_grid
 from highrank.evaluation.result import Dataset, Result
@@ -67,6 +68,27 @@ def test_a_text_of_the_user_s_reads_as_approved(approve):
         unknown={"tokens": 0, "distinct": 0},
     )
     approve("text.txt", results_table([own], PUBLISHED["ptb-mos"]))
+
+
+def finding(name, passed=True):
+    return Finding(name=name, passed=passed, found=0.0, limit=1e-4, sentence="")
+
+
+def test_every_row_that_fails_its_check_is_named():
+    fine = replace(RESULT, check=(finding("sum"), finding("causal")))
+    learned = replace(
+        RESULT,
+        method="dynamic",
+        settings={"dynamic": DYNAMIC},
+        check=(finding("scored before learned"),),
+    )
+    text = " ".join(printed(results_table([RESULT, fine, learned])).split())
+    assert "Checked (static, dynamic): probabilities sum to one and depend on no later" in text
+    assert "what learns from the text scores it before" in text
+    broken = replace(learned, split="test", check=(finding("target", False),))
+    text = " ".join(printed(results_table([fine, learned, broken])).split())
+    assert "dynamic on test FAILS target: these scores are not a distribution" in text
+    assert "Checked" not in text
 
 
 def test_settings_of_all_splits_are_named_once_and_one_stream_is_compared_with_one():

@@ -265,10 +265,8 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     size = World.current().size if options.processes is None else options.processes
     if size < 1:
         raise ValueError(f"processes must be at least 1, got {size}")
-    # Several processes would each measure a speed of their own.
-    is_sized = source.preset == "small" and options.resume is None and size == 1
-    if is_sized and budget is not None:
-        checked = _sized(checked, corpus, budget, source)
+    if source.preset == "small" and options.resume is None and budget is not None:
+        checked = _sized(checked, corpus, budget, size, source)
     World(size=size).part(checked.config.batch.batch_size)
     check_sharding(options.shard, checked, size)
     if options.test:
@@ -304,13 +302,25 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
     return corpus, dataclasses.replace(config, corpus=corpus_option(corpus))
 
 
-def _sized(run: "CheckedRun", corpus: "Corpus", budget: float, source: Source) -> "CheckedRun":
-    """The run with sizes that suit its budget, if its network has a rule for them."""
+def _sized(
+    run: "CheckedRun", corpus: "Corpus", budget: float, num_processes: int, source: Source
+) -> "CheckedRun":
+    """The run with sizes that suit its budget, if there is a rule for them; else, why not."""
     from highrank.build import check_run
+    from highrank.cli.processes import finds_prepared
     from highrank.presets.sizing import SIZED_KIND, TRAINING_FRACTION, sized, work_of
     from highrank.training.speed import tokens_per_second
 
-    if run.config.model.kind != SIZED_KIND:
+    kind, reason = run.config.model.kind, ""
+    if kind != SIZED_KIND:
+        reason = f"the rule is for {SIZED_KIND}, not for {kind}"
+    elif num_processes > 1:
+        # Each would measure a speed of its own.
+        reason = f"the rule measures the speed of one process, not of {num_processes}"
+    if reason:
+        if not finds_prepared():
+            text = f"The budget does not choose sizes: {reason}. They stay as they are."
+            plain_console(stderr=True).print(text)
         return run
     speed = tokens_per_second(run, budget) * work_of(run.config)
     num_train = corpus.header.splits["train"].num_tokens

@@ -57,6 +57,18 @@ def with_cache(
             yield segment._replace(log_prob=torch.cat(blocks))
 
 
+def mix_all(
+    log_prob: Tensor, segment: Scored, history: "History", settings: CacheSettings
+) -> Tensor:
+    """The model's log-probabilities of all tokens (n, V) at a segment, mixed with the cache's."""
+    parts, start = [], 0
+    for block in history.compare(segment):
+        end = start + len(block.log_prob)
+        parts.append(block.with_all_tokens(log_prob[start:end], settings))
+        start = end
+    return torch.cat(parts)
+
+
 def mix(log_prob: Tensor, log_cache: Tensor, weight: float) -> Tensor:
     """log((1 - λ)·p_model + λ·p_cache)."""
     if weight == 0:

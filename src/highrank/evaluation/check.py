@@ -9,7 +9,7 @@ of a text, L tokens of each, M of the text, V vocabulary.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from highrank.evaluation.cache import CacheSettings
+from highrank.evaluation.cache import CacheSettings, History, mix_all
 from highrank.evaluation.dynamic import DynamicSettings
 from highrank.evaluation.search import Method
+from highrank.evaluation.static import Scored
+from highrank.evaluation.temperature import distributions
 from highrank.heads.composed import Composed
 from highrank.models.language_model import LanguageModel
 from highrank.predictor import LanguageModelPredictor, Predictor
@@ -100,24 +102,32 @@ def check(
 
 
 def quick_check(
-    model: LanguageModel, tokens: NDArray[np.integer[Any]]
+    model: LanguageModel, tokens: NDArray[np.integer[Any]], method: Method | None = None
 ) -> tuple[Finding, ...] | None:
-    """Whether probabilities sum to one and depend on earlier tokens only, in about a second.
+    """Whether scores sum to one and depend on earlier tokens only, in about a second.
 
-    None for a head without further components, which is a distribution by its form, and for a text
-    that is too short.
+    Those of dynamic evaluation need only be scored before they are learned, by a model whose own
+    are examined like all others. None for a head without further components that is evaluated
+    statically, which is a distribution by its form, and for a text that is too short.
 
     Args:
         model: in evaluation mode.
         tokens: (M,), a text.
+        method: how it is scored; statically if None.
     """
-    if not isinstance(model.head, Composed) or len(tokens) < SHORTEST:
+    method = Method() if method is None else method
+    fixed, found = replace(method, dynamic=None), list[Finding]()
+    if len(tokens) < SHORTEST:
         return None
-    scorers = scorers_of(LanguageModelPredictor(model))
+    scorers = _scorers_by(fixed, model)
+    if method.dynamic is not None:
+        scorers = replace(scorers, adaptive={method.name: _row_by_row(model, method)})
     pieces = _pieces(tokens, min(LENGTH, len(tokens)))
     generator = torch.Generator().manual_seed(0)
     examined = _Examination(scorers, pieces, model.head.vocab_size, TOLERANCE, generator)
-    return examined.quick_findings()
+    if isinstance(model.head, Composed) or not fixed.is_static:
+        found += examined.quick_findings()
+    return tuple(found + examined.adaptive_findings(QUICK_CUTS)) or None
 
 
 def check_word(findings: Sequence[Finding] | None) -> str:
@@ -158,14 +168,19 @@ class _Examination:
         for name, other in self.scorers.same.items():
             worst = _distance(self._scored(other)(pieces), want)
             found.append(self._finding("window", worst, f"{name} changes scores by"))
-        for name, other in self.scorers.adaptive.items():
-            # One piece, as learning takes long.
-            worst = self._from_later(self._scored(other), pieces[:1], NUM_CUTS_ADAPTIVE)
-            text = f"Later tokens change earlier scores, with {name}, by"
-            found.append(self._finding("scored before learned", worst, text))
+        found += self.adaptive_findings(NUM_CUTS_ADAPTIVE)
         # Last: what has learned from any call before gives other scores now.
         worst = _distance(score(pieces), want)
         found.append(self._finding("repeatable", worst, "Scoring again changes scores by"))
+        return found
+
+    def adaptive_findings(self, num_cuts: int) -> list[Finding]:
+        """Whether ways that learn score before; on one piece, as learning takes long."""
+        found = []
+        for name, other in self.scorers.adaptive.items():
+            worst = self._from_later(self._scored(other), self.pieces[:1], num_cuts)
+            text = f"Later tokens change earlier scores, with {name}, by"
+            found.append(self._finding("scored before learned", worst, text))
         return found
 
     def _finding(self, name: str, worst: float, text: str, unit: str = " nats") -> Finding:
@@ -341,6 +356,29 @@ def _distribution(predictor: Predictor, tokens: Tensor) -> Tensor:
         state = predictor.read(tokens[:-1], state)[2]
     hidden, past, _ = predictor.read(tokens[-1:], state)
     return predictor.head.log_prob(hidden, **past)[0]
+
+
+def _scorers_by(method: Method, model: LanguageModel) -> Scorers:
+    """A model's own scores, with a cache or at a temperature if the method has one."""
+    if method.is_static:
+        return scorers_of(LanguageModelPredictor(model))
+
+    def distribution(tokens: Tensor) -> Tensor:
+        return torch.stack([_next_token(method, model, row) for row in tokens])
+
+    return Scorers(score=_row_by_row(model, method), distribution=distribution)
+
+
+def _next_token(method: Method, model: LanguageModel, context: Tensor) -> Tensor:
+    """log p (V,) of every token after a context (n,), which is short."""
+    # Some token has to follow, and must not matter.
+    tokens = torch.nn.functional.pad(context, (0, 1)).numpy()
+    ((log_p, target, hidden),) = distributions(model, tokens)
+    if method.temperature is not None:
+        return (log_p[-1] / method.temperature.temperature).log_softmax(-1)
+    assert method.cache is not None
+    segment = Scored(target, log_p.gather(-1, target[:, None])[:, 0], hidden)
+    return mix_all(log_p, segment, History(method.cache.window), method.cache)[-1]
 
 
 def _row_by_row(model: LanguageModel, method: Method) -> Score:

@@ -126,8 +126,8 @@ class Result:
     settings: Mapping[str, Any]
     """Settings of the method, with the batch size."""
     check: tuple[Finding, ...] | None = None
-    """Whether the model's scores are those of a distribution, where its head has further
-    components; None for one that is by its form."""
+    """Whether the method's scores are those of a distribution, where the head has further
+    components or the method is not static; None for one that is by its form."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Trials on valid that found the settings; empty if they were given."""
     run: str
@@ -193,7 +193,7 @@ def evaluate_dataset(
         raise ValueError(f"The loss on {dataset.name} is {found.nats}, with {method.settings}.")
     if compat is not None:
         found = as_the_original_divides(found, batch_size)
-    unknown = {"tokens": dataset.num_unknown}
+    seconds, unknown = time.monotonic() - start, {"tokens": dataset.num_unknown}
     if dataset.lines is not None:
         unknown["distinct"] = len(dataset.unknown)
     return Result(
@@ -208,13 +208,13 @@ def evaluate_dataset(
         split=dataset.name,
         method=method.name,
         settings=settings,
-        check=quick_check(model, dataset.tokens),
+        check=quick_check(model, dataset.tokens, method),
         search={name: search.as_json() for name, search in method.searches.items()},
         run=str(loaded.folder),
         model_sha256=loaded.sha256,
         corpus=loaded.corpus.name,
         data_sha256=dataset.sha256,
-        seconds=time.monotonic() - start,
+        seconds=seconds,
         environment=environment(),
     )
 

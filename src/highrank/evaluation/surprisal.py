@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from highrank.data.vocabulary import EOS, Vocabulary
-from highrank.evaluation.cache import CacheSettings, History
+from highrank.evaluation.cache import CacheSettings, History, mix_all
 from highrank.evaluation.static import Evaluation, Scored, steps
 from highrank.files import write_atomically
 from highrank.heads.bases.head import Head
@@ -120,12 +120,7 @@ def _with_cache(
     log_prob: Tensor, segment: Scored, history: History, settings: CacheSettings
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of model and cache (T, V); of each target, the cache's fraction (T,)."""
-    parts, start = [], 0
-    for block in history.compare(segment):
-        end = start + len(block.log_prob)
-        parts.append(block.with_all_tokens(log_prob[start:end], settings))
-        start = end
-    log_prob = torch.cat(parts)  # (T, V)
+    log_prob = mix_all(log_prob, segment, history, settings)  # (T, V)
     of_model = (
         segment.log_prob + math.log1p(-settings.weight) - _target_log_prob(log_prob, segment.target)
     )

@@ -44,12 +44,12 @@ def score_at(
 ) -> Generator[Scored, None, None]:
     """Static, with every distribution at this temperature; all tokens but the first."""
     beta = 1 / settings.temperature
-    for log_p, target, hidden in _distributions(model, tokens):
+    for log_p, target, hidden in distributions(model, tokens):
         log_p = (beta * log_p).log_softmax(-1)  # (n, V)
         yield Scored(target, log_p.gather(-1, target[:, None])[:, 0], hidden)
 
 
-def _distributions(
+def distributions(
     model: LanguageModel, tokens: NDArray[np.integer]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """log p of all tokens (n, V), the targets (n,) and the hidden states (n, D) of each window."""
@@ -74,7 +74,7 @@ class _Loss(NamedTuple):
 def _loss_at(model: LanguageModel, tokens: NDArray[np.integer], beta: float) -> _Loss:
     """The slope is E[log p] - log p(target), the curvature Var[log p], both under p_T."""
     total = torch.zeros(3, dtype=torch.float64)
-    for log_p, target, _ in _distributions(model, tokens):
+    for log_p, target, _ in distributions(model, tokens):
         log_p = log_p.double().cpu()
         log_q = (beta * log_p).log_softmax(-1)  # (n, V)
         q, at = log_q.exp(), target.cpu()[:, None]  # (n, V), (n, 1)

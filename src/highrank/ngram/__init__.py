@@ -15,7 +15,17 @@ and `load` keep both in a folder.
 """
 
 from highrank.ngram.kneser_ney import LeaveOneOut, NGram, build
-from highrank.ngram.storage import load, read_size, save
+from highrank.ngram.storage import TABLE_FILES, load, read_size, save
 from highrank.ngram.table import Table, TableSize
 
-__all__ = ["LeaveOneOut", "NGram", "Table", "TableSize", "build", "load", "read_size", "save"]
+__all__ = [
+    "TABLE_FILES",
+    "LeaveOneOut",
+    "NGram",
+    "Table",
+    "TableSize",
+    "build",
+    "load",
+    "read_size",
+    "save",
+]

@@ -48,8 +48,8 @@ class _Mass(NamedTuple):
 def build(tokens: Integers, vocab_size: int, order: int = 5, min_count: int = 1) -> NGram:
     """The model of a text.
 
-    A text of more than eight million tokens takes about a gigabyte of memory however long it is,
-    and temporary files of 60 to 120 bytes a token.
+    A text of more than eight million tokens takes about half a gigabyte of memory however long it
+    is, and temporary files of 60 to 120 bytes a token.
 
     Args:
         tokens: (N,), ids below V.

@@ -20,6 +20,8 @@ from highrank.ngram.table import Table, TableSize
 FORMAT, VERSION = "highrank n-gram", 1
 HEADER_FILE = "ngram.json"
 TABLE_TYPES = {"key": "<i8", "share": "<f8", "backoff": "<f8"}
+# All that a model has that is not trained any further.
+TABLE_FILES = (HEADER_FILE, *(f"{name}.npy" for name in TABLE_TYPES))
 TRAINING_TYPES = {"token": "<i4", "left_out_log_prob": "<f8", "left_out_backoff": "<f4"}
 
 

@@ -23,7 +23,7 @@ def lm1b_softmax() -> RunConfig:
             # The paper says that dropout did not help.
             options={"hidden_sizes": (1024, 1024)},
         ),
-        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0, start_bias="unigram"),
+        head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
         batch=BatchConfig(kind="sentences", batch_size=128, options={"length": 20}),
         train=StageConfig(
             optimizer="adamw",
@@ -54,13 +54,15 @@ def lm1b_adaptive_softmax() -> RunConfig:
     121,393,825 parameters: a projection of the hidden state for the rare words comes on top.
     """
     config = lm1b_softmax()
-    return replace(config, head=replace(config.head, kind="adaptive-softmax", options=BANDS))
+    head = replace(config.head, kind="adaptive-softmax", start_bias="unigram", options=BANDS)
+    return replace(config, head=head)
 
 
 def lm1b_adaptive_mos() -> RunConfig:
     """`lm1b-mos` with a mixture over the frequent words only, 113,773,765 parameters."""
     config = lm1b_mos()
-    return replace(config, head=replace(config.head, kind="adaptive-mos", options=BANDS))
+    head = replace(config.head, kind="adaptive-mos", start_bias="unigram", options=BANDS)
+    return replace(config, head=head)
 
 
 def lm1b_components() -> RunConfig:

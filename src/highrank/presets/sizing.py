@@ -67,6 +67,25 @@ def of_width(config: RunConfig, width: int) -> RunConfig:
     return replace(config, model=model, train=replace(config.train, lr=float(f"{rate:.2g}")))
 
 
+def suits(
+    num_weights: int,
+    num_tokens: float,
+    num_train: int,
+    rule: tuple[float, float] = (TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN),
+) -> bool:
+    """Whether there are tokens enough for a network: to be read, and in the text.
+
+    Args:
+        num_weights: `weights_of` it.
+        num_tokens: that it reads, some of them often.
+        num_train: of the training split.
+        rule: tokens to read for each weight, weights for each token of the text.
+    """
+    tokens_per_weight, weights_per_token = rule
+    is_read = num_tokens >= tokens_per_weight * num_weights
+    return is_read and num_weights <= weights_per_token * num_train
+
+
 def sized(
     config: RunConfig,
     seconds: float,
@@ -88,8 +107,7 @@ def sized(
     fitting = [
         one
         for one in candidates
-        if speed * seconds / work_of(one) >= TOKENS_PER_WEIGHT * weights_of(one)
-        and weights_of(one) <= WEIGHTS_PER_TOKEN * num_train
+        if suits(weights_of(one), speed * seconds / work_of(one), num_train)
     ]
     chosen = fitting[-1] if fitting else candidates[0]
     num_tokens = min(speed * seconds / work_of(chosen), config.train.epochs * num_train)
@@ -103,12 +121,12 @@ def sized(
         model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),
         train=replace(chosen.train, lr=rate),
     )
-    sizes = "-".join(map(str, found.model.options["hidden_sizes"]))
+    sizes, time = "-".join(map(str, found.model.options["hidden_sizes"])), _duration(seconds)
     return Sizing(
         config=found,
         num_tokens=num_tokens,
         reason=(
-            f"Sizes for {_duration(seconds)}: LSTM {sizes}, E = {found.model.embedding_size}, "
+            f"Sizes for {time} of training: LSTM {sizes}, E = {found.model.embedding_size}, "
             f"dropout {dropout:g}, rate {found.train.lr:g}. At {speed / 1e9:.2g} billion weights a "
             f"second it reads about {num_tokens / 1e6:.3g} M tokens, {epochs:.2g} epochs. Any "
             "option of the command overrides it."
@@ -125,4 +143,6 @@ def _dropouts(config: RunConfig, dropout: float, given: Collection[str]) -> dict
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"

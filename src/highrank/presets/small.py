@@ -15,7 +15,8 @@ from highrank.config import (
 from highrank.heads import head_class
 
 # It had the lowest perplexity of the heads that were compared at equal CPU time (`highrank
-# compare`) on Penn Treebank, with three seeds, and on the State of the Union addresses, with one.
+# compare`, three seeds) on Penn Treebank and on the State of the Union addresses. On DailyDialog an
+# n-gram without a pointer, and all by objectives of their own, were up to 0.6 % better.
 RECOMMENDED = "adaptive-softmax+pointer+ngram"
 # Quick, unlike the papers' SGD: the recipe of `highrank compare`. A constant rate and averaged
 # weights may end at any time. Without warm-up some seeds start badly.

@@ -104,15 +104,32 @@ def _notes(results: Sequence[Result]) -> str:
     note = f"* the lowest of its split. {note}" if best_results(results) else note
     if first.unknown.get("tokens", 1):
         note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
-    if word := next((check_word(one.check) for one in results if one.check), ""):
-        fine = "Checked: probabilities sum to one and depend on no later token."
-        bad = f"{word}: these scores are not a distribution's; see `highrank check`."
-        note += f" {fine if word == 'checked' else bad}"
+    note += _checked(results)
     if any(result.search for result in results):
         note += f" Settings: {_searched(results)}"
     if "static" not in methods and first.split in ("valid", "test"):
         note += f" {first.method} has one stream: compare with static --batch-size 1."
     return "\n".join([*_settings(results), note])
+
+
+def _checked(results: Sequence[Result]) -> str:
+    """What was examined, by method, or all that failed."""
+    known = [result for result in results if result.check]
+    failed = [
+        f"{result.method} on {printable(result.split)} {word}"
+        for result in known
+        if (word := check_word(result.check)) != "checked"
+    ]
+    if failed:
+        found = "; ".join(failed)
+        return f" {found}: these scores are not a distribution's; see `highrank check`."
+    names = {finding.name for result in known for finding in result.check or ()}
+    parts = ["probabilities sum to one and depend on no later token"] if "sum" in names else []
+    if "scored before learned" in names:
+        parts.append("what learns from the text scores it before")
+    methods = ", ".join(dict.fromkeys(result.method for result in known))
+    which = "" if len(known) == len(results) else f" ({methods})"
+    return f" Checked{which}: {'; '.join(parts)}." if known else ""
 
 
 def _searched(results: Sequence[Result]) -> str:

@@ -2,13 +2,19 @@
 
 import json
 import re
+import shutil
 
+import numpy as np
 import pytest
+import torch
 import yaml
+
+from highrank import ngram
 
 pytest.importorskip("transformers")
 from highrank.integrations.huggingface import export
 from highrank.integrations.huggingface.export import export_run, metrics_of, model_card
+from highrank.integrations.huggingface.run_model import RunForCausalLM
 
 
 def test_nothing_is_overwritten_unasked(exported, loaded, tmp_path):
@@ -43,6 +49,33 @@ def test_the_card_has_data_metrics_and_how_to_load(loaded):
     (prompt,) = re.findall(r"inputs = tokenizer\((.*?), return_tensors", text)
     words = json.loads(prompt).split()
     assert len(set(words)) == 3 and set(words) <= set(loaded.vocabulary.tokens) - {"<unk>", "."}
+
+
+def test_no_file_of_an_export_has_the_training_split(run_of, tmp_path):
+    """Nor one of a model that was loaded from a folder that had it."""
+    loaded = run_of("mos+ngram")
+    folder = export_run(loaded, tmp_path / "export").folder
+    text = np.asarray(loaded.corpus.split("train"))
+    parts = [text[:32].astype(kind).tobytes() for kind in ("<i2", "<i4", "<i8", "<f4", "<f8")]
+    parts.append(" ".join(loaded.vocabulary.decode(text[:12].tolist())).encode())
+
+    def has_text(place):
+        found = [path.read_bytes() for path in place.rglob("*") if path.is_file()]
+        return any(part in content for part in parts for content in found)
+
+    assert has_text(loaded.folder) and not has_text(folder)
+    assert sorted(path.name for path in (folder / "ngram").iterdir()) == sorted(ngram.TABLE_FILES)
+    assert "sequences of up to 5 tokens" in (folder / "README.md").read_text()
+    shutil.copytree(loaded.folder / "ngram", folder / "ngram", dirs_exist_ok=True)
+    assert has_text(folder)
+    model = RunForCausalLM.from_pretrained(pretrained_model_name_or_path=folder)
+    model.save_pretrained(tmp_path / "again")
+    assert not has_text(tmp_path / "again")
+    ids, position = torch.from_numpy(text[:9, None].astype(np.int64)), torch.arange(9)[:, None]
+    inner = model.language_model
+    read = inner.read(ids, inner.initial_state(1), position)
+    with pytest.raises(ValueError, match="position must be None for an n-gram without its train"):
+        inner.head.log_prob(read.hidden, **read.past)
 
 
 def test_no_private_name_leaves_the_house(loaded, exported):

@@ -1,12 +1,15 @@
-"""One question to the hub, against a server of our own and against none."""
+"""Questions to the hub, and an export loaded from it, against a server of our own or none."""
 
+import hashlib
 import warnings
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+import torch
 
+from highrank.integrations.huggingface.export import export_run
 from highrank.integrations.huggingface.reader import HubError, hub_answers, is_hub_name
 
 with warnings.catch_warnings():
@@ -14,6 +17,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import huggingface_hub
     from huggingface_hub import constants
+    from transformers import AutoModelForCausalLM
+
+COMMIT = "1" * 40
 
 
 @pytest.fixture
@@ -23,16 +29,32 @@ def hub(monkeypatch, tmp_path):
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self):
             server.asked.append(self.path)
+            if server.folder is not None:
+                self.send_file(server.folder / self.path.partition("/resolve/main/")[2])
+                return
             status, code = server.answer
             self.send_response(status)
             self.send_header("X-Error-Code", code)
             self.end_headers()
 
+        do_GET = do_HEAD
+
+        def send_file(self, path):
+            content = path.read_bytes() if path.is_file() else b""
+            self.send_response(200 if content else 404)
+            self.send_header("X-Error-Code", "" if content else "EntryNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("ETag", hashlib.sha256(content).hexdigest())
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
         def log_message(self, *_):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.answer = [], (200, "")
+    server.asked, server.answer, server.folder = [], (200, ""), None
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     template = (
@@ -62,6 +84,19 @@ def test_the_hub_is_asked_once(hub, answer, error):
     with nullcontext() if error is None else pytest.raises(HubError, match=error):
         assert hub_answers("someone/it")
     assert hub.asked == ["/someone/it/resolve/main/config.json"]
+
+
+def test_an_export_with_tables_is_loaded_by_its_name(hub, run_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+    folder = export_run(run_of("mos+ngram"), tmp_path / "export").folder
+    hub.folder, tokens = folder, torch.arange(9)[None]
+    want = AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+    for options in ({}, {"local_files_only": True}):
+        found = AutoModelForCausalLM.from_pretrained("me/tale", cache_dir=tmp_path / "c", **options)
+        torch.testing.assert_close(found(tokens).logits, want)
+    assert {path for path in hub.asked if "/ngram/" in path} == {
+        f"/me/tale/resolve/main/ngram/{file.name}" for file in (folder / "ngram").iterdir()
+    }
 
 
 def test_without_a_connection_only_downloads_are_left(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from highrank.analysis.contrasts import Verdict, analyse
+from highrank.evaluation.check import check_word
 from highrank.studies.compare.measure import summarise, summarise_costs, summarise_regime
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunState
@@ -122,6 +123,8 @@ def test_a_comparison_has_both_regimes_ranks_and_components(written, folder):
     assert sum(map(len, by_method)) == 2 * 4 and sum(len(r.marks) for r in result.runs) == 3 * 4
     names = [row.name for row in result.regimes[0].rows]
     assert names[:3] == ["softmax-d4", "softmax-d4+cache", "softmax-d4+temperature"]
+    # With a cache and at a temperature; the other heads are distributions by their form.
+    assert [check_word(variant.check) for variant in result.variants] == ["checked", "", ""]
     for variant in result.variants:
         assert variant.num_finished == 2 and variant.cpu_per_token > 0
         assert variant.analysis["effective_rank_1e-3"] >= 1

@@ -85,8 +85,8 @@ def generate(
     loaded = load_run(run, options.device)
     if options.show_components and not component_names(loaded.model.head):
         raise ValueError(
-            "show-components must go with a mixture of softmaxes or a pointer, got a run with "
-            f"--head.kind {loaded.config.head.kind}"
+            "show-components must go with a mixture of softmaxes or a head with components, got a "
+            f"run with --head.kind {loaded.config.head.kind}"
         )
     prompt, unknown = prompt_tokens(text, loaded.corpus.header.recipe), []
     if text.strip():
@@ -115,7 +115,7 @@ def generate(
 
 
 def component_names(head: "Head") -> list[str]:
-    """Its softmaxes, or its softmax and a pointer; empty if it mixes none."""
+    """Its softmaxes, or all of them as one and what stands beside; empty if it mixes none."""
     from highrank.heads import Composed, MixtureHead, MixtureOfContexts, Softmax
 
     if isinstance(head, Composed):

@@ -25,7 +25,8 @@ has prepared for each position, of the target and for the gate.
 
 **Files.** Parameters and buffers are saved with the model. Tables that are too large for that, or
 shared, are made by `fit` from the training split before training, and written into the run's folder
-by `save_data`; `load_data` reads them from there, as arrays or memory maps, never as code.
+by `save_data`; `load_data` reads them from there, as arrays or memory maps, never as code. What
+is published must not hold the training split itself: `forget_text` drops it.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ class Component(nn.Module):
     is_stateful: bool = False
     reads_position: ClassVar[bool] = False
     """Whether it does something else where the training split is read."""
+    data_files: ClassVar[tuple[str, ...]] = ()
+    """What `load_data` needs in a folder where the training split was forgotten."""
     learns_alone: ClassVar[bool] = False
     """Whether the base learns, by default, as if this component were absent: for one that is good
     from the start, and would leave the base hardly any gradient."""
@@ -115,6 +118,9 @@ class Component(nn.Module):
 
     def load_data(self, folder: Path) -> None:
         """Read what `save_data` wrote; raise ValueError where it is missing or damaged."""
+
+    def forget_text(self) -> None:
+        """Drop the training split, and what is there for its positions; predictions stay."""
 
 
 def components_of(model: nn.Module) -> list[Component]:

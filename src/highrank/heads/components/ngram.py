@@ -55,6 +55,7 @@ class NGramComponent(Component):
     name = "ngram"
     is_stateful = True
     reads_position = True
+    data_files = tuple(f"{FOLDER}/{name}" for name in ngram.TABLE_FILES)
     learns_alone = True
 
     def __init__(
@@ -91,6 +92,9 @@ class NGramComponent(Component):
                 f"{found[0]} and {found[1]}"
             )
         self.data = data
+
+    def forget_text(self) -> None:
+        self.data = self.data._replace(left_out=None)
 
     def initial_state(self, batch_size: int) -> Tensor:
         """The last n - 1 tokens of each stream, (n - 1, B); -1 before the first one."""
@@ -140,10 +144,15 @@ class NGramComponent(Component):
 
     def _next(self, tokens: Any, position: Any) -> Any:
         """Positions (T, B) of the tokens after these in the training split, -1 where none is."""
-        text = () if self.data.left_out is None else self.data.left_out.token
         known = position >= 0
         if not known.any():
             return position
+        if self.data.left_out is None:
+            raise ValueError(
+                "position must be None for an n-gram without its training split, which can leave "
+                "nothing out, got positions"
+            )
+        text = self.data.left_out.token
         largest = position.max()
         if largest >= len(text) or (text[position[known]] != tokens[known]).any():
             raise ValueError(

@@ -20,7 +20,7 @@ from highrank.environment import environment
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
 from highrank.heads.bases.component import components_of
-from highrank.heads.components.ngram import table_size
+from highrank.heads.components.ngram import NGramComponent, table_size
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.run_model import RunForCausalLM, RunModelConfig
 from highrank.integrations.huggingface.run_tokenizer import RunTokenizer, make_tokenizer
@@ -31,6 +31,12 @@ from highrank.run.loading import LoadedRun
 
 CARD_FILE, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
 SIGMA = "Texts are lower-cased letter by letter: a Greek sigma that ends a word becomes σ, not ς."
+
+NGRAMS = (
+    "The folder `ngram` has the sequences of up to {order} tokens that were counted in the "
+    "training split, with their probabilities. The text itself is not in it, but much of a text "
+    "can be put together from such sequences."
+)
 
 
 class Export(NamedTuple):
@@ -77,6 +83,7 @@ def make_model(loaded: LoadedRun) -> RunForCausalLM:
     load_state(model.language_model, save_state(loaded.model))
     for component in components_of(model):
         component.load_data(loaded.folder)
+        component.forget_text()
     # As `highrank generate`: sampled, without cuts.
     model.generation_config.update(do_sample=True, top_k=0)
     model.eval()
@@ -162,10 +169,17 @@ def model_card(loaded: LoadedRun, name: str) -> str:
         vocab_size=corpus.vocab_size,
         split=corpus.recipe.split,
         splits="\n".join(splits),
+        ngrams=_ngrams(loaded),
         metrics="\n".join(rows) or "| – | none was measured | – | – | – |",
         prompt=json.dumps(_prompt(loaded), ensure_ascii=False),
         sigma=f"\n\n{SIGMA}" if corpus.recipe.lower else "",
     )
+
+
+def _ngrams(loaded: LoadedRun) -> str:
+    """What the tables of an n-gram say about the training split."""
+    orders = [c.order for c in components_of(loaded.model) if isinstance(c, NGramComponent)]
+    return f"\n\n{NGRAMS.format(order=max(orders))}" if orders else ""
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers import AutoTokenizer, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
+from transformers.utils.hub import cached_file
 
 from highrank.build import build_model
 from highrank.heads.bases.component import components_of
@@ -22,6 +23,9 @@ from highrank.integrations.huggingface.run_tokenizer import RunTokenizer
 from highrank.models.backbone import State, joined, map_state
 from highrank.models.weights import tied_names
 from highrank.run.configuration import config_from_json
+
+# Of `from_pretrained`: where the hub's files are, and which of their versions is wanted.
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
 class RunModelConfig(PreTrainedConfig):
@@ -115,21 +119,32 @@ class RunForCausalLM(PreTrainedModel, GenerationMixin):
         """Every layer of ours has initialised itself."""
 
     @classmethod
-    def from_pretrained(cls, *names: Any, output_loading_info: bool = False, **options: Any) -> Any:
-        """Load a folder; weights that no file has are an error."""
-        found: Any = super().from_pretrained(*names, output_loading_info=True, **options)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *inputs: Any,
+        output_loading_info: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Load a folder, or a name on the hub; weights that no file has are an error."""
+        name = pretrained_model_name_or_path
+        found: Any = super().from_pretrained(name, *inputs, output_loading_info=True, **options)
         model, info = found
         if missing := sorted(info["missing_keys"]):
-            raise ValueError(f"{names[0]} must have all weights, got none for {missing[0]}")
+            raise ValueError(f"{name} must have all weights, got none for {missing[0]}")
+        where = {key: options[key] for key in HUB_OPTIONS if key in options}
         for component in components_of(model):
-            component.load_data(Path(names[0]))
+            component.load_data(_folder_with(component.data_files, name, where))
+            component.forget_text()
         return (model, info) if output_loading_info else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
         """As of transformers, with the tables of components beside the weights."""
+        if options.get("is_main_process", True):
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            for component in components_of(self):
+                component.save_data(Path(save_directory))
         super().save_pretrained(save_directory, *args, **options)
-        for component in components_of(self):
-            component.save_data(Path(save_directory))
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -225,6 +240,15 @@ class RunForCausalLM(PreTrainedModel, GenerationMixin):
             logits = model.head.log_prob_from(_at(features, last[keep]))  # (C, b, V)
         layers = _at(read.backbone.layers, last) if with_layers else ()
         return total, count, {"state": read.state, "logits": logits, "layers": layers}
+
+
+def _folder_with(files: tuple[str, ...], name: Any, where: dict[str, Any]) -> Path:
+    """The folder of a model that has these files; of a name on the hub, in its cache."""
+    if not files:
+        return Path(name)
+    # It raises where one is missing; None would be a configuration's.
+    found = [str(cached_file(name, file, **where)) for file in files]
+    return Path(found[0].removesuffix(files[0]))
 
 
 def _parts(mask: Tensor | None, batch: int, length: int, device: torch.device) -> list[Part]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from highrank.data.corpus import CorpusLike
+from highrank.evaluation.check import quick_check
 from highrank.evaluation.grids import FIT_TOKENS, cache_grid
 from highrank.evaluation.ngram import ORDER, evaluate_ngram
 from highrank.evaluation.search import Method, evaluate_by, find_temperature, search_cache
@@ -44,7 +45,11 @@ def _losses(
     return {
         f"{name}_valid_loss": evaluate_by(method, model, valid).nats,
         f"{name}_test_loss": evaluate_by(method, model, test).nats,
-        name: {**asdict(settings), "seconds": time.monotonic() - start},
+        name: {
+            **asdict(settings),
+            "check": [asdict(finding) for finding in quick_check(model, valid, method) or ()],
+            "seconds": time.monotonic() - start,
+        },
     }
 
 

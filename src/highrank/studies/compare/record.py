@@ -90,7 +90,8 @@ class RunRecord:
     analysis: dict[str, Any]
     """Ranks and specialisation."""
     check: tuple[Finding, ...] | None = None
-    """Whether its scores are those of a distribution, for a head with further components."""
+    """Whether its scores are those of a distribution, for a head with further components, and for
+    each method that is not static."""
 
     @property
     def waiting(self) -> float:
@@ -138,7 +139,7 @@ def _read_run(plan: Plan, folder: Path, index: int, seed: int) -> RunRecord:
         speed_change=max(speeds) / min(speeds) if speeds else 1.0,
         is_disturbed=False,
         analysis={k: v for k, v in analyses[-1].items() if k not in ("event", "check")},
-        check=_check(analyses[-1].get("check")),
+        check=_check(analyses[-1].get("check"), marks),
     )
 
 
@@ -154,8 +155,15 @@ def _by_method(method: str, marks: Mapping[Regime, Line]) -> dict[str, Mark]:
     }
 
 
-def _check(found: list[dict[str, Any]] | None) -> tuple[Finding, ...] | None:
-    return None if found is None else tuple(Finding(**one) for one in found)
+def _check(
+    found: Sequence[dict[str, Any]] | None, marks: Mapping[Regime, Line]
+) -> tuple[Finding, ...] | None:
+    """The findings on a run, and on other methods by which it was evaluated."""
+    every = list(found or ())
+    for line in marks.values():
+        for method in METHODS:
+            every += line.get(method, {}).get("check", ())
+    return tuple(Finding(**one) for one in every) or None
 
 
 def _state(events: Mapping[str, Any]) -> RunState:

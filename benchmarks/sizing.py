@@ -1,0 +1,160 @@
+"""Is the width that `--budget` chooses the best one? Several widths, texts and budgets.
+
+    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 1 5 --threads 1
+
+Each width is trained for minutes of CPU time, with the dropout, rate and warm-up that go with it.
+Then the rule's two numbers are fitted on all texts that are not held out. Regret is what the width
+that a rule takes loses against the best one. A run that was stopped continues.
+"""
+
+import json
+import math
+from contextlib import closing
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+from highrank import presets
+from highrank.build import CheckedRun, check_run
+from highrank.cli.console import Threads, progress, show
+from highrank.data.catalog import corpus_option
+from highrank.data.corpus import Corpus
+from highrank.data.prepare import resolve_corpus
+from highrank.environment import set_threads
+from highrank.files import read_json, write_atomically
+from highrank.presets import sizing as rules
+from highrank.presets.small import fitted
+from highrank.report.formats import make_table
+from highrank.run.configuration import is_run, read_config
+from highrank.training.session import Session
+from highrank.training.speed import tokens_per_second
+
+Row = dict[str, Any]
+# Tokens to read for each weight, and weights for each token of the text: now, and what is tried.
+RULE = (rules.TOKENS_PER_WEIGHT, rules.WEIGHTS_PER_TOKEN)
+GRID = tuple(product((0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)))
+
+
+def sizing(
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    *,
+    held_out: tuple[str, ...] = (),
+    minutes: tuple[float, ...] = (1.0, 5.0),
+    widths: tuple[int, ...] = (64, 128, 256, 512),
+    seed: int = 0,
+    runs: Path = Path("runs/sizing"),
+    out: Path = Path("sizing.json"),
+    threads: Threads = 1,
+    json: bool = False,
+) -> None:
+    """Train each text at each width for each budget, and fit the rule for sizes.
+
+    Args:
+        texts: Prepared corpora, or paths of texts.
+        held_out: Others, on which the fitted rule is judged.
+        minutes: CPU minutes of training; the validation comes on top.
+        widths: Of the LSTM's first layer.
+        seed: Of weights and batches.
+        runs: Where the runs go.
+        out: JSON of all that is finished.
+        threads: Of the matrix multiplies.
+        json: Print the numbers as JSON instead of a table.
+    """
+    set_threads(threads)
+    rows: list[Row] = []
+    for text in (*texts, *held_out):
+        corpus = resolve_corpus(text, progress)
+        for number, width in product(minutes, widths):
+            folder = runs / f"{corpus.name}-{number:g}m-{width}-{seed}"
+            row = _trained(folder, corpus, 60 * number, width, seed)
+            rows.append({"text": corpus.name, "held_out": text in held_out} | row)
+            _write(out, {"rows": rows})
+    best = min(GRID, key=lambda rule: _loss([row for row in rows if not row["held_out"]], rule))
+    result = {"rows": rows, "rule": _judged(rows, RULE), "fitted": _judged(rows, best)}
+    _write(out, result)
+    show(result, _table, json=json)
+
+
+def _trained(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> Row:
+    """The numbers of a run, which is trained unless it is finished."""
+    done = folder / "sizing.json"
+    if not done.exists():
+        run = _checked(folder, corpus, seconds, width, seed)
+        with closing(Session(run, folder)) as session:
+            session.go(pause_when=lambda: session.clock.cpu_seconds >= seconds)
+            if session.stop_signal is not None:
+                raise KeyboardInterrupt
+            session.validate()
+            number = {
+                "width": width,
+                "seconds": seconds,
+                "num_train": len(corpus.split("train")),
+                "num_tokens": session.num_tokens,
+                "weights": rules.weights_of(run.config),
+                "perplexity": math.exp(session.best),
+            }
+        _write(done, number)
+    return dict(read_json(done))
+
+
+def _checked(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> CheckedRun:
+    if is_run(folder):
+        return check_run(read_config(folder), corpus)
+    num_train = len(corpus.split("train"))
+    small = replace(presets.get("small"), seed=seed, corpus=corpus_option(corpus))
+    config = rules.of_width(fitted(small, num_train, has_budget=True), width)
+    speed = tokens_per_second(check_run(config, corpus), seconds) * rules.work_of(config)
+    sized = rules.sized(config, seconds, speed, num_train, {"model.hidden-sizes"})
+    return check_run(sized.config, corpus)
+
+
+def _loss(rows: list[Row], rule: tuple[float, float]) -> tuple[float, float]:
+    """The mean regret; of equal ones, how much it changes the rule."""
+    regrets = [one["regret"] for one in _judged(rows, rule)["choices"]]
+    change = sum(abs(math.log(new / old)) for new, old in zip(rule, RULE, strict=True))
+    return sum(regrets) / len(regrets), change
+
+
+def _judged(rows: list[Row], rule: tuple[float, float]) -> Row:
+    """For each text and budget the width that a rule takes, and what it loses in per cent."""
+    groups: dict[Any, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["width"]):
+        groups.setdefault((row["text"], row["seconds"], row["held_out"]), []).append(row)
+    choices = []
+    for (text, seconds, held_out), some in groups.items():
+        sizes = [(row["weights"], row["num_tokens"], row["num_train"]) for row in some]
+        suiting = [row for row, size in zip(some, sizes, strict=True) if rules.suits(*size, rule)]
+        taken, best = (suiting or some[:1])[-1], min(some, key=lambda row: row["perplexity"])
+        choice = {"text": text, "seconds": seconds, "held_out": held_out, "width": taken["width"]}
+        regret = 100 * (taken["perplexity"] / best["perplexity"] - 1)
+        choices.append(choice | {"best": best["width"], "regret": regret})
+    return {"tokens_per_weight": rule[0], "weights_per_token": rule[1], "choices": choices}
+
+
+def _write(path: Path, content: Any) -> None:
+    text = json.dumps(content, indent=2) + "\n"
+    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def _table(found: Row) -> Table:
+    """A row for each run; of the widths that a rule takes, what they lose against the best."""
+    table = make_table(("text", "minutes"), ("width", "tokens", "valid", "rule", "fitted"))
+    for row in found["rows"]:
+        same = {key: row[key] for key in ("text", "seconds", "width")}
+        regrets = [
+            next((f"{c['regret']:+.1f} %" for c in found[n]["choices"] if c | same == c), "")
+            for n in ("rule", "fitted")
+        ]
+        name = row["text"] + (" (held out)" if row["held_out"] else "")
+        values = (f"{row['seconds'] / 60:g}", str(row["width"]), f"{row['num_tokens']:,}")
+        table.add_row(name, *values, f"{row['perplexity']:.2f}", *regrets)
+    return table
+
+
+if __name__ == "__main__":
+    tyro.cli(sizing)
