@@ -11,7 +11,7 @@ import torch
 from highrank import presets
 from highrank.build import build_model, canonical
 from highrank.config import with_options
-from highrank.heads import COMPOSED, HEADS, head_class
+from highrank.heads import COMPOSED, HEADS, Pointer, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.backbones import SMALL_SIZES, with_network
 from highrank.presets.small import fitted
@@ -158,3 +158,15 @@ def test_what_the_user_has_chosen_stays():
 def test_presets_state_no_defaults_of_the_classes(name):
     """So that a run that repeats one has an equal configuration."""
     assert canonical(presets.get(name)) == presets.get(name)
+
+
+@pytest.mark.parametrize("name", ["small", "small-transformer", "small-gated-cnn"])
+def test_a_fresh_pointer_looks_at_all_states(name):
+    torch.manual_seed(0)
+    model = build_model(presets.get(name), vocab_size=300, token_counts=[1] * 300).eval()
+    tokens = torch.randint(300, (450, 1))
+    with torch.no_grad():
+        hidden = model.backbone(tokens, model.backbone.initial_state(1)).hidden
+        (pointer,) = (part for part in model.modules() if isinstance(part, Pointer))
+        log_p = pointer.inputs(hidden, tokens, None).log_attention[-20:]
+    assert (-(log_p.exp() * log_p).sum(-1)).exp().min() > 0.7 * pointer.num_states

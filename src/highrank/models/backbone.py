@@ -65,6 +65,11 @@ class Backbone(nn.Module):
         """No number of a hidden state is larger in magnitude; None where there is no such bound."""
         return None
 
+    @property
+    def hidden_norm(self) -> float:
+        """About the 2-norm of a fresh network's hidden states; 1 where it is at most that."""
+        return 1.0
+
     def initial_state(self, batch_size: int) -> State:
         """The state before the first token; empty unless a network has one."""
         return ()

@@ -239,6 +239,11 @@ class Transformer(Backbone):
         bias = getattr(self.norm, "bias", None)
         return bound if bias is None else bound + bias.detach().abs().max().item()
 
+    @property
+    def hidden_norm(self) -> float:
+        """√D, after the last norm."""
+        return math.sqrt(self.layer_sizes[-1])
+
     def initial_state(self, batch_size: int) -> State:
         """Nothing is remembered."""
         like = like_parameters(self)
