@@ -65,6 +65,10 @@ def test_small_networks_can_be_exchanged():
     for first, second in permutations(SMALL_SIZES, 2):
         begun = with_network(presets.get("small"), first)
         assert with_network(begun, second) == with_network(presets.get("small"), second)
+    linear = {
+        kind: with_network(presets.get("small-mos"), kind).head.activation for kind in SMALL_SIZES
+    }
+    assert linear == {"awd-lstm": "tanh", "transformer": "identity", "gated-cnn": "tanh"}
     for name in ("ptb-mos", "ptb-transformer-mos"):
         assert with_network(presets.get(name), "gated-cnn") == presets.get(name)
 

@@ -17,10 +17,14 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
 RATES = {"transformer": 0.375, "gated-cnn": 0.375}
 
 
+# Networks that end in a norm: behind it, a tanh slows mixtures down (docs/log.md).
+ENDS_IN_NORM = frozenset({"transformer"})
+
+
 def on_network(config: RunConfig, kind: str) -> RunConfig:
     """A configuration with an LSTM on another network, of the size of `small`, with its recipe.
 
-    It has dropout where the LSTM has some.
+    It has dropout where the LSTM has some, and linear contexts behind a last norm.
     """
     before = config.model.options
     options = SMALL_SIZES[kind] | {"embedding_range": before["embedding_range"]}
@@ -28,7 +32,8 @@ def on_network(config: RunConfig, kind: str) -> RunConfig:
         options |= DROPOUTS
     rate = float(f"{RATES[kind] * config.train.lr:.3g}")
     model = replace(config.model, kind=kind, options=options)
-    return replace(config, model=model, train=replace(config.train, lr=rate))
+    head = replace(config.head, activation="identity") if kind in ENDS_IN_NORM else config.head
+    return replace(config, model=model, head=head, train=replace(config.train, lr=rate))
 
 
 def with_network(config: RunConfig, kind: str) -> RunConfig:
@@ -41,8 +46,10 @@ def with_network(config: RunConfig, kind: str) -> RunConfig:
     if kind == config.model.kind or kind not in SMALL_SIZES or not is_small:
         return config
     model, train = lstm.model, replace(config.train, lr=lstm.train.lr)
-    config = replace(config, model=replace(model, tied=config.model.tied), train=train)
-    return config if kind == model.kind else on_network(config, kind)
+    head = replace(config.head, activation=lstm.head.activation)
+    model = replace(model, tied=config.model.tied)
+    config = replace(config, model=model, head=head, train=train)
+    return config if kind == lstm.model.kind else on_network(config, kind)
 
 
 def small_transformer() -> RunConfig:
@@ -94,10 +101,13 @@ def ptb_transformer_softmax() -> RunConfig:
 
 
 def ptb_transformer_mos() -> RunConfig:
-    """The same Transformer with a mixture of 15 softmaxes, d = 280 as in AWD-LSTM-MoS."""
+    """The same Transformer with a mixture of 15 softmaxes, d = 280 as in AWD-LSTM-MoS.
+
+    Contexts are linear, as the network ends in a norm.
+    """
     softmax = ptb_transformer_softmax()
     return replace(
         softmax,
         model=replace(softmax.model, embedding_size=280),
-        head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
+        head=HeadConfig(kind="mos", num_components=15, dropout=0.29, activation="identity"),
     )
