@@ -15,7 +15,8 @@ SIZES = {
         "2",
     ),
 }
-CONTEXT = {"transformer": 4, "gated-cnn": 3}
+# Tokens that the network and the pointer, with 400 states, can see.
+CONTEXT = {"transformer": 4 + 400, "gated-cnn": 3 + 400}
 
 
 @pytest.mark.parametrize(

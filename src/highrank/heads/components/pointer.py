@@ -91,6 +91,9 @@ class Pointer(Component):
         empty = torch.full((self.num_states, batch_size), -1, device=weight.device)
         return Memory(key, empty)
 
+    def context_length(self, hidden: int) -> int:
+        return hidden + self.num_states
+
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:
         key, token = self._joined(self.key(hidden), tokens, state)
