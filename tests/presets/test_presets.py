@@ -31,6 +31,9 @@ from highrank.run.configuration import config_from_json, config_to_json
         ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
         ("wt2-softmax", 33_278, 33_556_078),
+        ("text8-softmax", 27, 8_424_475),
+        # Printed as 8.45 M.
+        ("text8-mos", 27, 8_448_517),
         ("lm1b-softmax", 100_000, 119_293_600),
         ("lm1b-mos", 100_000, 112_850_364),
         # Not published: the rare words have a projection of their own.

@@ -30,6 +30,8 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,
     "wt2-doc": papers.wt2_doc,
+    "text8-softmax": papers.text8_softmax,
+    "text8-mos": papers.text8_mos,
     "lm1b-softmax": one_billion.lm1b_softmax,
     "lm1b-mos": one_billion.lm1b_mos,
     "lm1b-adaptive-softmax": one_billion.lm1b_adaptive_softmax,
