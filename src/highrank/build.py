@@ -28,7 +28,16 @@ from highrank.signatures import arguments_of, checked_options, construct, load_c
 # Arguments of constructors that are no options: they come from the corpus or from other fields.
 MODEL_GIVEN = frozenset({"vocab_size", "embedding_size", "device", "dtype"})
 HEAD_GIVEN = frozenset(
-    {"hidden_size", "vocab_size", "layer_sizes", "token_counts", "batch_first", "device", "dtype"}
+    {
+        "hidden_size",
+        "vocab_size",
+        "hidden_norm",
+        "layer_sizes",
+        "token_counts",
+        "batch_first",
+        "device",
+        "dtype",
+    }
 )
 BATCH_GIVEN = frozenset(
     {"tokens", "batch_size", "seed", "device", "columns", "prefix", "sentence_end"}
@@ -65,7 +74,8 @@ def build_model(
         token_counts: how often the training split has each token, for heads that want it.
     """
     model, backbone = config.model, _build_backbone(config, vocab_size)
-    head = build_head(config, vocab_size, token_counts, backbone.layer_sizes)
+    sizes, norm = backbone.layer_sizes, backbone.hidden_norm
+    head = build_head(config, vocab_size, token_counts, sizes, norm)
     weight = getattr(head, "weight", None)
     size = model.embedding_size if weight is None else weight.shape[1]
     if model.tied and size != model.embedding_size:
@@ -103,12 +113,14 @@ def build_head(
     vocab_size: int,
     token_counts: Sequence[int] | None = None,
     layer_sizes: Sequence[int] | None = None,
+    hidden_norm: float = 1.0,
 ) -> Head:
     """The head alone; it is given what its constructor has an argument for.
 
     Args:
         layer_sizes: of the backbone's hidden states, from the embeddings to the last; those of the
             configuration's backbone if None.
+        hidden_norm: of the backbone's last hidden states at the start.
     """
     head = config.head
     if layer_sizes is None:
@@ -123,6 +135,7 @@ def build_head(
         "activation": head.activation,
         "token_counts": token_counts,
         "layer_sizes": sizes,
+        "hidden_norm": hidden_norm,
     }
     values = {name: value for name, value in values.items() if name in arguments}
     size = arguments.get("embedding_size")

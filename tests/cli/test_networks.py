@@ -1,6 +1,7 @@
 """Networks and tokenizers from a text to an exported model, with commands only."""
 
 import json
+import re
 
 import pytest
 
@@ -15,7 +16,8 @@ SIZES = {
         "2",
     ),
 }
-CONTEXT = {"transformer": 4, "gated-cnn": 3}
+# Tokens that the network and the pointer, with 400 states, can see.
+CONTEXT = {"transformer": 4 + 400, "gated-cnn": 3 + 400}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,7 @@ def test_a_text_becomes_an_exported_model(kind, tokenizer, highrank, trained, tm
     assert highrank("generate", run, "--num-tokens", "5", "--prompt", "the")[0] == 0
     code, printed, errors = highrank("export", run, tmp_path / "exported")
     assert code == 0, errors
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert f"{result['value']:.2f} | {result['unit']} | {result['bits_per_byte']:.4f} |" in card
+    (prompt,) = re.findall(r'inputs = tokenizer\("(.*?)", return_tensors', card)
+    assert prompt and "Ġ" not in prompt and prompt in " ".join(prompt.split())

@@ -11,8 +11,8 @@ import torch
 from highrank.heads import head_class
 from highrank.signatures import arguments_of
 
-# The same for all heads.
-GIVEN = {"hidden_size", "vocab_size", "batch_first", "device", "dtype"}
+# The same for all heads; `hidden_norm` only says where a pointer's weights start.
+GIVEN = {"hidden_size", "vocab_size", "batch_first", "device", "dtype", "hidden_norm"}
 
 
 @pytest.mark.parametrize("prefix", ["heads", "losses/float64"])

@@ -4,6 +4,7 @@ T time, B sequences, V vocabulary.
 """
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ import torch
 
 from highrank.config import StageConfig
 from highrank.data.batches import TextStreams
+from highrank.data.vocabulary import Vocabulary
+from highrank.evaluation.cache import CacheSettings, with_cache
+from highrank.evaluation.dynamic import DynamicSettings, score_dynamically
+from highrank.evaluation.static import score
+from highrank.evaluation.surprisal import surprisals
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models import BACKBONES, backbone_class
 from highrank.models.backbone import tensors_of
@@ -102,16 +108,40 @@ def test_every_parameter_is_in_one_group_and_learns(kind):
 def test_a_resumed_training_is_the_uninterrupted_one(kind):
     text = np.random.default_rng(1).integers(0, V, 400)
     stage = StageConfig(optimizer="adamw", lr=0.01, clip=1.0)
+    names = [name for name in arguments_of(backbone_class(kind)) if name.endswith("_dropout")]
 
     def make():
-        return Trainer(build(kind), stage), TextStreams(text, B, bptt=T, bptt_std=0.0)
+        return Trainer(build(kind, **dict.fromkeys(names, 0.3)), stage), TextStreams(
+            text, B, bptt=T, bptt_std=0.0
+        )
 
     trainer, batches = make()
     for _ in range(3):
         trainer.step(next(batches))
+    saved, place = copy.deepcopy(trainer.state_dict()), copy.deepcopy(batches.state_dict())
+    loss = trainer.step(next(batches))
     again, other = make()
-    again.load_state_dict(copy.deepcopy(trainer.state_dict()))
-    other.load_state_dict(batches.state_dict())
-    assert again.step(next(other)) == trainer.step(next(batches))
+    again.load_state_dict(saved)
+    other.load_state_dict(place)
+    assert again.step(next(other)) == loss
     for one, two in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_ways_to_evaluate_that_change_nothing_agree(kind):
+    """Token by token, as generation reads, without learning, with a cache of no weight."""
+    model, text = build(kind).eval(), np.random.default_rng(1).integers(0, V, 30)
+    vocabulary = Vocabulary(("<eos>", *map(str, range(1, V))))
+    text[0] = vocabulary.eos
+    want = torch.cat([segment.log_prob for segment in score(model, text)])
+    ways = {
+        "tokens": score(model, text, window=1),
+        "dynamic": score_dynamically(model, text, DynamicSettings(rule="sgd", lr=0.0, decay=0.0)),
+        "cache": with_cache(score(model, text), CacheSettings(weight=0.0)),
+    }
+    for name, segments in ways.items():
+        found = torch.cat([segment.log_prob for segment in segments])
+        torch.testing.assert_close(found, want, rtol=0, atol=1e-12, msg=name)
+    found = surprisals(model, vocabulary, vocabulary.decode(text[1:]))
+    bits = torch.tensor([one.bits for one in found], dtype=torch.float64)
+    torch.testing.assert_close(bits, -want / math.log(2), rtol=0, atol=1e-12)

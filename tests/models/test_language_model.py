@@ -5,8 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from highrank.heads import MixtureOfSoftmaxes, Softmax
-from highrank.models import AWDLSTM, LanguageModel
+from highrank.evaluation.cache import CacheSettings
+from highrank.evaluation.dynamic import DynamicSettings
+from highrank.evaluation.search import Method
+from highrank.heads import Composed, MixtureOfSoftmaxes, MultiFacetSoftmax, Pointer, Softmax
+from highrank.heads.bases.component import components_of
+from highrank.heads.components.ngram import NGramComponent
+from highrank.models import AWDLSTM, GatedCNN, LanguageModel
 from highrank.models.weights import replaced, restored
 
 T, B, V, K = 5, 3, 13, 4
@@ -115,3 +120,38 @@ def test_a_tied_embedding_stays_tied_when_parameters_are_replaced():
     empty.load_state_dict({key: value.clone() for key, value in state.items()}, assign=True)
     assert is_tied(empty)
     torch.testing.assert_close(empty.state_dict(), state)
+
+
+BESIDE = {
+    "softmax": lambda: Softmax(8, V),
+    "pointer": lambda: Composed(Softmax(8, V), [Pointer(8, V, num_states=4, key_size=3)]),
+    "n-gram": lambda: Composed(Softmax(8, V), [NGramComponent(8, V, ngram_order=7)]),
+    "facets": lambda: MultiFacetSoftmax(8, V, 2, 8, layers=(-1,), num_previous=2),
+}
+
+
+@pytest.mark.parametrize(("name", "length"), list(zip(BESIDE, (3, 7, 6, 5), strict=True)))
+def test_a_prediction_depends_on_as_many_tokens_as_is_stated(name, length):
+    torch.manual_seed(0)
+    backbone = GatedCNN(V, 8, 8, num_blocks=2, kernel_size=2)
+    model = LanguageModel(backbone, BESIDE[name]()).double().eval()
+    tokens = torch.randint(V, (12, 1))
+    for part in components_of(model):
+        part.fit(
+            tokens.repeat(3, 1).flatten().numpy(), tokens.flatten().bincount(minlength=V).tolist()
+        )
+
+    def last(words):
+        read = model.read(words, model.initial_state(1))
+        return model.head.log_prob(read.hidden, **read.past)[-1]
+
+    reached = []
+    for back in range(1, 12):
+        changed = tokens.clone()
+        changed[-back] = (changed[-back] + 1) % V
+        if not torch.allclose(last(changed), last(tokens), rtol=0, atol=1e-12):
+            reached.append(back)
+    assert max(reached) == length == model.context_length
+    cached = Method(cache=CacheSettings(window=5))
+    assert cached.context_length(model) == length + 5
+    assert Method(dynamic=DynamicSettings()).context_length(model) is None

@@ -109,6 +109,26 @@ def test_parameters_are_those_of_the_published_recipe_and_a_last_norm():
     assert sum(p.numel() for p in model.parameters()) == 24_040_400 + 2 * 380
 
 
+def test_the_network_reads_scaled_embeddings():
+    plain, scaled, words = build(), build(embedding_scale=3.0), tokens()
+    with torch.no_grad():
+        plain.embedding.weight.mul_(3.0)
+    one, other = (model(words, model.initial_state(B)).hidden for model in (plain, scaled))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert plain.embedding.weight.std() > 2 * scaled.embedding.weight.std()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_may_have_a_learning_rate_of_their_own(tied):
+    model = LanguageModel(build(embedding_lr_scale=2.0), Softmax(D, V).double(), tied)
+    groups = model.parameter_groups()
+    found = [id(p) for group in groups for p in group["params"]]
+    assert sorted(found) == sorted(id(p) for p in model.parameters())
+    (scaled,) = (group for group in groups if "lr_scale" in group)
+    assert scaled == {"params": [model.backbone.embedding.weight], "lr_scale": 2.0}
+    assert {p.dim() for p in groups[1]["params"]} == {1} and groups[1]["weight_decay"] == 0
+
+
 @pytest.mark.parametrize(
     "name", ["embedding", "input", "attention", "feedforward", "hidden", "output"]
 )
@@ -139,6 +159,7 @@ def test_a_text_that_begins_with_dropped_tokens_has_finite_gradients():
         ({"num_layers": 0}, "num_layers must be between 1 and 1,000, got 0"),
         ({"memory": 0}, "memory must be at least 1, got 0"),
         ({"feedforward_size": -1}, "feedforward_size must be at least 0, got -1"),
+        ({"embedding_scale": 0.0}, "embedding_scale must be positive, got 0.0"),
         ({"attention_dropout": 1.0}, "attention_dropout must be at least 0 and below 1, got 1.0"),
         ({"temporal_penalty": -1.0}, "temporal_penalty must be at least 0, got -1.0"),
     ],

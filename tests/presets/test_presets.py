@@ -11,7 +11,7 @@ import torch
 from highrank import presets
 from highrank.build import build_model, canonical
 from highrank.config import with_options
-from highrank.heads import COMPOSED, HEADS, head_class
+from highrank.heads import COMPOSED, HEADS, Pointer, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.backbones import SMALL_SIZES, with_network
 from highrank.presets.small import fitted
@@ -31,6 +31,9 @@ from highrank.run.configuration import config_from_json, config_to_json
         ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
         ("wt2-softmax", 33_278, 33_556_078),
+        ("text8-softmax", 27, 8_424_475),
+        # Printed as 8.45 M.
+        ("text8-mos", 27, 8_448_517),
         ("lm1b-softmax", 100_000, 119_293_600),
         ("lm1b-mos", 100_000, 112_850_364),
         # Not published: the rare words have a projection of their own.
@@ -65,6 +68,10 @@ def test_small_networks_can_be_exchanged():
     for first, second in permutations(SMALL_SIZES, 2):
         begun = with_network(presets.get("small"), first)
         assert with_network(begun, second) == with_network(presets.get("small"), second)
+    linear = {
+        kind: with_network(presets.get("small-mos"), kind).head.activation for kind in SMALL_SIZES
+    }
+    assert linear == {"awd-lstm": "tanh", "transformer": "identity", "gated-cnn": "tanh"}
     for name in ("ptb-mos", "ptb-transformer-mos"):
         assert with_network(presets.get(name), "gated-cnn") == presets.get(name)
 
@@ -163,3 +170,15 @@ def test_what_the_user_has_chosen_stays():
 def test_presets_state_no_defaults_of_the_classes(name):
     """So that a run that repeats one has an equal configuration."""
     assert canonical(presets.get(name)) == presets.get(name)
+
+
+@pytest.mark.parametrize("name", ["small", "small-transformer", "small-gated-cnn"])
+def test_a_fresh_pointer_looks_at_all_states(name):
+    torch.manual_seed(0)
+    model = build_model(presets.get(name), vocab_size=300, token_counts=[1] * 300).eval()
+    tokens = torch.randint(300, (450, 1))
+    with torch.no_grad():
+        hidden = model.backbone(tokens, model.backbone.initial_state(1)).hidden
+        (pointer,) = (part for part in model.modules() if isinstance(part, Pointer))
+        log_p = pointer.inputs(hidden, tokens, None).log_attention[-20:]
+    assert (-(log_p.exp() * log_p).sum(-1)).exp().min() > 0.7 * pointer.num_states

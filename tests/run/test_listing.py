@@ -30,7 +30,8 @@ def make(folder, **files):
 
 
 def test_a_run_has_its_best_model_s_perplexities_and_those_of_evaluations(tmp_path):
-    run = make(tmp_path / "a", config_json=CONFIG, metrics_jsonl=[EPOCH, END])
+    splits = {"header": {"splits": {"test": {"num_tokens": 10, "num_bytes": 40}}}}
+    run = make(tmp_path / "a", config_json=CONFIG, metrics_jsonl=[EPOCH, END], corpus_json=splits)
     (run / "model.safetensors").touch()
     (run / "results").mkdir()
     nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -42,8 +43,13 @@ def test_a_run_has_its_best_model_s_perplexities_and_those_of_evaluations(tmp_pa
         content = {"method": method, "split": split, "nats": nats, "model_sha256": digest}
         (run / "results" / f"{method}.json").write_text(json.dumps(content))
     (found,) = list_runs(tmp_path)
-    static = Measured(head="mos, K = 4", method="static", valid=math.exp(2), test=math.exp(1))
-    dynamic = Measured(head="mos, K = 4", method="dynamic", valid=None, test=math.exp(0.5))
+    head, bits = "mos, K = 4", 1 / math.log(2) / 4
+    static = Measured(
+        head=head, method="static", valid=math.exp(2), test=math.exp(1), bits_per_byte=bits
+    )
+    dynamic = Measured(
+        head=head, method="dynamic", valid=None, test=math.exp(0.5), bits_per_byte=bits / 2
+    )
     assert found.measured == (static, dynamic)
     assert (found.corpus, found.tokens, found.seconds) == ("tale", 500, 9.0)
     assert (found.kind, found.state) == ("run", State.FINISHED)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from highrank.config import BatchConfig, StageConfig
+from highrank.config import BatchConfig, ModelConfig, StageConfig
 from highrank.evaluation.static import evaluate
 from highrank.run.loading import load
 from highrank.training import session
@@ -26,6 +26,15 @@ STAGE = StageConfig(lr=1.0, epochs=2, switch_epoch=1, clip=1.0, average_power=4.
 SHORT = {"finetune": None, "train": STAGE}
 BLOCKS = BatchConfig(kind="blocks", batch_size=7, options={"length": 20})
 SENTENCES = BatchConfig(kind="sentences", batch_size=6, options={"length": 9})
+DROPOUTS = {f"{name}_dropout": 0.3 for name in ("embedding", "input", "hidden", "output")}
+SIZES = {
+    "transformer": {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "memory": 5},
+    "gated-cnn": {"hidden_size": 8, "num_blocks": 2},
+}
+NETWORKS = {
+    kind: SHORT | {"model": ModelConfig(kind=kind, embedding_size=6, options=sizes | DROPOUTS)}
+    for kind, sizes in SIZES.items()
+}
 CHANGES = {
     "none": {},
     "bfloat16": {"precision": "bfloat16"},
@@ -33,6 +42,7 @@ CHANGES = {
     "often": SHORT | {"validate_every": 100},
     "blocks": SHORT | {"batch": BLOCKS},
     "sentences": SHORT | {"batch": SENTENCES},
+    **NETWORKS,
 }
 
 
@@ -155,6 +165,8 @@ def test_a_run_resumed_in_validation_shows_the_epoch_that_it_ended(config, corpu
         ("bfloat16", 33),
         ("often", 5),
         ("blocks", 14),
+        ("transformer", 14),
+        ("gated-cnn", 14),
     ],
 )
 def test_a_run_interrupted_and_resumed_is_the_uninterrupted_one(

@@ -11,7 +11,7 @@ from highrank.cli.console import as_json, plain_console, wide_console
 from highrank.report.formats import count, duration, make_table, printable
 from highrank.run.listing import Entry, State, list_runs
 
-NUMBERS = ("valid", "test", "tokens", "time", "date")
+NUMBERS = ("valid", "test", "bits/byte", "tokens", "time", "date")
 
 
 def runs(
@@ -21,7 +21,9 @@ def runs(
 ) -> None:
     """List the runs, comparisons and finetunings of a folder, the newest first.
 
-    valid and test are perplexities, tokens and time those of each model's training.
+    valid and test are perplexities, bits/byte those of test or else of valid.
+
+    tokens and time are those of each model's training.
 
     Args:
         folder: Where they are.
@@ -46,10 +48,10 @@ def _table(entries: Sequence[Entry], folder: Path) -> Table:
         time = "–" if entry.seconds is None else duration(entry.seconds)
         spent = () if entry.problem else (count(entry.tokens), time)
         name = printable(f"{Path(entry.folder).name}{state}: {about}")
-        table.add_row(name, "", "", *(spent or ("", "")), entry.date.split()[0])
+        table.add_row(name, "", "", "", *(spent or ("", "")), entry.date.split()[0])
         for one in entry.measured:
             method = "" if one.method == "static" else f", {one.method}"
-            numbers = (count(one.valid, 2), count(one.test, 2))
+            numbers = (count(one.valid, 2), count(one.test, 2), count(one.bits_per_byte, 3))
             table.add_row(f"  {printable(one.head + method)}", *numbers)
         table.add_section()
     return table

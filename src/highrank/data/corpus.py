@@ -86,6 +86,10 @@ class Split:
     num_chars: int
     """The same in characters."""
 
+    def bits_per_byte(self, bits: float) -> float:
+        """Bits of all tokens over the size of the text, from the mean bits of a token."""
+        return bits * self.num_tokens / self.num_bytes
+
     @property
     def unknown_fraction(self) -> float:
         return self.num_unknown / self.num_tokens

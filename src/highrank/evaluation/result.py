@@ -170,8 +170,8 @@ def evaluate_dataset(
     is_alone = loaded.corpus.header.recipe.independent_lines
     if is_alone and compat is not None:
         raise ValueError(f"--compat must not be given where every line is alone, got {compat}")
-    if (context := model.backbone.context_length) is not None:
-        # Wherever a window begins: every token is predicted from as many as the network can see.
+    if (context := method.context_length(model)) is not None:
+        # Wherever a window begins: every token is predicted from as many as can be seen.
         settings |= {"context": context, "stride": 1}
     with progress(f"Evaluating on {dataset.name}, {method.name}") as on_progress:
         is_asked = method.is_static or per_token is not None or independent_lines

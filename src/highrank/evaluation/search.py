@@ -75,6 +75,13 @@ class Method:
     searches: Mapping[str, Search[Any]] = field(default_factory=dict)
     """The searches on valid that found the settings, by the method's part."""
 
+    def context_length(self, model: LanguageModel) -> int | None:
+        """Tokens that a prediction can depend on; None: all before it, as dynamic ones do."""
+        found = model.context_length
+        if found is None or self.dynamic is not None:
+            return None
+        return found + (0 if self.cache is None else self.cache.window)
+
     @property
     def is_static(self) -> bool:
         return self.dynamic is None and self.cache is None and self.temperature is None

@@ -127,6 +127,10 @@ class Composed(Head):
     def is_stateful(self) -> bool:
         return any(part.is_stateful for part in (self.base, *self.parts))
 
+    def context_length(self, hidden: int) -> int | None:
+        found = [part.context_length(hidden) for part in (self.base, *self.parts)]
+        return None if None in found else max(found)
+
     def initial_state(self, batch_size: int) -> tuple[Any, ...]:
         """A state of each part; () for those that have none."""
         parts = (self.base, *self.parts)

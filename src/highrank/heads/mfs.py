@@ -85,6 +85,9 @@ class MultiFacetSoftmax(LogitHead):
     def is_stateful(self) -> bool:
         return self.num_previous > 0
 
+    def context_length(self, hidden: int) -> int:
+        return hidden + self.num_previous
+
     def reset_parameters(self) -> None:
         """Facets start as the last hidden state, where sizes allow it, so p as one softmax."""
         super().reset_parameters()

@@ -55,6 +55,8 @@ class Backbone(nn.Module):
     """Size of the embeddings and of each layer's hidden states; the last is D."""
     context_length: int | None = None
     """Tokens that a prediction can depend on; None for a state that remembers without end."""
+    embedding_lr_scale: float = 1.0
+    """Factor of the embeddings' learning rate."""
     embedding_dropout: float = 0.0
     input_dropout: float = 0.0
     activation_penalty: float = 0.0
@@ -64,6 +66,11 @@ class Backbone(nn.Module):
     def hidden_bound(self) -> float | None:
         """No number of a hidden state is larger in magnitude; None where there is no such bound."""
         return None
+
+    @property
+    def hidden_norm(self) -> float:
+        """About the 2-norm of a fresh network's hidden states; 1 where it is at most that."""
+        return 1.0
 
     def initial_state(self, batch_size: int) -> State:
         """The state before the first token; empty unless a network has one."""
@@ -80,8 +87,9 @@ class Backbone(nn.Module):
                 raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
             if name.endswith("_penalty") and not value >= 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
-        if not self.embedding_range > 0:
-            raise ValueError(f"embedding_range must be positive, got {self.embedding_range}")
+        for name in ("embedding_range", "embedding_scale", "embedding_lr_scale"):
+            if not getattr(self, name, 1.0) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings (T, B, E), in training without whole tokens and with locked dropout."""
@@ -116,7 +124,15 @@ class Backbone(nn.Module):
 
         Weight decay is on matrices only, not on biases and norms.
         """
-        return decay_matrices_only(model)
+        groups = decay_matrices_only(model)
+        if self.embedding_lr_scale == 1:
+            return groups
+        own = {id(p) for p in self.embedding.parameters()}
+        matrices, vectors = groups
+        others = [p for p in matrices["params"] if id(p) not in own]
+        embeddings = [p for p in matrices["params"] if id(p) in own]
+        scaled = ParameterGroup(params=embeddings, lr_scale=self.embedding_lr_scale)
+        return [ParameterGroup(params=others), vectors, scaled]
 
 
 def projection(embedding_size: int, hidden_size: int, **tensors: Any) -> nn.Module:

@@ -9,6 +9,8 @@ windows do not change an evaluation and generation costs one column a token.
 T time, B sequences, E embedding size, D hidden size, N bottleneck size, L blocks, k kernel size.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -163,6 +165,13 @@ class GatedCNN(Backbone):
         for module in self.modules():
             if isinstance(module, nn.Linear | GatedConvolution):
                 module.reset_parameters()
+
+    @property
+    def hidden_norm(self) -> float:
+        """That of the embeddings, after their projection; blocks add little."""
+        size = self.layer_sizes[-1]
+        scale = 1.0 if isinstance(self.projection, nn.Identity) else 1 / math.sqrt(3)
+        return scale * math.sqrt(size / 3) * self.embedding_range
 
     def initial_state(self, batch_size: int) -> list[Tensor]:
         """The last inputs of each block's convolution: zeros, (k - 1, B, N)."""

@@ -81,6 +81,12 @@ class LanguageModel(nn.Module):
         return (state, self.head.initial_state(batch_size)) if self.head.is_stateful else state
 
     @property
+    def context_length(self) -> int | None:
+        """Tokens that a prediction can depend on, also by a head that looks back; None: all."""
+        found = self.backbone.context_length
+        return None if found is None else self.head.context_length(found)
+
+    @property
     def reads_position(self) -> bool:
         """Whether a component of the head must know where it reads the training split."""
         return any(component.reads_position for component in components_of(self.head))

@@ -1,6 +1,6 @@
 """A Transformer decoder with a bounded memory of the windows before.
 
-    embedding → locked dropout → [norm → attention → +, norm → feed-forward → +] × L → norm
+    embedding · scale → locked dropout → [norm → attention → +, norm → feed-forward → +] × L → norm
 
 Pre-norm, with rotary positions (Su et al. 2021, arXiv 2104.09864), RMSNorm and SwiGLU as in Llama,
 or LayerNorm and ReLU. In each layer a token sees itself and the `memory` tokens before it, whatever
@@ -154,6 +154,9 @@ class Transformer(Backbone):
         hidden_dropout: on what each part adds, locked.
         output_dropout: after the last norm, locked.
         embedding_range: embeddings start uniform in ± this.
+        embedding_scale: embeddings are multiplied by this where the network reads them; √D in
+            Vaswani et al. (2017), arXiv 1706.03762.
+        embedding_lr_scale: factor of the embeddings' learning rate.
         activation_penalty: α of activation regularisation (AR).
         temporal_penalty: β of temporal activation regularisation (TAR).
     """
@@ -179,6 +182,8 @@ class Transformer(Backbone):
         hidden_dropout: float = 0.0,
         output_dropout: float = 0.0,
         embedding_range: float = 0.1,
+        embedding_scale: float = 1.0,
+        embedding_lr_scale: float = 1.0,
         activation_penalty: float = 0.0,
         temporal_penalty: float = 0.0,
         device: torch.device | str | None = None,
@@ -189,6 +194,7 @@ class Transformer(Backbone):
         self.layer_sizes = (embedding_size, *[hidden_size] * num_layers)
         self.context_length = num_layers * memory + 1
         self.num_heads, self.memory, self.embedding_range = num_heads, memory, embedding_range
+        self.embedding_scale, self.embedding_lr_scale = embedding_scale, embedding_lr_scale
         self.embedding_dropout, self.input_dropout = embedding_dropout, input_dropout
         self.attention_dropout = attention_dropout
         self.feedforward_dropout = feedforward_dropout
@@ -239,6 +245,11 @@ class Transformer(Backbone):
         bias = getattr(self.norm, "bias", None)
         return bound if bias is None else bound + bias.detach().abs().max().item()
 
+    @property
+    def hidden_norm(self) -> float:
+        """√D, after the last norm."""
+        return math.sqrt(self.layer_sizes[-1])
+
     def initial_state(self, batch_size: int) -> State:
         """Nothing is remembered."""
         like = like_parameters(self)
@@ -249,7 +260,7 @@ class Transformer(Backbone):
     def forward(self, tokens: Tensor, state: State) -> BackboneOutput:
         """Read tokens (T, B), starting in a state."""
         embedded = self.embed(tokens)  # (T, B, E)
-        x = self.projection(embedded)
+        x = self.embedding_scale * self.projection(embedded)
         mask = band(len(tokens), state.seen, self.memory)
         num_seen = int(state.seen.max())
         size = self.layer_sizes[-1] // self.num_heads

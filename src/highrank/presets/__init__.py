@@ -30,6 +30,8 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,
     "wt2-doc": papers.wt2_doc,
+    "text8-softmax": papers.text8_softmax,
+    "text8-mos": papers.text8_mos,
     "lm1b-softmax": one_billion.lm1b_softmax,
     "lm1b-mos": one_billion.lm1b_mos,
     "lm1b-adaptive-softmax": one_billion.lm1b_adaptive_softmax,
@@ -60,6 +62,8 @@ YANG_PTB, YANG_WT2, YANG_MOC = "Yang, table 1", "Yang, table 2", "Yang, table 5"
 YANG_1B = "Yang, table 3"
 # Takase et al. (2018), https://arxiv.org/abs/1808.10143
 TAKASE = "Takase"
+# Mean of three logs in ischlag/Fast-Weight-Memory-public, language-modelling/transformer_xl_ptb.
+DAI = "Dai's recipe, three logs, test at temperature 1.08"
 
 PUBLISHED: dict[str, tuple[Published, ...]] = {
     "ptb-mos": (
@@ -68,6 +72,7 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
         Published(YANG_PTB, "dynamic", True, 48.33, 47.69),
     ),
     "ptb-moc": (Published(YANG_MOC, "static", False, 59.82, 57.55),),
+    "ptb-transformer-softmax": (Published(DAI, "static", True, 59.75, 55.3),),
     "ptb-doc": (Published(TAKASE, "static", True, 54.12, 52.38),),
     "wt2-doc": (Published(TAKASE, "static", True, 60.29, 58.03),),
     # Yang et al. quote these of Merity et al., and of Krause et al. for dynamic evaluation.

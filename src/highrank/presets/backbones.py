@@ -17,10 +17,14 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
 RATES = {"transformer": 0.375, "gated-cnn": 0.375}
 
 
+# Networks that end in a norm: behind it, a tanh slows mixtures down (docs/log.md).
+ENDS_IN_NORM = frozenset({"transformer"})
+
+
 def on_network(config: RunConfig, kind: str) -> RunConfig:
     """A configuration with an LSTM on another network, of the size of `small`, with its recipe.
 
-    It has dropout where the LSTM has some.
+    It has dropout where the LSTM has some, and linear contexts behind a last norm.
     """
     before = config.model.options
     options = SMALL_SIZES[kind] | {"embedding_range": before["embedding_range"]}
@@ -28,7 +32,8 @@ def on_network(config: RunConfig, kind: str) -> RunConfig:
         options |= DROPOUTS
     rate = float(f"{RATES[kind] * config.train.lr:.3g}")
     model = replace(config.model, kind=kind, options=options)
-    return replace(config, model=model, train=replace(config.train, lr=rate))
+    head = replace(config.head, activation="identity") if kind in ENDS_IN_NORM else config.head
+    return replace(config, model=model, head=head, train=replace(config.train, lr=rate))
 
 
 def with_network(config: RunConfig, kind: str) -> RunConfig:
@@ -41,8 +46,10 @@ def with_network(config: RunConfig, kind: str) -> RunConfig:
     if kind == config.model.kind or kind not in SMALL_SIZES or not is_small:
         return config
     model, train = lstm.model, replace(config.train, lr=lstm.train.lr)
-    config = replace(config, model=replace(model, tied=config.model.tied), train=train)
-    return config if kind == model.kind else on_network(config, kind)
+    head = replace(config.head, activation=lstm.head.activation)
+    model = replace(model, tied=config.model.tied)
+    config = replace(config, model=model, head=head, train=train)
+    return config if kind == lstm.model.kind else on_network(config, kind)
 
 
 def small_transformer() -> RunConfig:
@@ -56,11 +63,23 @@ def small_gated_cnn() -> RunConfig:
 
 
 def ptb_transformer_softmax() -> RunConfig:
-    """A Transformer of 24 million parameters: Dai's recipe for Transformer-XL, 55.3 test.
+    """A Transformer of 24 million parameters after Dai's recipe for Transformer-XL.
 
-    Three public logs have 59.5 to 59.9 on valid and 55.3 to 55.4 on test. Here positions are
-    rotary, norms come first, each layer remembers 70 tokens instead of reading 70 again, the
-    average at the end is a power mean, and embeddings learn at the same rate.
+    Three public logs (ischlag/Fast-Weight-Memory-public) have 59.75 on valid and 55.3 on test, on
+    average; their test is at temperature 1.08, which was set by hand, valid at 1. What differs:
+
+    - Network: norms stand before the layers, and one at the end; positions are rotary, there by
+      sinusoids with dropout 0.6. Nothing drops queries, keys and values (there 0.2, locked).
+    - Context: each layer sees 70 tokens before each token, in training and in evaluation. There 70
+      tokens before a window are read again, and in evaluation 130 before each window of 10.
+    - Start: linear layers normal with 1 / √inputs, smaller where layers add up (there 0.02), norms
+      at 1 (there normal around it), embeddings uniform, of the same deviation.
+    - Optimiser: weight decay is decoupled and on matrices (there in the gradient, on all). The
+      cosine begins with the warm-up, and the embeddings' rate stays twice that of the rest to the
+      end (there both end at 1e-4). AR is on the states after dropout (there before). The average
+      begins at the best weights with a new optimiser (there at the last, with the same one).
+    - Windows are at most 110 tokens; the loss on valid is divided by the predicted tokens (there
+      by 1 in 7,376 more).
     """
     return RunConfig(
         corpus="penn-treebank",
@@ -74,30 +93,44 @@ def ptb_transformer_softmax() -> RunConfig:
                 "feedforward_size": 900,
                 "feedforward": "relu",
                 "norm": "layer",
-                "memory": 70,
-                "embedding_dropout": 0.2,
-                "input_dropout": 0.6,
-                "attention_dropout": 0.2,
-                "feedforward_dropout": 0.2,
-                "output_dropout": 0.5,
-                "activation_penalty": 0.2,
-                "temporal_penalty": 0.1,
+                "memory": 70,  # --ext_len 70
+                "embedding_range": 0.0346,  # --init_std 0.02, times √3
+                "embedding_scale": 19.5,  # √380
+                "embedding_lr_scale": 2.0,  # --emb_mult 2
+                "embedding_dropout": 0.2,  # --dropoute 0.2
+                "input_dropout": 0.6,  # --dropouti 0.6
+                "attention_dropout": 0.2,  # --dropouta 0.2
+                "feedforward_dropout": 0.2,  # --dropoutf 0.2
+                # Of what is added: --dropouta and --dropoutf, too.
+                "hidden_dropout": 0.2,
+                "output_dropout": 0.5,  # --dropouto 0.5
+                "activation_penalty": 0.2,  # --alpha 0.2
+                "temporal_penalty": 0.1,  # --beta 0.1
             },
         ),
         head=HeadConfig(kind="softmax", num_components=1, dropout=0.0),
-        batch=BatchConfig(batch_size=10, options={"bptt_std": 0.0}),
+        batch=BatchConfig(batch_size=10),  # --batch_size 10 --bptt 70
         train=StageConfig(
-            optimizer="adamw", lr=3e-4, warmup_steps=3000, epochs=125, anneal=True, anneal_to=1 / 3
+            optimizer="adamw",
+            lr=3e-4,  # --lr 3e-4
+            warmup_steps=3000,  # --warmup_step 3000
+            epochs=125,  # --std_epochs 125
+            anneal=True,
+            anneal_to=1 / 3,  # --lr_min 1e-4
         ),
+        # --ema_epochs 50 --ema_lr_mult 0.5
         finetune=StageConfig(optimizer="adamw", lr=5e-5, epochs=50, average_power=0.0),
     )
 
 
 def ptb_transformer_mos() -> RunConfig:
-    """The same Transformer with a mixture of 15 softmaxes, d = 280 as in AWD-LSTM-MoS."""
+    """The same Transformer with a mixture of 15 softmaxes, d = 280 as in AWD-LSTM-MoS.
+
+    Contexts are linear, as the network ends in a norm.
+    """
     softmax = ptb_transformer_softmax()
     return replace(
         softmax,
         model=replace(softmax.model, embedding_size=280),
-        head=HeadConfig(kind="mos", num_components=15, dropout=0.29),
+        head=HeadConfig(kind="mos", num_components=15, dropout=0.29, activation="identity"),
     )

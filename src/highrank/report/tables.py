@@ -62,7 +62,7 @@ def models_table(results: Sequence[Result]) -> Table:
         "perplexity: per token of each model's own tokenizer; only bits/byte compare models of "
         "different tokenizers. tokens: how many were predicted. context, stride: a Hugging Face "
         "model reads windows of so many tokens, and predicts so many in each; a run reads all, or "
-        "what its network can see."
+        "what network, head and cache can see."
     )
     if any(map(_has_unknown, results)):
         note += " ≥: a lower bound, since what <unk> stands for is not spelled."
@@ -158,13 +158,16 @@ def _title(result: Result) -> str:
     return printable(f"{result.run} on {result.split}, with the vocabulary of {result.corpus}")
 
 
+def _context(result: Result) -> str:
+    context = result.settings.get("context")
+    return "" if context is None else f", context {context:,}, stride {result.settings['stride']}"
+
+
 def method_text(result: Result) -> str:
     """`static, batch size 10` or `dynamic: lr 5e-05, epsilon 2e-05, decay 0.002`."""
     alone = ", each line alone" if result.settings.get("independent_lines") else ""
     if result.method == "static":
-        text = f"static, batch size {result.settings['batch_size']}"
-        if (context := result.settings.get("context")) is not None:
-            text += f", context {context:,}, stride {result.settings['stride']}"
+        text = f"static, batch size {result.settings['batch_size']}{_context(result)}"
         text += ", divided as mos does" if result.settings.get("compat") == "mos" else ""
         return text + alone
     if "order" in result.settings:
@@ -176,7 +179,7 @@ def method_text(result: Result) -> str:
         parts.append(
             f"{name}: {text.removeprefix('temperature ')}{_unusual(name, result.settings[name])}"
         )
-    return "; ".join(parts) + alone
+    return "; ".join(parts) + _context(result) + alone
 
 
 def _unusual(name: str, settings: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ Neither weights nor checkpoints are loaded, and torch is not imported.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from highrank.files import file_sha256, read_json
 
 # As their own modules name them: those import torch.
 RUN, COMPARISON, FINETUNING = "highrank run", "highrank comparison", "highrank finetuning"
-DAMAGES = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, OverflowError)
+DAMAGES = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, ArithmeticError)
 
 
 class State(StrEnum):
@@ -34,6 +34,8 @@ class Measured:
     """static, dynamic, cache; of comparisons: equal tokens or equal time."""
     valid: float | None
     test: float | None
+    bits_per_byte: float | None = None
+    """Of test, else of valid, where the size of the text is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +108,27 @@ def _run(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "corpus": str(config["corpus"]),
         "state": State.FINISHED if end else State.UNFINISHED,
         "measured": tuple(
-            _measured(head, method, nats.get("valid"), nats.get("test"))
+            replace(
+                _measured(head, method, nats.get("valid"), nats.get("test")),
+                bits_per_byte=_bits_per_byte(folder, nats),
+            )
             for method, nats in values.items()
         ),
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
     }
+
+
+def _bits_per_byte(folder: Path, nats: Mapping[str, float | None]) -> float | None:
+    """From the nats of a token in each split, by what the run recorded of its corpus."""
+    name = next((name for name in ("test", "valid") if nats.get(name) is not None), None)
+    file = folder / "corpus.json"
+    if name is None or not file.is_file():
+        return None
+    split = read_json(file)["header"]["splits"][name]
+    loss = nats[name]
+    assert loss is not None
+    return float(loss / math.log(2) * split["num_tokens"] / split["num_bytes"])
 
 
 def _events(file: Path) -> Iterator[Mapping[str, Any]]:

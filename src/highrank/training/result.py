@@ -84,7 +84,7 @@ class TrainingResult:
         found = self.valid if split == "valid" else self.test
         if found is None or split not in self.splits:
             return None
-        return found.bits * self.splits[split].num_tokens / self.splits[split].num_bytes
+        return self.splits[split].bits_per_byte(found.bits)
 
     def unknown_fraction(self, split: str) -> float | None:
         """The fraction of tokens that are `<unk>`; None for a corpus in memory."""

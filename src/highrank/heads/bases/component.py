@@ -102,6 +102,14 @@ class Component(nn.Module):
     def initial_state(self, batch_size: int) -> Any:
         return ()
 
+    def context_length(self, hidden: int) -> int | None:
+        """How many tokens its predictions can depend on; None where there is no bound.
+
+        Args:
+            hidden: how many a hidden state depends on.
+        """
+        return None if self.is_stateful else hidden
+
     def advance(self, hidden: Tensor, tokens: Tensor, state: Any) -> Any:
         """The state after a window of hidden states (T, B, D) and tokens (T, B)."""
         return ()

@@ -93,6 +93,14 @@ class Head(TokenRows):
         """Whether it remembers tokens and states of the windows before."""
         return False
 
+    def context_length(self, hidden: int) -> int | None:
+        """How many tokens a prediction can depend on; None where no bound is known.
+
+        Args:
+            hidden: how many a hidden state depends on.
+        """
+        return None if self.is_stateful else hidden
+
     @property
     def rank_bound(self) -> int | None:
         """No matrix of log-probabilities has a higher rank; None if no bound is known."""

@@ -100,6 +100,9 @@ class NGramComponent(Component):
         """The last n - 1 tokens of each stream, (n - 1, B); -1 before the first one."""
         return torch.full((self.order - 1, batch_size), -1)
 
+    def context_length(self, hidden: int) -> int:
+        return max(hidden, self.order - 1)
+
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Any) -> Tensor:
         return self._joined(tokens, state)[len(tokens) :]

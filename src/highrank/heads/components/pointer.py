@@ -48,6 +48,7 @@ class Pointer(Component):
         num_states: L, how many states the pointer remembers.
         key_size: S, the size of its keys and queries.
         pointer_weight: g, the pointer's weight at the start.
+        hidden_norm: 2-norm of a fresh network's hidden states; those below 1 count as 1.
     """
 
     name = "pointer"
@@ -61,10 +62,12 @@ class Pointer(Component):
         num_states: int = 400,
         key_size: int = 64,
         pointer_weight: float = 0.1,
+        hidden_norm: float = 1.0,
     ) -> None:
         super().__init__(hidden_size, vocab_size)
         check_sizes(num_states=num_states, key_size=key_size)
         self.num_states, self.key_size, self.start_weight = num_states, key_size, pointer_weight
+        self.hidden_norm = hidden_norm
         self.query = nn.Linear(hidden_size, key_size, bias=False)
         self.key = nn.Linear(hidden_size, key_size, bias=False)
         self.reset_parameters()
@@ -72,9 +75,12 @@ class Pointer(Component):
     def reset_parameters(self) -> None:
         """Queries and keys start equal: attention is on what followed similar states, as a cache.
 
-        A random projection of this size leaves products of states as they are, on average.
+        A random projection leaves products of states as they are, on average, over the square of
+        `hidden_norm`. So scores are at most about 1, and attention is nearly uniform: where the
+        states of a fresh network are large, it would be on a single one, and hardly learn.
         """
-        nn.init.normal_(self.key.weight, std=self.key_size**-0.5)
+        std = self.key_size**-0.5 / max(1.0, self.hidden_norm)
+        nn.init.normal_(self.key.weight, std=std)
         with torch.no_grad():
             self.query.weight.copy_(self.key.weight)
 
@@ -84,6 +90,9 @@ class Pointer(Component):
         key = torch.zeros(size, device=weight.device, dtype=weight.dtype)
         empty = torch.full((self.num_states, batch_size), -1, device=weight.device)
         return Memory(key, empty)
+
+    def context_length(self, hidden: int) -> int:
+        return hidden + self.num_states
 
     @torch.no_grad()
     def advance(self, hidden: Tensor, tokens: Tensor, state: Memory) -> Memory:

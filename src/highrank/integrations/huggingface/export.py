@@ -15,7 +15,8 @@ import torch
 
 from highrank.data.catalog import CATALOG
 from highrank.data.corpus import read_counts
-from highrank.data.tokenizer import unit_of
+from highrank.data.subwords import text_of
+from highrank.data.tokenizer import readable, unit_of
 from highrank.environment import environment
 from highrank.files import new_folder, read_json
 from highrank.heads import head_arguments
@@ -147,7 +148,9 @@ def model_card(loaded: LoadedRun, name: str) -> str:
         for name, split in corpus.splits.items()
     ]
     rows = [
-        f"| {m.split} | {m.method} | {m.settings} | {m.value:,.2f} | {m.unit} |" for m in metrics
+        f"| {m.split} | {m.method} | {m.settings} | {m.value:,.2f} | {m.unit} | "
+        f"{corpus.splits[m.split].bits_per_byte(math.log2(m.value)):.4f} |"
+        for m in metrics
     ]
     return TEMPLATE.read_text(encoding="utf-8").format(
         header=_header(loaded, metrics, name),
@@ -170,7 +173,7 @@ def model_card(loaded: LoadedRun, name: str) -> str:
         split=corpus.recipe.split,
         splits="\n".join(splits),
         ngrams=_ngrams(loaded),
-        metrics="\n".join(rows) or "| – | none was measured | – | – | – |",
+        metrics="\n".join(rows) or "| – | none was measured | – | – | – | – |",
         prompt=json.dumps(_prompt(loaded), ensure_ascii=False),
         sigma=f"\n\n{SIGMA}" if corpus.recipe.lower else "",
     )
@@ -185,10 +188,10 @@ def _ngrams(loaded: LoadedRun) -> str:
 @torch.no_grad()
 def _prompt(loaded: LoadedRun) -> str:
     """The likeliest words at the start of a line, by the model, each once."""
-    model, vocabulary, is_char = loaded.model, loaded.vocabulary, loaded.corpus.level == "char"
-    is_word = torch.tensor(
-        [token.isalnum() or (is_char and token == " ") for token in vocabulary.tokens]
-    )
+    model, vocabulary, level = loaded.model, loaded.vocabulary, loaded.corpus.level
+    is_char, tokens = level == "char", vocabulary.tokens
+    texts = [text_of([token]).strip() if level == "subword" else token for token in tokens]
+    is_word = torch.tensor([text.isalnum() or (is_char and text == " ") for text in texts])
     ids, state, words = torch.tensor([[vocabulary.eos or 0]]), model.initial_state(1), []
     for _ in range(16 if is_char else 3):
         read = model.read(ids, state)
@@ -196,7 +199,7 @@ def _prompt(loaded: LoadedRun) -> str:
         ids, state = log_p.where(is_word, -torch.inf).argmax().view(1, 1), read.state
         words.append(vocabulary.tokens[int(ids)])
         is_word[ids] &= is_char
-    return ("" if is_char else " ").join(words).strip()
+    return readable(words, level).strip()
 
 
 def _header(loaded: LoadedRun, metrics: Sequence[Metric], model_name: str) -> str:

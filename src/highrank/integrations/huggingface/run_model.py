@@ -1,6 +1,6 @@
 """A run's language model as a causal LM of transformers: any network and head.
 
-It is recurrent: the state after the last token is its whole cache, as in Mamba. Logits are
+The state after the last token is its whole cache, as in Mamba, whatever the network. Logits are
 normalised log-probabilities. B sequences, T time, L tokens that are no padding, V vocabulary.
 """
 
@@ -48,7 +48,7 @@ class RunModelConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
 
 
-class RecurrentCache:
+class StateCache:
     """The state after the last token that was read, which is all that the next one needs."""
 
     is_compileable = False
@@ -71,7 +71,7 @@ class RunModelOutput(ModelOutput):
     """Mean negative log-likelihood of the labels, in nats."""
     logits: Tensor | None = None
     """(B, T, V), log-probabilities of the next token; None in training with labels."""
-    cache_params: RecurrentCache | None = None
+    cache_params: StateCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     """The embeddings and each layer's states, (B, T, size) each."""
 
@@ -167,7 +167,7 @@ class RunForCausalLM(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        cache_params: RecurrentCache | None = None,
+        cache_params: StateCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **options: Any,
@@ -206,7 +206,7 @@ class RunForCausalLM(PreTrainedModel, GenerationMixin):
         if target is not None:
             loss = torch.stack(totals).sum() / (sum(counts) if num_items is None else num_items)
         if self.config.use_cache if use_cache is None else use_cache:
-            cache_params = cache_params or RecurrentCache(None)
+            cache_params = cache_params or StateCache(None)
             cache_params.state = map_state(Tensor.detach, tree["state"])
             cache_params.num_tokens += length
         out = RunModelOutput(

@@ -77,7 +77,7 @@ class Comparison:
     """KIND[:K][+COMPONENT …][,option=value …]: kinds of `highrank train --head.kind`, such as
     mos:5+pointer; tied-softmax, without a context of its own; untied-softmax, with an output
     embedding of its own and dropout; repeat, the control with other seeds. The control, a softmax
-    over tanh(Linear(hidden)), is always there."""
+    over tanh(Linear(hidden)), or over Linear(hidden) behind a last norm, is always there."""
     models: tuple[Literal["awd-lstm", "transformer", "gated-cnn"], ...] = ("awd-lstm",)
     """Networks, each with all heads and a control of its own. They have about as many parameters as
     the LSTM; tied-softmax is for LSTMs only."""

@@ -249,14 +249,16 @@ def pays(row: Row, regime: RegimeResult, costs: Sequence[Cost]) -> bool:
 def describe(variant: Variant) -> str:
     """The head as its class describes it in its first line, unless it is a plain softmax."""
     if variant.config.head.kind == "softmax":
+        is_linear = variant.config.head.activation == "identity"
+        context = "Linear(hidden)" if is_linear else "tanh(Linear(hidden))"
         if variant.role is Role.OTHER_CONTEXT:
             return "One softmax over the hidden state itself."
         if variant.role is Role.OTHER_SIZE:
             return (
-                "One softmax over tanh(Linear(hidden)), with dropout there and an output embedding "
-                "of its own, which makes it larger than the others."
+                f"One softmax over {context}, with dropout there and an output embedding of its "
+                "own, which makes it larger than the others."
             )
-        return "One softmax over tanh(Linear(hidden))."
+        return f"One softmax over {context}."
     name, plus, further = variant.config.head.kind.partition("+")
     text = (inspect.getdoc(head_class(name)) or "").partition("\n")[0]
     return f"{text} Beside it: {further.replace('+', ', ')}." if plus else text

@@ -260,7 +260,7 @@ def _counts(spec: Spec, components: Sequence[int]) -> Sequence[int]:
 def _head_config(base: RunConfig, spec: Spec, count: int, size: int) -> RunConfig:
     options = dict(spec.options)
     if spec.kind.split("+")[0] == "softmax":
-        # Over tanh(Linear(hidden)), as each softmax of a mixture.
+        # Over a context of its own, as each softmax of a mixture.
         options.setdefault("embedding_size", size)
     head = replace(base.head, kind=spec.kind, num_components=count, options=options)
     # Logits of the same size at the start, whatever d is: with few numbers of ±0.5 each, a tied
