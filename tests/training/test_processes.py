@@ -48,6 +48,10 @@ def network(kind, options):
 TRANSFORMER = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "memory": 9, **PENALTIES}
 GATED_CNN = {"hidden_size": 8, "num_blocks": 2, **PENALTIES}
 POINTER = HeadConfig(kind="adaptive-softmax+pointer", dropout=0.0, options={"cutoffs": (8,)})
+# A batch has one to eight sentences: processes with one less, or none, have columns to ignore.
+SENTENCES = BatchConfig(kind="sentences", batch_size=5, micro_batch_size=2, options={"length": 16})
+# Penalties are means over what each process has of a batch, padding included.
+PLAIN = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
 CONFIGS = {
     "sgd, asgd, finetuning": replace(BASE, train=SGD, finetune=ASGD),
     "adamw": BASE,
@@ -57,6 +61,8 @@ CONFIGS = {
     "pointer": replace(BASE, head=POINTER),
     "ngram": replace(BASE, head=replace(BASE.head, kind="mos+ngram")),
     "blocks": replace(BASE, batch=BatchConfig(kind="blocks", batch_size=6, options={"length": 12})),
+    "sentences": replace(BASE, batch=SENTENCES, model=PLAIN),
+    "sentences, pointer": replace(BASE, batch=SENTENCES, model=PLAIN, head=POINTER),
 }
 EMBEDDING = "backbone.embedding.weight"
 # One of each kind; the others are slow.
@@ -130,6 +136,9 @@ SHARDED = {
     "full, gated-cnn": ("full", CONFIGS["gated-cnn"]),
     "full, pointer": ("full", CONFIGS["pointer"]),
     "full, ngram": ("full", CONFIGS["ngram"]),
+    "vocabulary, sentences": ("vocabulary", CONFIGS["sentences"]),
+    "full, sentences": ("full", CONFIGS["sentences"]),
+    "full, sentences, pointer": ("full", CONFIGS["sentences, pointer"]),
 }
 
 
@@ -151,7 +160,8 @@ def test_a_sharded_run_is_that_of_one_process(name, corpus, tmp_path, processes)
 def test_a_process_may_have_no_rows_of_a_small_vocabulary(corpus, tmp_path, processes):
     few = {name: corpus.split(name) % 4 for name in ("train", "valid", "test")}
     words, counts = Vocabulary(("<eos>", "a", "b", "c")), np.bincount(few["train"]).tolist()
-    small = SimpleNamespace(vocabulary=words, token_counts=counts, split=few.__getitem__)
+    small = SimpleNamespace(**vars(corpus) | {"vocabulary": words, "token_counts": counts})
+    small.split = few.__getitem__
     shapes = processes(train, BASE, small, str(tmp_path / "many"), "vocabulary")
     train(BASE, small, tmp_path / "one")
     assert [found[EMBEDDING] for found in shapes] == [(2, 6), (2, 6), (0, 6)]

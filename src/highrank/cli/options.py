@@ -269,7 +269,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
     is_sized = source.preset == "small" and options.resume is None and size == 1
     if is_sized and budget is not None:
         checked = _sized(checked, corpus, budget, source)
-    World(size=size).part(checked.config.batch.batch_size)
+    World(size=size).columns(checked.config.batch)
     check_sharding(options.shard, checked, size)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens

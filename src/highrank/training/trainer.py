@@ -164,6 +164,9 @@ class Trainer:
                 fraction = part.num_targets / self.num_targets
                 ((out.loss + out.penalty) * fraction).backward()
                 total += out.loss.item() * fraction
+            elif self.world.shard != "none":
+                # The others wait for this process' part of their gradients.
+                (out.loss / self.num_targets).backward()
             states.append(out.state)
             first += size
         self.hidden_state = joined(states) if batch.keeps_state else None
