@@ -170,18 +170,21 @@ class Sentences:
         self.epoch, self.position = epoch, position
 
 
-def sentence_batches(tokens: Integers, end: int, size: int) -> Iterator[Batch]:
+def sentence_batches(
+    tokens: Integers, end: int, size: int, columns: slice = slice(None)
+) -> Iterator[Batch]:
     """All sentences of a split, the shortest of each section first.
 
     Args:
         end: token id of `<eos>`.
         size: tokens of a batch, padding included; a longer sentence is a batch of its own.
+        columns: one process' part of each batch, as of `Sentences`.
     """
     bounds = section_bounds(tokens, end)
     for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         section = read_section(tokens, start, stop, end, size)
         for number in range(len(section.edges) - 1):
-            yield section.batch(section.sentences(number), end)
+            yield section.batch(section.sentences(number), end, columns)
 
 
 def section_bounds(tokens: Integers, end: int) -> Integers:

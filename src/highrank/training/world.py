@@ -67,15 +67,18 @@ class World:
         share = batch_size // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def streams(self, count: int) -> tuple[slice, bool]:
+    def streams(self, count: int | None) -> tuple[slice, bool]:
         """The streams of an evaluation that this process reads, and whether they count.
 
         Where there are fewer streams than processes, some read what others count. All read the same
         where each has a part of the vocabulary.
+
+        Args:
+            count: None where lines are alone: each batch of them is dealt out.
         """
         if self.shard == "vocabulary":
             return slice(None), self.is_first
-        if self.rank < count:
+        if count is None or self.rank < count:
             return slice(self.rank, None, self.size), True
         return slice(0, 1), False
 
