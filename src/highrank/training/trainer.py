@@ -240,7 +240,7 @@ class Trainer:
                 found = tuple(tensor.shape)
                 raise ValueError(f"hidden states must have {batch_size} columns, got {found}")
         state = restored_state(saved, like, self.device)
-        if self.world.size == 1:
+        if self.world.size == 1 or not saved:
             return state
         part = self.world.part(batch_size)
         return map_state(_columns(part.start, part.stop - part.start), state)
