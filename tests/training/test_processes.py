@@ -262,6 +262,7 @@ def test_dropout_masks_differ_between_processes_and_come_back(config, corpus, tm
 
 @pytest.mark.slow
 def test_dropout_leaves_the_curve_as_it_is(config, corpus, tmp_path, processes):
+    config = replace(config, batch=replace(config.batch, batch_size=6))
     processes(train, config, corpus, str(tmp_path / "many"))
     train(config, corpus, tmp_path / "one")
     ends = [losses(tmp_path / name)[-1] for name in ("many", "one")]
