@@ -1,4 +1,4 @@
-"""Bytes, FLOPs and time of a training step on 8 to 512 accelerators, computed.
+"""Bytes, FLOPs, time and memory of a training step on 8 to 512 accelerators, computed.
 
     python benchmarks/projection.py --vocab-size 100000 800000
 
@@ -16,8 +16,7 @@ from rich.table import Table
 
 from highrank.cli.console import Threads, show
 
-NUM_PROCESSES = (8, 32, 128, 512)
-COMPONENTS = (1, 7, 15)
+NUM_PROCESSES, COMPONENTS = (8, 32, 128, 512), (1, 7, 15)
 NUMBER, TOKEN = 4, 8  # bytes of a float32 and of a token's id
 
 
@@ -57,6 +56,13 @@ class Step:
         logits = self.num_components * self.embedding_size * self.vocab_size
         return 6 * self.tokens * (self.rest + logits)
 
+    def memory(self, shard: str) -> float:
+        """Bytes of weights, gradients and AdamW's moments in a process; activations come on top."""
+        part = 1 / self.processes if shard == "vocabulary" else 1
+        own = 4 * (part * self.table + self.rest)
+        # With `full`, whole weights and gradients in a step, beside its part of all four.
+        return NUMBER * (own if shard != "full" else own / 2 + own / self.processes)
+
     def all_reduce(self, numbers: int) -> float:
         """Bytes that a process sends in a ring."""
         return 2 * NUMBER * numbers * (self.processes - 1) / self.processes
@@ -80,8 +86,7 @@ class Step:
 
     def sums(self) -> float:
         """The N·K exchange: the largest logit of each softmax, its sum, and the target's logit."""
-        every = self.tokens * self.processes
-        return self.all_reduce(3 * every * self.num_components)
+        return self.all_reduce(3 * self.tokens * self.processes * self.num_components)
 
     def d_hidden(self) -> float:
         """The gradients of all contexts, of which each process knows a part."""
@@ -108,7 +113,7 @@ def projection(
     json: bool = False,
     threads: Threads = None,
 ) -> None:
-    """Project the time of a training step, and what of it is communication.
+    """Project a training step: its time, what of it is communication, the memory of a process.
 
     Args:
         vocab_size: V.
@@ -116,20 +121,17 @@ def projection(
         hidden_size: D.
         body: Parameters of the network between the embeddings and the head.
         tokens: Of each accelerator in a step (n).
-        tflops: What an accelerator computes in a second, in 10¹² operations: an assumption.
-        gigabytes: What it sends in a second, in 10⁹ bytes: an assumption.
+        tflops: 10¹² operations that an accelerator computes in a second: an assumption.
+        gigabytes: 10⁹ bytes that it sends in a second: an assumption.
         json: Print the numbers as JSON instead of a table.
         threads: Not used; nothing is measured.
     """
     sizes = {"embedding_size": embedding_size, "hidden_size": hidden_size, "body": body}
-    rows = [
-        _row(
-            Step(vocab_size=V, num_components=K, processes=P, tokens=tokens, **sizes),
-            tflops * 1e12,
-            gigabytes * 1e9,
-        )
+    steps = [
+        Step(vocab_size=V, num_components=K, processes=P, tokens=tokens, **sizes)
         for V, K, P in product(vocab_size, COMPONENTS, NUM_PROCESSES)
     ]
+    rows = [_row(step, tflops * 1e12, gigabytes * 1e9) for step in steps]
     show({"rows": rows, "tflops": tflops, "gigabytes": gigabytes}, table, json=json)
 
 
@@ -139,16 +141,18 @@ def _row(step: Step, flops: float, bandwidth: float) -> dict[str, float]:
     sizes = {"V": step.vocab_size, "K": step.num_components, "P": step.processes}
     seconds = {way: compute + sent / bandwidth for way, sent in ways.items()}
     parts = {"N·K": step.sums() / bandwidth, "dH": step.d_hidden() / bandwidth}
-    return {**sizes, "compute": compute, **seconds, **parts}
+    memory = {f"{way}, GB": step.memory(way) / 1e9 for way in ways}
+    return {**sizes, "compute": compute, **seconds, **parts, **memory}
 
 
 def table(result: dict[str, Any]) -> Table:
-    """Milliseconds of a step: computing, and in all with each way of sharding."""
-    columns = ("compute", "none", "vocabulary", "full", "N·K", "dH")
-    found = Table("V", "K", "P", *columns, title="Step time in ms (computed, not measured)")
+    """Milliseconds of a step, in all with each way of sharding; memory of a process."""
+    sizes, times = ("V", "K", "P"), ("compute", "none", "vocabulary", "full", "N·K", "dH")
+    memory = [name for name in result["rows"][0] if name.endswith("GB")]
+    found = Table(*sizes, *times, *memory, title="Step time in ms (computed, not measured)")
     for row in result["rows"]:
-        sizes = (f"{row[name]:,.0f}" for name in ("V", "K", "P"))
-        found.add_row(*sizes, *(f"{1000 * row[name]:,.1f}" for name in columns))
+        cells = [f"{row[x]:,.0f}" for x in sizes] + [f"{1000 * row[x]:,.1f}" for x in times]
+        found.add_row(*cells, *(f"{row[x]:.2f}" for x in memory))
     return found
 
 

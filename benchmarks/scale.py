@@ -116,7 +116,7 @@ def train(
     model = build_model(config, vocab_size)
     world.share_model(model, 0)
     trainer = Trainer(model, config.train, world=world)
-    batches = build_batches(config, tokens, columns=world.part(config.batch.batch_size))
+    batches = build_batches(config, tokens, columns=world.columns(config.batch))
     for _ in range(3):
         trainer.step(next(batches))
     sent, times = _bytes_sent(), [time.perf_counter()]

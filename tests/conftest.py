@@ -185,7 +185,11 @@ class Processes:
         self.running = []
 
 
-@pytest.fixture(scope="session", params=[2, 3], ids=["two", "three"])
+# Starting processes takes seconds: shares of all sizes are those of three.
+SIZES = [pytest.param(2, id="two", marks=pytest.mark.slow), pytest.param(3, id="three")]
+
+
+@pytest.fixture(scope="session", params=SIZES)
 def processes(request, tmp_path_factory):
     found = Processes(request.param, tmp_path_factory.mktemp("processes"))
     yield found

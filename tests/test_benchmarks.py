@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import tyro
+from torch.utils.flop_counter import FlopCounterMode
 
 from highrank.build import build_model
 from highrank.data import prepare_known
@@ -215,6 +217,21 @@ def test_processes_send_the_bytes_that_are_computed(call):
         assert row["tokens_per_second"] > 0 and row["megabytes"] > 0
 
 
+def test_the_operations_of_a_step_are_those_that_torch_counts(script):
+    scale = script("scale")
+    config, V, T = scale.without_dropout("ptb-small-mos"), 500, 12
+    config = replace(config, batch=replace(config.batch, batch_size=6, options={"bptt": T}))
+    # In float64 an LSTM is made of multiplies that can be counted.
+    model = build_model(config, V).double()
+    tokens, target = torch.randint(V, (2, T, 6))
+    with FlopCounterMode(display=False) as counter:
+        out = model(tokens, target, model.initial_state(6))
+        (out.loss + out.penalty).backward()
+    step = scale.step_of(config, V, sum(p.numel() for p in model.parameters()), 1)
+    # The first token of a window has no hidden state to learn from.
+    assert step.flops == pytest.approx(counter.get_total_flops(), rel=0.03)
+
+
 def test_with_more_processes_contexts_cost_more_and_gradients_do_not(call):
     rows = call("projection", "--vocab-size", "100000")["rows"]
     first, last = rows[0], rows[3]
@@ -223,6 +240,9 @@ def test_with_more_processes_contexts_cost_more_and_gradients_do_not(call):
     assert last["dH"] > 60 * first["dH"] and last["N·K"] > 60 * first["N·K"]
     # The matrix multiplies of the logits are what K costs.
     assert rows[4]["compute"] > 5 * first["compute"]
+    # Weights, gradients and two moments.
+    assert last["none, GB"] == first["none, GB"] > 4 * 4 * 100_000 * 901 / 1e9
+    assert last["vocabulary, GB"] < 0.2 * last["none, GB"] < last["full, GB"] < first["full, GB"]
 
 
 def test_widths_are_trained_once_and_the_rule_is_fitted_on_texts_not_held_out(

@@ -121,6 +121,19 @@ def test_torchrun_restarts_a_run_where_it_was(start, tmp_path):
 
 
 @pytest.mark.slow
+def test_torchrun_hands_a_signal_on_and_the_run_is_saved_in_time(start, tmp_path):
+    run = tmp_path / "run"
+    process = start("--train.epochs", "9999", "--out", run, launcher=TORCHRUN)
+    lines_of(run / "metrics.jsonl", 5)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode and time.monotonic() - begin < 30
+    resume = f"torchrun --nproc-per-node 2 -m highrank train --resume {run}"
+    assert errors.count(f"Saved. Resume with: {resume}") == 1
+
+
+@pytest.mark.slow
 def test_a_restart_must_find_the_run(start):
     process = start(launcher=(*TORCHRUN, "--max-restarts", "1"))
     _, errors = process.communicate(timeout=110)

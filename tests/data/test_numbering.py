@@ -1,5 +1,6 @@
 """Numbers of pieces, many at once, are those of the tokenizers line by line."""
 
+import random
 from itertools import chain
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from highrank.data.corpus import Recipe
-from highrank.data.numbering import WIDE_SPACES, numbering_of
+from highrank.data.numbering import WIDE_SPACES, Pieces, numbering_of
 from highrank.data.subwords import learn
 from highrank.data.text import tokenized_lines
 
@@ -74,3 +75,15 @@ def test_many_words_are_told_apart_while_the_tables_grow():
         tokens = numbering.number(" ".join(drawn) + "\n")[:-1]
         names = numbering.tokens()
         assert [names[number][0] for number in tokens] == drawn
+
+
+@pytest.mark.parametrize("largest", [5, 1 << 20])
+def test_lists_of_pieces_get_numbers_in_the_order_of_their_first_appearance(largest, monkeypatch):
+    monkeypatch.setattr("highrank.data.numbering.LARGEST_TABLE", largest)
+    generator, pieces, known = random.Random(0), Pieces(), {}
+    assert pieces.number_list(b"").tolist() == [] and pieces.in_order() == []
+    for _ in range(20):
+        words = ["é" * generator.randrange(1, 30) + generator.choice("abc\n") for _ in range(30)]
+        found = pieces.number_list("\0".join(words).encode())
+        assert found.tolist() == [known.setdefault(word, len(known)) for word in words]
+    assert pieces.in_order() == list(known) and len(pieces) == len(known)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from highrank.config import BatchConfig
 from highrank.data import sentences
 from highrank.data.batches import IGNORED
 from highrank.data.sentences import Sentences, sentence_batches
@@ -94,20 +95,23 @@ def test_a_position_is_one_number_that_continues_with_the_same_batches():
         torch.testing.assert_close(batch, same)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_processes_share_each_batch_and_their_position(size):
-    text = made_text()
+    text, config = made_text(), BatchConfig(kind="sentences", batch_size=6)
     whole = Sentences(text, 6, sentence_end=END)
     parts = [
-        Sentences(text, 6, sentence_end=END, columns=World(rank, size).part(6))
+        Sentences(text, 6, sentence_end=END, columns=World(rank, size).columns(config))
         for rank in range(size)
     ]
     for batch in epoch(whole):
         found = [next(part) for part in parts]
+        # Collectives need as many numbers from each process.
+        num_rows, num_columns = batch.target.shape
+        assert {part.target.shape for part in found} == {(num_rows, -(-num_columns // size))}
         lines = [line for part in found for line in sentences_of(part)]
-        assert lines == list(sentences_of(batch))
+        assert sorted(lines) == sorted(sentences_of(batch))
         assert sum(part.num_targets for part in found) == batch.num_targets
-        assert all(part.target.shape[1] for part in found)
+        assert all(part.num_targets == (part.target != IGNORED).sum() for part in found)
         assert {part.position for part in parts} == {whole.position}
 
 

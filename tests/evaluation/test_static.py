@@ -56,6 +56,11 @@ def test_sentences_alone_are_all_predicted_whatever_batch_and_window(end, model,
         found = evaluate(model, text, batch_size, window, sentence_end=end)
         assert found.num_tokens == len(text)
         assert found.nats == pytest.approx(total / len(text), rel=1e-12)
+    parts = [
+        evaluate(model, text, columns=slice(rank, None, 3), sentence_end=end) for rank in range(3)
+    ]
+    assert sum(part.num_tokens for part in parts) == len(text)
+    assert sum(part.nats * part.num_tokens for part in parts) == pytest.approx(total, rel=1e-12)
 
 
 def test_streams_are_contiguous_and_stay_on_disk(text, tmp_path):

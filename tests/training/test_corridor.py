@@ -1,11 +1,10 @@
 """Any task and number of processes through one training path.
 
-An encoder–decoder that copies padded sequences, and two processes that train AWD-LSTM as one.
+An encoder–decoder that copies padded sequences. Several processes: `test_processes.py`.
 T time, B sequences, D size, V vocabulary.
 """
 
 import math
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from highrank.config import BatchConfig, ModelConfig, StageConfig
+from highrank.config import StageConfig
 from highrank.data.batches import IGNORED, Batch
 from highrank.heads import MixtureOfSoftmaxes
 from highrank.models.backbone import decay_matrices_only
-from highrank.training.checkpoint import load_checkpoint
-from highrank.training.outcome import Reason
 from highrank.training.session import open_session
 from highrank.training.trainer import Trainer
 
@@ -137,67 +134,11 @@ def test_micro_batches_equal_one_batch(size):
         torch.testing.assert_close(p, q, rtol=0, atol=1e-10)
 
 
-def train(config, corpus, folder):
-    """A run to its end; returns the best weights of this process and what it has logged."""
-    with closing(open_session(config, corpus, Path(folder))) as session:
-        assert session.go().reason is Reason.FINISHED
-        found = {name: tensor.clone() for name, tensor in session.best_state.items()}
-        return found, len(session.log.read())
-
-
-@pytest.fixture
-def plain(config):
-    """AWD-LSTM without dropout: SGD, then its average, then finetuning."""
-    model = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
-    batch = BatchConfig(batch_size=6, options={"bptt": 12, "bptt_max_delta": 8})
-    head = replace(config.head, dropout=0.0)
-    return replace(config, model=model, head=head, batch=batch)
-
-
-def test_processes_train_as_one_and_write_one_log_and_one_checkpoint(
-    plain, corpus, tmp_path, processes
-):
-    found = processes(train, plain, corpus, str(tmp_path / "many"))
-    alone, num_lines = train(plain, corpus, tmp_path / "one")
-    assert [lines for _, lines in found] == [num_lines] + [0] * (processes.size - 1)
-    for weights, _ in found:
-        for name, tensor in weights.items():
-            torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
-    names = {path.name for path in (tmp_path / "one").iterdir()}
-    assert {path.name for path in (tmp_path / "many").iterdir()} == names
-    # The checkpoint has the states of all processes' sequences: one process continues from it.
-    state = load_checkpoint(tmp_path / "many" / "trainer.pt")
-    assert {tensor.shape[1] for tensor in state["trainer"]["hidden_state"]} == {6}
-    assert open_session(plain, corpus, tmp_path / "many").go().reason is Reason.FINISHED
-
-
-def test_processes_read_sentences_as_one_and_any_number_of_them_continues(
-    plain, corpus, tmp_path, processes
-):
-    batch = BatchConfig(kind="sentences", batch_size=6, options={"length": 9})
-    stage = replace(ADAMW, anneal=False, epochs=2)
-    config = replace(plain, batch=batch, train=stage, finetune=None)
-    alone, _ = train(config, corpus, tmp_path / "one")
-    tokens = processes(read_until, config, corpus, str(tmp_path / "many"), 20)
-    assert set(tokens) == {read_until(config, corpus, tmp_path / "other", 20)}
-    # Two processes, then one.
-    found, _ = train(config, corpus, tmp_path / "many")
-    for name, tensor in found.items():
-        torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
-
-
-def read_until(config, corpus, folder, step):
-    """Pause at a step, and save; returns how many tokens were predicted."""
-    with closing(open_session(config, corpus, Path(folder))) as session:
-        session.go(pause_when=lambda: session.trainer.num_steps == step)
-        return session.num_tokens
-
-
-def test_a_mistake_of_the_first_process_is_an_error_in_all(plain, corpus, tmp_path, processes):
+def test_a_mistake_of_the_first_process_is_an_error_in_all(config, corpus, tmp_path, processes):
     (tmp_path / "thesis.tex").write_text("all my work")
-    for message in processes(refusal, plain, corpus, str(tmp_path)):
+    for message in processes(refusal, config, corpus, str(tmp_path)):
         assert "the run's folder must be empty" in message
-    odd = replace(plain, batch=replace(plain.batch, batch_size=7))
+    odd = replace(config, batch=replace(config.batch, batch_size=7))
     for message in processes(refusal, odd, corpus, str(tmp_path / "new")):
         assert "must be a multiple of the" in message
 

@@ -51,27 +51,26 @@ def folder(tmp_path, processes):
     return tmp_path
 
 
-@pytest.mark.parametrize("processes", [2], indirect=True)
 def test_any_number_of_processes_reads_the_shards(folder, processes):
     found = [*processes(read, str(folder), "full"), *processes(read, str(folder), "none")]
     found.append(read(folder, "none"))
-    assert [shape for shape, _, _ in found] == [(3, 2), (2, 2), (5, 2), (5, 2), (5, 2)]
+    own = [(2, 2), (2, 2), (1, 2)] if processes.size == 3 else [(3, 2), (2, 2)]
+    assert [shape for shape, _, _ in found] == [*own, *[(5, 2)] * (processes.size + 1)]
     for _, weight, bias in found:
         torch.testing.assert_close((weight, bias), (WEIGHT, BIAS), rtol=0, atol=0)
     state = read_shards(folder, load_checkpoint(folder / "trainer.pt"), World())
     assert state["text"] == "as it was" and torch.equal(state["plain"][0], torch.ones(2))
 
 
-@pytest.mark.parametrize("processes", [2], indirect=True)
 def test_damaged_and_missing_shards_are_refused(folder, processes):
-    first, second = sorted((folder / "shards-2").iterdir())
+    first, *others = sorted((folder / "shards-2").iterdir())
     content = bytearray(first.read_bytes())
     content[-1] ^= 1
     first.write_bytes(content)
     with pytest.raises(ValueError, match="shards-2 must have the shards of the checkpoint, got"):
         read(folder, "none")
-    first.unlink()
-    second.unlink()
+    for file in (first, *others):
+        file.unlink()
     with pytest.raises(ValueError, match="shards-2 must have the shards of the checkpoint, got"):
         read(folder, "none")
 
@@ -91,6 +90,5 @@ def fill_disk(folder):
     return error.value.errno
 
 
-@pytest.mark.parametrize("processes", [2], indirect=True)
 def test_an_error_in_one_process_is_one_in_all(tmp_path, processes):
-    assert processes(fill_disk, str(tmp_path)) == [28, 28]
+    assert processes(fill_disk, str(tmp_path)) == [28] * processes.size

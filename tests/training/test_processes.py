@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank.config import BatchConfig, HeadConfig, ModelConfig, RunConfig, StageConfig
 from highrank.data.vocabulary import Vocabulary
@@ -48,6 +49,10 @@ def network(kind, options):
 TRANSFORMER = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "memory": 9, **PENALTIES}
 GATED_CNN = {"hidden_size": 8, "num_blocks": 2, **PENALTIES}
 POINTER = HeadConfig(kind="adaptive-softmax+pointer", dropout=0.0, options={"cutoffs": (8,)})
+# A batch has one to eight sentences: processes with one less, or none, have columns to ignore.
+SENTENCES = BatchConfig(kind="sentences", batch_size=5, micro_batch_size=2, options={"length": 16})
+# Penalties are means over what each process has of a batch, padding included.
+PLAIN = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
 CONFIGS = {
     "sgd, asgd, finetuning": replace(BASE, train=SGD, finetune=ASGD),
     "adamw": BASE,
@@ -57,12 +62,12 @@ CONFIGS = {
     "pointer": replace(BASE, head=POINTER),
     "ngram": replace(BASE, head=replace(BASE.head, kind="mos+ngram")),
     "blocks": replace(BASE, batch=BatchConfig(kind="blocks", batch_size=6, options={"length": 12})),
+    "sentences": replace(BASE, batch=SENTENCES, model=PLAIN),
+    "sentences, pointer": replace(BASE, batch=SENTENCES, model=PLAIN, head=POINTER),
 }
 EMBEDDING = "backbone.embedding.weight"
-# One of each kind; the others are slow.
-QUICK = {"sgd, asgd, finetuning", "pointer"}
-QUICK |= {"vocabulary", "full, transformer"}
-two = pytest.mark.parametrize("processes", [2], indirect=True)
+# Each notices what the others do not; the rest is slow.
+QUICK = {"sgd, asgd, finetuning", "vocabulary, sentences", "full, sentences, pointer"}
 three = pytest.mark.parametrize("processes", [3], indirect=True)
 
 
@@ -70,12 +75,19 @@ def names(configs):
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in configs]
 
 
+def open_in(config, corpus, folder, shard):
+    """A session of all processes; sentences are validated one by one, too."""
+    if config.batch.kind == "sentences":
+        corpus = SimpleNamespace(**vars(corpus) | {"sentence_end": corpus.vocabulary.eos})
+    joined = replace(World.current(), shard=shard)
+    return closing(open_session(config, corpus, Path(folder), world=joined))
+
+
 def train(config, corpus, folder, shard="none", num_steps=None):
     """A run in float64 to its end or so many steps; returns the shapes of the process' tensors."""
     torch.set_default_dtype(torch.float64)
     try:
-        joined = replace(World.current(), shard=shard)
-        with closing(open_session(config, corpus, Path(folder), world=joined)) as session:
+        with open_in(config, corpus, folder, shard) as session:
             outcome = session.go(lambda: session.trainer.num_steps == num_steps)
             assert outcome.reason is (Reason.FINISHED if num_steps is None else Reason.PAUSED)
             parameters = session.model.named_parameters()
@@ -110,26 +122,30 @@ def check_same(folder, other):
     torch.testing.assert_close(one["best_state"], two["best_state"], rtol=0, atol=TOLERANCE)
 
 
-@two
 @pytest.mark.parametrize("name", names(CONFIGS))
-def test_two_processes_equal_one(name, corpus, tmp_path, processes):
+def test_several_processes_equal_one(name, corpus, tmp_path, processes):
     processes(train, CONFIGS[name], corpus, str(tmp_path / "many"))
     train(CONFIGS[name], corpus, tmp_path / "one")
     check_same(tmp_path / "many", tmp_path / "one")
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert {path.name for path in (tmp_path / "many").iterdir()} == names
 
 
+DEEP = replace(CONFIGS["micro-batches"], model=CONFIGS["transformer"].model)
+UNPENALISED = network("transformer", TRANSFORMER | dict.fromkeys(PENALTIES, 0.0))
 SHARDED = {
     "vocabulary": ("vocabulary", CONFIGS["sgd, asgd, finetuning"]),
     "vocabulary, micro-batches": ("vocabulary", CONFIGS["micro-batches"]),
     "vocabulary, untied": ("vocabulary", replace(BASE, model=replace(BASE.model, tied=False))),
+    "vocabulary, transformer": ("vocabulary", DEEP),
     "full": ("full", CONFIGS["sgd, asgd, finetuning"]),
-    "full, transformer": (
-        "full",
-        replace(CONFIGS["micro-batches"], model=CONFIGS["transformer"].model),
-    ),
+    "full, transformer": ("full", DEEP),
     "full, gated-cnn": ("full", CONFIGS["gated-cnn"]),
     "full, pointer": ("full", CONFIGS["pointer"]),
     "full, ngram": ("full", CONFIGS["ngram"]),
+    "vocabulary, sentences": ("vocabulary", replace(CONFIGS["sentences"], model=UNPENALISED)),
+    "full, sentences": ("full", CONFIGS["sentences"]),
+    "full, sentences, pointer": ("full", CONFIGS["sentences, pointer"]),
 }
 
 
@@ -151,24 +167,18 @@ def test_a_sharded_run_is_that_of_one_process(name, corpus, tmp_path, processes)
 def test_a_process_may_have_no_rows_of_a_small_vocabulary(corpus, tmp_path, processes):
     few = {name: corpus.split(name) % 4 for name in ("train", "valid", "test")}
     words, counts = Vocabulary(("<eos>", "a", "b", "c")), np.bincount(few["train"]).tolist()
-    small = SimpleNamespace(vocabulary=words, token_counts=counts, split=few.__getitem__)
+    small = SimpleNamespace(**vars(corpus) | {"vocabulary": words, "token_counts": counts})
+    small.split = few.__getitem__
     shapes = processes(train, BASE, small, str(tmp_path / "many"), "vocabulary")
     train(BASE, small, tmp_path / "one")
     assert [found[EMBEDDING] for found in shapes] == [(2, 6), (2, 6), (0, 6)]
     check_same(tmp_path / "many", tmp_path / "one")
 
 
-@pytest.mark.parametrize(
-    ("processes", "shard"),
-    [
-        (2, "none"),
-        *(
-            pytest.param(size, shard, marks=pytest.mark.slow)
-            for size, shard in ((3, "none"), (2, "vocabulary"), (3, "full"))
-        ),
-    ],
-    indirect=["processes"],
-)
+SHARDS = ["none", *(pytest.param(way, marks=pytest.mark.slow) for way in ("vocabulary", "full"))]
+
+
+@pytest.mark.parametrize("shard", SHARDS)
 def test_another_number_of_processes_continues_a_run(shard, corpus, tmp_path, processes):
     """Many, one, many again: with the same text in the same order the losses are the same."""
     folder, config = tmp_path / "many", CONFIGS["sgd, asgd, finetuning"]
@@ -193,9 +203,44 @@ def summed():
     return [None if p.grad is None else p.grad.tolist() for p in parameters]
 
 
-@two
 def test_gradients_are_summed_in_buckets_and_what_nobody_uses_has_none(processes):
-    assert processes(summed) == [[[3.0] * 3, None, [5.0] * 3, None]] * 2
+    total = 1.0 + 2.0 if processes.size == 2 else 1.0 + 2.0 + 3.0
+    assert processes(summed) == [[[total] * 3, None, [5.0] * 3, None]] * processes.size
+
+
+class Reductions(TorchDispatchMode):
+    """Counts the collectives inside `with Reductions()` that add numbers of all processes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func)
+        self.count += name.startswith("c10d") and "reduce" in name
+        return func(*args, **(kwargs or {}))
+
+
+def reductions(corpus, folder, shard):
+    """How many a step needs with a batch at once, and in three micro-batches."""
+    found = []
+    for size in (None, 1):
+        config = replace(BASE, batch=replace(BASE.batch, batch_size=9, micro_batch_size=size))
+        with open_in(config, corpus, f"{folder}/{size}", shard) as session:
+            trainer, batches = session.trainer, session.batches
+            # The first one prepares.
+            trainer.step(next(batches))
+            with Reductions() as seen:
+                trainer.step(next(batches))
+            found.append(seen.count)
+    return found
+
+
+@three
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_micro_batches_are_added_up_before_gradients_are_exchanged(
+    shard, corpus, tmp_path, processes
+):
+    for at_once, in_parts in processes(reductions, corpus, str(tmp_path), shard):
+        assert at_once == in_parts > 1
 
 
 def masks(config, corpus, folder):
@@ -216,8 +261,8 @@ def test_dropout_masks_differ_between_processes_and_come_back(config, corpus, tm
 
 
 @pytest.mark.slow
-@two
 def test_dropout_leaves_the_curve_as_it_is(config, corpus, tmp_path, processes):
+    config = replace(config, batch=replace(config.batch, batch_size=6))
     processes(train, config, corpus, str(tmp_path / "many"))
     train(config, corpus, tmp_path / "one")
     ends = [losses(tmp_path / name)[-1] for name in ("many", "one")]

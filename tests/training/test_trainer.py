@@ -10,6 +10,7 @@ from highrank.build import build_batches, build_model
 from highrank.config import BatchConfig, ModelConfig, StageConfig, with_options
 from highrank.training.schedule import learning_rate
 from highrank.training.trainer import Trainer
+from highrank.training.world import World
 
 PLAIN = ModelConfig(embedding_size=6, options={"hidden_sizes": (8, 7)})
 PENALISED = with_options(PLAIN, activation_penalty=0.1, temporal_penalty=0.1)
@@ -133,3 +134,9 @@ def test_penalties_are_learned_from_and_not_reported(config, corpus):
     one, other = gradients(made, batch)[0], gradients(plain, batch)[0]
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert made.step(batch) == plain.step(batch)
+
+
+def test_a_network_without_a_state_continues_in_several_processes(config, corpus):
+    made, _ = make(config, corpus)
+    made.world, made.model.initial_state = World(1, 2), lambda batch_size: []
+    assert made._own_columns([]) == []

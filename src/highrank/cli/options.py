@@ -267,7 +267,7 @@ def check_options(options: "Options", source: Source) -> "tuple[CheckedRun, Corp
         raise ValueError(f"processes must be at least 1, got {size}")
     if source.preset == "small" and options.resume is None and budget is not None:
         checked = _sized(checked, corpus, budget, size, source)
-    World(size=size).part(checked.config.batch.batch_size)
+    World(size=size).columns(checked.config.batch)
     check_sharding(options.shard, checked, size)
     if options.test:
         num_test = corpus.header.splits["test"].num_tokens

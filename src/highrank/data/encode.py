@@ -9,11 +9,10 @@ file. A part whose table is there was finished, and is not read again.
 import hashlib
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from highrank.data.corpus import SPLITS, Recipe, Split, TokenType, token_file
 from highrank.data.crew import OnBytes, perform
-from highrank.data.numbering import END, numbering_of
+from highrank.data.numbering import END, Pieces, numbering_of
 from highrank.data.subwords import is_subword, learn
 from highrank.data.text import Span, parts_of, read_text
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
@@ -251,21 +250,20 @@ class Tables(NamedTuple):
 
 
 def _merge(parts: Sequence[Part], on_progress: OnProgress) -> Tables:
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)
+    pieces = Pieces()
     counts = {name: np.zeros(0, dtype=np.int64) for name in SPLITS}
     num_bytes, num_chars = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
     part_sizes = []
     for index, part in enumerate(parts):
         on_progress(READ + (MERGED - READ) * index / len(parts), "merging vocabularies")
         with np.load(part.table) as table:
-            text = table["tokens"].tobytes().decode()
+            text = table["tokens"].tobytes()
             occurrences = table["counts"].repeat(table["lengths"])
             sizes = table["sizes"].tolist()
-        tokens = text.split("\0") if text else []
-        ids = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))
-        _check_distinct(len(numbers), part)
-        np.save(part.ids, ids)
-        found = np.zeros(len(numbers), dtype=np.int64)
+        ids = pieces.number_list(text)
+        _check_distinct(len(pieces), part)
+        np.save(part.ids, ids.astype(np.uint32))
+        found = np.zeros(len(pieces), dtype=np.int64)
         np.add.at(found, ids, occurrences)
         counts[part.split] = _sum(counts[part.split], found)
         part_sizes.append(int(occurrences.sum()))
@@ -277,8 +275,8 @@ def _merge(parts: Sequence[Part], on_progress: OnProgress) -> Tables:
                 f"the {name} split must not be empty, but the text has no line for it: give it "
                 "more lines, or a folder that has train.txt, valid.txt and test.txt"
             )
-        counts[name] = _sum(counts[name], np.zeros(len(numbers), dtype=np.int64))
-    return Tables(list(numbers), counts, part_sizes, num_bytes, num_chars)
+        counts[name] = _sum(counts[name], np.zeros(len(pieces), dtype=np.int64))
+    return Tables(pieces.in_order(), counts, part_sizes, num_bytes, num_chars)
 
 
 def _choose_vocabulary(tables: Tables, recipe: Recipe) -> Vocabulary:

@@ -32,6 +32,8 @@ IS_SPACE = np.zeros(256, dtype=np.bool_)
 IS_SPACE[[9, 11, 12, 13, 28, 29, 30, 31, 32]] = True
 # Pieces of up to so many whole numbers of eight bytes each are found by arrays.
 WIDTHS = (1, 2, 4)
+# Pieces that the arrays of one width hold, in 0.3 to 0.7 GB; the dictionary finds the others.
+LARGEST_TABLE = 1 << 20
 # The lowest bytes of a number, by how many.
 LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
 # 2⁶⁴ / φ: its multiples are spread evenly.
@@ -66,17 +68,15 @@ class WordNumbers:
     def __init__(self, recipe: Recipe) -> None:
         self._tokenize = tokenizer_of(recipe)
         self._keeps_blank_lines = bool(self._tokenize(""))
-        self._numbers: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self._pieces = Pieces()
         self._is_blank = True
-        self._tables = [_Table(width) for width in WIDTHS]
 
     def number(self, text: str) -> Integers:
         if not text.isascii():
             for space in WIDE_SPACES:
                 text = text.replace(space, " ")
-        # A space at both ends, and room for the last piece to be read as whole numbers.
-        room = " " * (8 * WIDTHS[-1])
-        block = f" {text.replace(END, f' {END} ')}{room}".encode()
+        # A space at both ends.
+        block = f" {text.replace(END, f' {END} ')} ".encode()
         characters = np.frombuffer(block, dtype=np.uint8)
         is_space = IS_SPACE[characters]
         edges = np.flatnonzero(is_space[1:] != is_space[:-1]) + 1
@@ -86,9 +86,38 @@ class WordNumbers:
             is_blank = np.concatenate(([self._is_blank], is_end[:-1])) & is_end
             self._is_blank = bool(is_end[-1])
             starts, ends = starts[~is_blank], ends[~is_blank]
-        return self._look_up(block, starts, ends)
+        return self._pieces.look_up(block, starts, ends)
 
-    def _look_up(self, block: bytes, starts: Integers, ends: Integers) -> Integers:
+    def tokens(self) -> list[list[str]]:
+        pieces = self._pieces.in_order()
+        if self._tokenize is whitespace:
+            return [[EOS if piece == END else piece] for piece in pieces]
+        return [[EOS] if piece == END else self._tokenize(piece)[:-1] for piece in pieces]
+
+
+class Pieces:
+    """Numbers of pieces that are given as places in a block of bytes, without zeros in them."""
+
+    def __init__(self) -> None:
+        self._numbers: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self._tables = [_Table(width) for width in WIDTHS]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def in_order(self) -> list[str]:
+        """All pieces, by their numbers."""
+        return b"\0".join(self._numbers).decode().split("\0") if self._numbers else []
+
+    def number_list(self, block: bytes) -> Integers:
+        """The numbers of pieces with zeros between them."""
+        zeros = np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == 0)
+        ends = np.append(zeros, len(block)) if block else zeros
+        return self.look_up(block, np.concatenate(([0], ends[:-1] + 1))[: len(ends)], ends)
+
+    def look_up(self, block: bytes, starts: Integers, ends: Integers) -> Integers:
+        # Room for the last piece to be read as whole numbers.
+        block += bytes(8 * WIDTHS[-1])
         found = np.full(len(starts), -1, dtype=np.int64)
         sizes, shortest, short = ends - starts, 0, []
         for table in self._tables:
@@ -103,17 +132,13 @@ class WordNumbers:
         is_known = found >= 0
         found[unknown] = np.fromiter(pieces, np.int64, len(unknown))
         for table, (places, keys) in zip(self._tables, short, strict=True):
+            if table.size > LARGEST_TABLE:
+                # What is frequent came early.
+                continue
             new = ~is_known[places]
             numbers, first = np.unique(found[places][new], return_index=True)
             table.add([key[new][first] for key in keys], numbers)
         return found
-
-    def tokens(self) -> list[list[str]]:
-        # No text has zero bytes.
-        pieces = b"\0".join(self._numbers).decode().split("\0") if self._numbers else []
-        if self._tokenize is whitespace:
-            return [[EOS if piece == END else piece] for piece in pieces]
-        return [[EOS] if piece == END else self._tokenize(piece)[:-1] for piece in pieces]
 
 
 def _whole_numbers(block: bytes, starts: Integers, sizes: Integers, width: int) -> list[Integers]:

@@ -44,12 +44,17 @@ class Section(NamedTuple):
         """The sentences of a batch, by their number in the section."""
         return self.order[self.edges[batch] : self.edges[batch + 1]]
 
-    def batch(self, sentences: Integers, end: int) -> Batch:
-        """A batch of these sentences; one that is ignored as a whole if there are none."""
+    def batch(self, sentences: Integers, end: int, columns: slice = slice(None)) -> Batch:
+        """A batch of these sentences, or some columns of it.
+
+        Args:
+            columns: one process' part, slice(rank, None, number of processes). All have tensors of
+                one shape: where a process has a sentence less, its last column is ignored.
+        """
         starts, lengths = self.bounds[sentences], np.diff(self.bounds)[sentences]
-        if not len(sentences):
-            starts, lengths = np.zeros((2, 1), dtype=np.int64)
-        row = np.arange(max(1, lengths.max()))[:, None]  # (T, 1)
+        row = np.arange(lengths.max())[:, None]  # (T, 1)
+        missing = -len(sentences) % (columns.step or 1)
+        starts, lengths = (np.pad(x, (0, missing))[columns] for x in (starts, lengths))
         places = np.minimum(starts + row, len(self.tokens) - 1)  # (T, B)
         target = np.where(row < lengths, self.tokens[places].astype(np.int64), IGNORED)
         inputs = np.full_like(target, end)
@@ -73,7 +78,8 @@ class Sentences:
         batch_size: sentences of mean length in a batch.
         seed: of the order, another in each epoch.
         device: where the batches are to be.
-        columns: the part of each batch that this process reads, of `batch_size`.
+        columns: the part of each batch that this process reads: slice(rank, None, number of
+            processes).
         sentence_end: token id of `<eos>`.
         length: tokens of a sentence of mean length: a batch has about batch_size · length.
     """
@@ -130,9 +136,7 @@ class Sentences:
         number = int(np.searchsorted(batch_ends, place, side="right"))
         self.position += int(batch_ends[number]) - place
         sentences = section.sentences(int(batches[number]))
-        first, last, _ = self.columns.indices(self.batch_size)
-        share = slice(*(len(sentences) * edge // self.batch_size for edge in (first, last)))
-        return section.batch(sentences[share], self.end).to(self.device)
+        return section.batch(sentences, self.end, self.columns).to(self.device)
 
     @cached_property
     def _bounds(self) -> Integers:
@@ -166,18 +170,21 @@ class Sentences:
         self.epoch, self.position = epoch, position
 
 
-def sentence_batches(tokens: Integers, end: int, size: int) -> Iterator[Batch]:
+def sentence_batches(
+    tokens: Integers, end: int, size: int, columns: slice = slice(None)
+) -> Iterator[Batch]:
     """All sentences of a split, the shortest of each section first.
 
     Args:
         end: token id of `<eos>`.
         size: tokens of a batch, padding included; a longer sentence is a batch of its own.
+        columns: one process' part of each batch, as of `Sentences`.
     """
     bounds = section_bounds(tokens, end)
     for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         section = read_section(tokens, start, stop, end, size)
         for number in range(len(section.edges) - 1):
-            yield section.batch(section.sentences(number), end)
+            yield section.batch(section.sentences(number), end, columns)
 
 
 def section_bounds(tokens: Integers, end: int) -> Integers:

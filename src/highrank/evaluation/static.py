@@ -58,7 +58,7 @@ def evaluate(
 
     Args:
         window: tokens of each stream in one forward pass; about 1,000 of all streams if None.
-        columns: the streams that are read, of all; lines that are alone are all read.
+        columns: the streams that are read, of all; the same of each batch of lines that are alone.
         is_training_split: whether the tokens are its beginning, so that components leave out what
             they have counted there.
         sentence_end: token id of `<eos>` if every line is alone: all tokens are then predicted, and
@@ -78,8 +78,9 @@ def evaluate(
             count += batch.num_targets
             if on_progress is not None:
                 num_tokens = num_predicted(len(tokens), batch_size, sentence_end, columns)
-                on_progress(count / num_tokens, "evaluating")
-    return Evaluation(total / count, count)
+                on_progress(min(1.0, count / num_tokens), "evaluating")
+    # A process may have none of few lines.
+    return Evaluation(total / max(1, count), count)
 
 
 def _windows(
@@ -92,7 +93,8 @@ def _windows(
 ) -> Iterator[Batch]:
     """What one forward pass after the other reads; a sentence may be longer than a window."""
     if sentence_end is not None:
-        for batch in sentence_batches(tokens, sentence_end, WINDOW_TOKENS):
+        size = WINDOW_TOKENS * (columns.step or 1)
+        for batch in sentence_batches(tokens, sentence_end, size, columns):
             num_rows, num_columns = batch.target.shape
             for start, length in windows(num_rows + 1, window or _window(num_columns)):
                 yield batch.rows(slice(start, start + length)).to(device)
@@ -110,9 +112,12 @@ def _window(batch_size: int) -> int:
 def num_predicted(
     num_tokens: int, batch_size: int, sentence_end: int | None, columns: slice = slice(None)
 ) -> int:
-    """How many tokens `evaluate` predicts: of sentences all, of streams all but the first."""
+    """How many tokens `evaluate` predicts: of sentences all, of streams all but the first.
+
+    Some columns of sentences have about as many as others.
+    """
     if sentence_end is not None:
-        return num_tokens
+        return len(range(num_tokens)[columns])
     return (num_tokens // batch_size - 1) * len(range(batch_size)[columns])
 
 

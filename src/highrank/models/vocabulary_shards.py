@@ -90,7 +90,8 @@ def _score_all_sequences(head: MixtureHead, group: dist.ProcessGroup) -> None:
         # The value of this part, the gradient of all.
         total = -output.sum() + (out.loss - out.loss.detach())
         if settings.reduction == "mean":
-            total = total / (target != settings.ignore_index).sum()
+            # Without targets of its own, a process has a part of the gradients of all others.
+            total = total / (target != settings.ignore_index).sum().clamp(min=1)
         return MeasuredOutput(output, total, {})
 
     head._loss = loss  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Static evaluation by all processes that train a model: each reads some of the streams."""
+"""Static evaluation by all processes that train a model: each reads some of the text."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,17 @@ def evaluate_in(
 
     Args:
         on_progress: is called as often in every process.
-        sentence_end: token id of `<eos>` if every line is alone: each process then reads them all.
+        sentence_end: token id of `<eos>` if every line is alone.
     """
-    if sentence_end is not None:
-        return evaluate(
-            model, tokens, batch_size, on_progress=on_progress, sentence_end=sentence_end
-        )
-    columns, counts = world.streams(batch_size)
-    found = evaluate(model, tokens, batch_size, on_progress=on_progress, columns=columns)
+    columns, counts = world.streams(batch_size if sentence_end is None else None)
+    found = evaluate(
+        model,
+        tokens,
+        batch_size,
+        on_progress=on_progress,
+        columns=columns,
+        sentence_end=sentence_end,
+    )
     if world.size == 1:
         return found
     num_tokens = found.num_tokens if counts else 0

@@ -81,7 +81,7 @@ class Session:
         self.on_progress, self.on_event = on_progress, on_event
         self.files = TrainingFolder(folder, config, corpus, self.world)
         state = self.files.read_checkpoint(checked.device)
-        own, eos = self.world.part(config.batch.batch_size), corpus.vocabulary.eos
+        own, eos = self.world.columns(config.batch), corpus.vocabulary.eos
         self.batches = build_batches(config, corpus.split("train"), checked.device, own, eos)
         self.trainer = self._make_trainer(checked)
         self.clock.add_preparation(*self.files.fit(self.model, corpus))

@@ -164,6 +164,9 @@ class Trainer:
                 fraction = part.num_targets / self.num_targets
                 ((out.loss + out.penalty) * fraction).backward()
                 total += out.loss.item() * fraction
+            elif self.world.shard != "none":
+                # The others wait for this process' part of their gradients.
+                (out.loss / self.num_targets).backward()
             states.append(out.state)
             first += size
         self.hidden_state = joined(states) if batch.keeps_state else None
@@ -237,7 +240,7 @@ class Trainer:
                 found = tuple(tensor.shape)
                 raise ValueError(f"hidden states must have {batch_size} columns, got {found}")
         state = restored_state(saved, like, self.device)
-        if self.world.size == 1:
+        if self.world.size == 1 or not saved:
             return state
         part = self.world.part(batch_size)
         return map_state(_columns(part.start, part.stop - part.start), state)

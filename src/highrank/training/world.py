@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
+from highrank.config import BatchConfig
 from highrank.models.language_model import LanguageModel
 from highrank.ops.sharding import is_distributed
 from highrank.training.sharding import Sharding, shard_model, whole
@@ -47,8 +48,17 @@ class World:
     def is_first(self) -> bool:
         return self.rank == 0
 
+    def columns(self, batch: BatchConfig) -> slice:
+        """The sequences of each batch that this process reads.
+
+        Batches of sentences have another number of them each: they are dealt out one by one.
+        """
+        if batch.kind == "sentences":
+            return slice(self.rank, None, self.size)
+        return self.part(batch.batch_size)
+
     def part(self, batch_size: int) -> slice:
-        """The sequences of a batch that this process reads."""
+        """The consecutive sequences of a batch that this process has, as many as the others."""
         if batch_size % self.size:
             raise ValueError(
                 f"batch.batch-size must be a multiple of the {self.size} processes, got "
@@ -57,15 +67,18 @@ class World:
         share = batch_size // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def streams(self, count: int) -> tuple[slice, bool]:
+    def streams(self, count: int | None) -> tuple[slice, bool]:
         """The streams of an evaluation that this process reads, and whether they count.
 
         Where there are fewer streams than processes, some read what others count. All read the same
         where each has a part of the vocabulary.
+
+        Args:
+            count: None where lines are alone: each batch of them is dealt out.
         """
         if self.shard == "vocabulary":
             return slice(None), self.is_first
-        if self.rank < count:
+        if count is None or self.rank < count:
             return slice(self.rank, None, self.size), True
         return slice(0, 1), False
 
