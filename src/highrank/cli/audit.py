@@ -72,8 +72,9 @@ def audit(
     from highrank.environment import set_threads
     from highrank.report.formats import printable
     from highrank.studies.audit import model
+    from highrank.studies.audit.charts import audit_picture
     from highrank.studies.audit.measure import run_audit
-    from highrank.studies.audit.page import audit_page, audit_picture
+    from highrank.studies.audit.page import audit_page
     from highrank.studies.audit.table import audit_table
 
     set_threads(threads)

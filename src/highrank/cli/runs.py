@@ -11,7 +11,7 @@ from highrank.cli.console import as_json, plain_console, wide_console
 from highrank.report.formats import count, duration, make_table, printable
 from highrank.run.listing import Entry, State, list_runs
 
-NUMBERS = ("valid", "test", "tokens", "time", "date")
+NUMBERS = ("valid", "test", "tokens", "time", "budget", "date")
 
 
 def runs(
@@ -21,7 +21,8 @@ def runs(
 ) -> None:
     """List the runs, comparisons and finetunings of a folder, the newest first.
 
-    valid and test are perplexities, tokens and time those of each model's training.
+    valid and test are perplexities, tokens and time those of each model's training,
+    budget is that of --budget.
 
     Args:
         folder: Where they are.
@@ -44,9 +45,10 @@ def _table(entries: Sequence[Entry], folder: Path) -> Table:
         kind = "" if entry.kind == "run" else f"{entry.kind} on "
         about = entry.problem or f"{kind}{entry.corpus}"
         time = "–" if entry.seconds is None else duration(entry.seconds)
-        spent = () if entry.problem else (count(entry.tokens), time)
+        budget = "–" if entry.budget is None else duration(entry.budget)
+        spent = () if entry.problem else (count(entry.tokens), time, budget)
         name = printable(f"{Path(entry.folder).name}{state}: {about}")
-        table.add_row(name, "", "", *(spent or ("", "")), entry.date.split()[0])
+        table.add_row(name, "", "", *(spent or ("", "", "")), entry.date.split()[0])
         for one in entry.measured:
             method = "" if one.method == "static" else f", {one.method}"
             numbers = (count(one.valid, 2), count(one.test, 2))
