@@ -57,8 +57,7 @@ def generate(
     Temperature and cuts act on the whole mixture, not on each of its components.
 
     Args:
-        run: Folder of a run that `highrank train` made, or of a Hugging Face model, or the name of
-            one on the hub.
+        run: Folder of a run or of a Hugging Face model, or the name of one on the hub.
         options: How to generate.
     """
     from highrank.cli.generate.huggingface import generate_foreign, is_foreign
