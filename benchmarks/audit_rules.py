@@ -3,8 +3,10 @@
     python benchmarks/audit_rules.py --threads 1 --budget 60m
 
 Small models are trained with one softmax over d numbers, with a mixture of four softmaxes, and with
-a mixture of contexts, which has the mixture's parameters and the bound of one softmax. Measures are
-of the softmax model alone. A line of JSON for each model; what is there is not done again.
+a mixture of contexts, which has the mixture's parameters and the bound of one softmax; some with
+the default head of `highrank train`, and an adaptive mixture in place of its softmax. Measures are
+of the softmax model alone, the fit is that of `highrank audit`. A file of JSON for each model; what
+is there is not done again.
 """
 
 import json as json_module
@@ -22,6 +24,7 @@ from rules.models import Case, about, audited_model, cases, losses, open_corpus,
 
 from highrank.cli.console import Threads, show
 from highrank.environment import set_threads
+from highrank.files import write_atomically
 from highrank.report.formats import make_table
 from highrank.training.budget import parse_duration
 
@@ -89,12 +92,16 @@ def finish(case: Case, folder: Path, data: Path, number: int, *, again: bool) ->
             found = about(case, corpus, models)
             torch.save(models["audited"].state_dict(), weights)
         found["nats"].append(losses(models, corpus))
-        numbers.write_text(json_module.dumps(found))
+        write(found, numbers)
     if "measures" not in found or again:
         model = audited_model(case, corpus)
         model.load_state_dict(torch.load(weights))
         found["measures"] = measure(model, corpus)
-        numbers.write_text(json_module.dumps(found))
+        write(found, numbers)
+
+
+def write(found: dict[str, Any], numbers: Path) -> None:
+    write_atomically(numbers, lambda new: new.write_text(json_module.dumps(found)))
 
 
 def tables(result: dict[str, Any]) -> Group:

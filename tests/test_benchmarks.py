@@ -173,19 +173,21 @@ def test_students_are_taught_once_and_lose_something(call, script, monkeypatch):
 
 def test_rules_of_the_audit_are_judged_by_what_mixtures_won(call, script, tmp_path):
     keys = dict.fromkeys(script("audit_rules").KEYS, 0.1)
-    for name, mos, fitted in (
-        ("a", 3.9, 0.05),
-        ("b", 3.99, 0.0),
-        ("c", 3.9, 0.0),
-        ("d", 4.0, 0.05),
+    for name, mos, fitted, size in (
+        ("a", 3.9, 0.05, 8),
+        ("b", 3.99, 0.0, 8),
+        ("c", 3.9, 0.0, 8),
+        ("d", 4.0, 0.05, 8),
+        ("e", 4.0, 0.05, 99),
     ):
         nats = {"softmax": 4.0, "moc": 4.0, "mos": mos}
         fit = {"gain": fitted, "error": 0.001, "nats": fitted, "mos_nats": 0.0, "num_steps": 500}
         measures = keys | {f"fit {key}": value for key, value in fit.items()}
         model = {"name": name, "nats": [nats, nats], "measures": measures}
+        model |= {"size": size, "vocab_size": 100}
         (tmp_path / f"{name}.json").write_text(json.dumps(model))
     rules = call("audit_rules", "--folder", str(tmp_path), "--budget", "0s")["rules"]
-    assert rules["audit, all models"] == {"right": 2, "wrong no": 1, "wrong yes": 1}
+    assert rules["audit, all models"] == {"right": 3, "wrong no": 1, "wrong yes": 1}
 
 
 def test_predictions_are_those_of_a_loop(call):

@@ -23,7 +23,8 @@ CONTROLS = ("softmax", "moc")
 
 def gain(model: Model, over: Sequence[str] = CONTROLS) -> float:
     """How much lower the perplexity of the trained mixture is than the best of these."""
-    nats = {kind: fmean(found[kind] for found in model["nats"]) for kind in ("mos", *over)}
+    kinds = [kind for kind in ("mos", *over) if kind in model["nats"][0]]
+    nats = {kind: fmean(found[kind] for found in model["nats"]) for kind in kinds}
     return -math.expm1(nats.pop("mos") - min(nats.values()))
 
 
@@ -41,6 +42,8 @@ def by_threshold(key: str, limit: float) -> Rule:
 
 def by_fit(model: Model, limited: float = LIMITED) -> str:
     """The rule of `highrank audit`."""
+    if model["size"] >= model["vocab_size"] - 1:
+        return "no"
     found, own = model["measures"], over_own(model)
     steps = int(found["fit num_steps"])
     return fit_verdict(won_by_fit(model), found["fit error"], own, steps, limited).text
@@ -89,8 +92,9 @@ def least_limited(models: Sequence[Model]) -> float:
 
 
 def scores(models: Sequence[Model], keys: Sequence[str]) -> dict[str, Counter[str]]:
-    """Each rule on the second half; the halves alternate."""
-    first, second = models[::2], models[1::2]
+    """Each rule on the second half; the halves alternate. Composed heads have no spectra here."""
+    plain = [model for model in models if keys[0] in model["measures"]]
+    first, second = plain[::2], plain[1::2]
     found = {"audit before: effective rank of b": judge(verdict_of_spectrum, second)}
     for key in keys:
         limit = best_threshold(key, first)

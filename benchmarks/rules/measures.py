@@ -4,6 +4,8 @@ C contexts, V vocabulary, d size of what meets the output embedding, r rank.
 """
 
 from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,27 +14,38 @@ from highrank.analysis.rank import effective_rank, entropy_rank
 from highrank.data.corpus import MemoryCorpus
 from highrank.heads import MixtureHead
 from highrank.models.language_model import LanguageModel
-from highrank.studies.audit.fit import Sample, Samples, fit_heads
-from rules.models import read
+from highrank.predictor import LanguageModelPredictor
+from highrank.studies.audit.fit import fit_heads
+from highrank.studies.audit.model import AuditedModel, Source
+from highrank.studies.audit.samples import read_material
+from rules.models import GPT2
 
 NUM_CONTEXTS = 2_000
-NUM_TRAIN, NUM_VALID = 40_000, 6_000
 
 
 def measure(model: LanguageModel, corpus: MemoryCorpus) -> dict[str, float]:
-    """All candidates; ranks as fractions of the bound."""
+    """All candidates; ranks as fractions of the bound. The fit is that of the command."""
+    model.eval()
+    text: Any = SimpleNamespace(
+        max_window=GPT2.length if isinstance(model.backbone, GPT2) else None
+    )
+    audited = AuditedModel(
+        model=text,
+        source=Source.RUN,
+        tokens=corpus.split("test"),
+        text="test",
+        text_sha256="",
+        train=corpus.split("train"),
+    )
+    material = read_material(LanguageModelPredictor(model), audited)
+    fitted = asdict(fit_heads(material.head, material.samples, part=material.part))
+    found = {f"fit {key}": value for key, value in fitted.items()}
     head = model.head
-    assert isinstance(head, MixtureHead)
-    train, valid = corpus.split("train")[:NUM_TRAIN], corpus.split("valid")[:NUM_VALID]
-    samples = Samples(*(Sample(*read(model, t)[:2]) for t in (train, valid, corpus.split("test"))))
-    hidden, target = samples.held_out
-    rows = torch.linspace(0, len(target) - 1, NUM_CONTEXTS).long()
-    fitted = asdict(fit_heads(head, samples, seconds=1e9))
-    return {
-        **spectra(head, hidden[rows]),
-        **truncated(head, hidden[rows], target[rows]),
-        **{f"fit {key}": value for key, value in fitted.items()},
-    }
+    if isinstance(head, MixtureHead):
+        hidden, target, *_ = material.samples.held_out
+        rows = torch.linspace(0, len(target) - 1, NUM_CONTEXTS).long()
+        found |= spectra(head, hidden[rows]) | truncated(head, hidden[rows], target[rows])
+    return found
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from highrank.data.corpus import MemoryCorpus
 from highrank.data.languages import Language, factorised, sample_corpus, senses
 from highrank.data.vocabulary import EOS, UNK, Vocabulary
 from highrank.heads import MixtureHead
+from highrank.heads.bases.component import components_of
 from highrank.models.backbone import Backbone, BackboneOutput
 from highrank.models.language_model import LanguageModel
 from highrank.models.weights import without_dropout
@@ -45,7 +46,8 @@ class Case:
     corpus: str
     """A key of `LANGUAGES`, or a text and its unit, as "dialogue-words"."""
     network: str
-    """"lstm": a context of d numbers is made of 128; "narrow": the last layer has d; "gpt2"."""
+    """"lstm": a context of d numbers is made of 96; "narrow": the last layer has d; "tanh":
+    contexts within ±1; "default": the head of `highrank train`; "gpt2"."""
     size: int
     """d."""
     steps: int
@@ -75,6 +77,10 @@ def cases(steps: int | None = None) -> list[Case]:
         ("penn-characters", "lstm", (8, 32), 500, (0,)),
         ("penn-words", "lstm", (16,), 500, (0,)),
         ("dialogue-words", "lstm", (32,), 500, (1,)),
+        ("factorised-8", "lstm", (128,), 600, (0,)),
+        ("senses", "lstm", (128,), 600, (0,)),
+        ("dialogue-words", "default", (16, 64), 500, (0,)),
+        ("penn-words", "default", (16, 64), 500, (0,)),
     ):
         for seed in seeds:
             for size in sizes:
@@ -115,13 +121,18 @@ class GPT2(Backbone):
     """transformers' GPT-2 with two blocks; each window stands alone."""
 
     title = "GPT-2"
+    length = 64
 
     def __init__(self, vocab_size: int, size: int) -> None:
         super().__init__()
         from transformers import GPT2Config, GPT2Model
 
         config = GPT2Config(
-            vocab_size=vocab_size, n_positions=64, n_embd=size, n_layer=2, n_head=max(1, size // 16)
+            vocab_size=vocab_size,
+            n_positions=self.length,
+            n_embd=size,
+            n_layer=2,
+            n_head=max(1, size // 16),
         )
         self.network = GPT2Model(config)
         self.embedding, self.embedding_range = self.network.wte, 0.02
@@ -144,6 +155,9 @@ def run_config(case: Case, kind: str, repeat: int = 0) -> RunConfig:
         kind, num_components, options = "mos", 1, {}
         if case.network in ("narrow", "gpt2"):
             kind = "softmax"
+    if case.network == "default":
+        kind = "adaptive-mos" if num_components > 1 else "adaptive-softmax"
+        kind += "+pointer+ngram"
     return RunConfig(
         corpus=case.corpus,
         seed=case.seed + 100 * repeat,
@@ -174,7 +188,10 @@ def make_model(config: RunConfig, case: Case, corpus: MemoryCorpus) -> LanguageM
     vocab_size = len(corpus.vocabulary)
     torch.manual_seed(config.seed)
     if case.network != "gpt2":
-        return build_model(config, vocab_size, corpus.token_counts)
+        model = build_model(config, vocab_size, corpus.token_counts)
+        for component in components_of(model):
+            component.fit(corpus.split("train"), corpus.token_counts)
+        return model
     backbone = GPT2(vocab_size, case.size)
     head = build_head(config, vocab_size, corpus.token_counts, backbone.layer_sizes)
     return LanguageModel(backbone, head)
@@ -214,20 +231,22 @@ def upgrade(case: Case, model: LanguageModel, kind: str, corpus: MemoryCorpus) -
 
 
 @torch.no_grad()
-def read(model: LanguageModel, tokens: Any, batch_size: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (N, D), targets (N,) and losses (N,), stream after stream."""
+def read_losses(model: LanguageModel, tokens: Any, batch_size: int = 8) -> Tensor:
+    """(N,), of all tokens but the first of each stream."""
     data, found = Streams(tokens, batch_size), []
     with without_dropout(model):
         state = model.initial_state(batch_size)
         for start, length in windows(len(data), 50):
             target = data[start + 1 : start + 1 + length]
-            out = model(data[start : start + length], target, state)
+            out = model(data[start : start + length], target, state, "none")
             state = out.state
-            found.append((out.hidden, target, -out.output))
-    hidden, target, losses = (
-        torch.cat(parts).transpose(0, 1) for parts in zip(*found, strict=True)
-    )
-    return hidden.flatten(0, 1).contiguous(), target.flatten(), losses.flatten()
+            found.append(-out.output)
+    return torch.cat(found).flatten()
+
+
+def kinds_of(case: Case) -> tuple[str, ...]:
+    """No head has all parameters of an adaptive mixture and the bound of an adaptive softmax."""
+    return KINDS[:2] if case.network == "default" else KINDS
 
 
 def train_all(case: Case, corpus: MemoryCorpus, repeat: int = 0) -> dict[str, LanguageModel]:
@@ -236,15 +255,17 @@ def train_all(case: Case, corpus: MemoryCorpus, repeat: int = 0) -> dict[str, La
     if case.network == "gpt2":
         found = {kind: upgrade(case, base, kind, corpus) for kind in KINDS}
     else:
-        found = {kind: train(case, kind, corpus, repeat) for kind in KINDS if kind != "softmax"}
+        kinds = kinds_of(case)
+        found = {kind: train(case, kind, corpus, repeat) for kind in kinds if kind != "softmax"}
         found["softmax"] = base
     return {"audited": base, **found}
 
 
 def losses(models: dict[str, LanguageModel], corpus: MemoryCorpus) -> dict[str, float]:
-    """In nats per token of test, of the three kinds."""
+    """In nats per token of test, of each kind."""
     test = corpus.split("test")
-    return {kind: read(models[kind], test)[2].double().mean().item() for kind in KINDS}
+    found = {kind: model for kind, model in models.items() if kind in KINDS}
+    return {kind: read_losses(model, test).double().mean().item() for kind, model in found.items()}
 
 
 def about(case: Case, corpus: MemoryCorpus, models: dict[str, LanguageModel]) -> dict[str, Any]:
@@ -253,6 +274,8 @@ def about(case: Case, corpus: MemoryCorpus, models: dict[str, LanguageModel]) ->
         "name": case.name,
         "vocab_size": len(corpus.vocabulary),
         "floor": corpus.floor,
-        "num_parameters": {k: sum(p.numel() for p in models[k].parameters()) for k in KINDS},
+        "num_parameters": {
+            k: sum(p.numel() for p in models[k].parameters()) for k in kinds_of(case)
+        },
         "nats": [],
     }

@@ -19,7 +19,7 @@ SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens"
 @pytest.fixture
 def quick(monkeypatch):
     """A comparison of a few steps, planned for a machine of known speed."""
-    known = plan.Speed(cpu=1e-3, wall=1e-3, valid=0.01, test=0.01, analysis=0.01)
+    known = plan.Speed(cpu=1e-3, wall=1e-3, alone=1e-3, valid=0.01, test=0.01, analysis=0.01)
     monkeypatch.setattr(plan, "FEWEST_STEPS", 3)
     monkeypatch.setattr(plan, "measure_speed", lambda *_, **__: known)
 

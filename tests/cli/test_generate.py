@@ -6,6 +6,7 @@ import re
 import pytest
 
 from highrank.generation import generate
+from highrank.integrations.huggingface import reader
 from highrank.run.loading import load
 
 
@@ -77,3 +78,14 @@ def test_a_prompt_is_utf_8_in_any_locale(highrank):
     prompt = "the \u00e9l\u00e9phant".encode().decode("ascii", "surrogateescape")
     code, printed, _ = highrank("generate", "tiny", "--prompt", prompt, "--json", "--threads", 1)
     assert code == 0 and json.loads(printed)["unknown"] == ["\u00e9l\u00e9phant"]
+
+
+def test_a_name_that_is_not_here_is_looked_up_on_the_hub(highrank, monkeypatch):
+    def answer(name):
+        raise reader.HubError("the Hugging Face hub has no model of this name")
+
+    monkeypatch.setattr(reader, "hub_answers", answer)
+    message = "highrank: there is no such run here, and the Hugging Face hub has no model"
+    assert highrank("generate", "org/model")[2].startswith(message)
+    monkeypatch.setattr(reader, "hub_answers", lambda name: pytest.fail(name))
+    assert "did you mean tiny?" in highrank("generate", "tinny")[2]

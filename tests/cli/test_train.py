@@ -49,6 +49,7 @@ def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     page = (run / "report.html").read_text()
     assert f"Perplexity {numbers['test']['perplexity']:.2f} per word on test." in page
     assert page.count('class="sample"') == 3 and "train.epochs" in page and "<svg" in page
+    assert page.count("Copy</button>") == 2
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in printed
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in printed
 

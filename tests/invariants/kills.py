@@ -1,6 +1,6 @@
 """Kill runs and studies at random moments and resume them: they end as if nothing had happened.
 
-    python tests/invariants/kills.py --kills 300 --state kills.json
+    python tests/invariants/kills.py --kills 1000 --state kills.json
 
 The state is kept after every run: the same command continues, a larger --kills goes further.
 """

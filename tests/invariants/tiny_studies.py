@@ -51,7 +51,7 @@ class TinyComparison:
         variants = make_variants(
             replace(config, batch=batch), ["mos"], (2,), (6,), len(counts), counts, is_equal=False
         )
-        speed = Speed(cpu=1e-4, wall=1.2e-4, valid=0.01, test=0.01, analysis=0.1)
+        speed = Speed(cpu=1e-4, wall=1.2e-4, alone=1e-4, valid=0.01, test=0.01, analysis=0.1)
         self.plan = Plan(
             corpus=str(corpus.path),
             max_tokens=None,

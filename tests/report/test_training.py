@@ -29,10 +29,17 @@ def test_perplexities_are_drawn_against_millions_of_tokens_and_need_a_validation
     train, valid = learning_chart(METRICS).series
     assert train.x == valid.x == [1.0, 2.0]
     assert train.y == pytest.approx([323.0, 110.0]) and valid.y == pytest.approx([196.0, 117.0])
-    learning_curve(METRICS, tmp_path / "curve.png")
+    learning_curve(METRICS, tmp_path / "curve.png", "a curve")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="at least one validation, got none"):
-        learning_curve(METRICS[-1:], tmp_path / "curve.png")
+        learning_curve(METRICS[-1:], tmp_path / "curve.png", "none")
+
+
+def test_single_windows_are_drawn_as_means_of_equal_parts():
+    steps = [line("step", tokens, train_loss=100.0) for tokens in range(10, 10_010, 10)]
+    train, _ = learning_chart([*steps, line("epoch", 10_000, valid_loss=90.0)]).series
+    assert len(train.x) == 40 and train.x[-1] == 0.01
+    assert train.y == pytest.approx([100.0] * 40)
 
 
 def summary(mixture, **more):

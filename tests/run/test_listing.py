@@ -11,7 +11,7 @@ from highrank.run.listing import Measured, State, list_runs
 
 CONFIG = {"format": "highrank run", "corpus": "tale", "head": {"kind": "mos", "num_components": 4}}
 EPOCH = {"event": "epoch", "valid_loss": 3.0, "tokens": 500, "seconds": 9.0}
-END = {"event": "end", "valid_loss": 2.0, "test_loss": 1.0}
+END = {"event": "end", "valid_loss": 2.0, "test_loss": 1.0, "budget": 60.0}
 PLAN = {"format": "highrank comparison", "corpus": "x/tale", "num_tokens": 9, "cpu_seconds": 1.5}
 ROW = {"name": "mos-k4", "valid_loss": 2.0, "test_loss": 1.0}
 REPORT = {"is_complete": True, "regimes": [{"name": "time", "rows": [ROW]}]}
@@ -51,7 +51,7 @@ def test_a_run_has_its_best_model_s_perplexities_and_those_of_evaluations(tmp_pa
         head=head, method="dynamic", valid=None, test=math.exp(0.5), bits_per_byte=bits / 2
     )
     assert found.measured == (static, dynamic)
-    assert (found.corpus, found.tokens, found.seconds) == ("tale", 500, 9.0)
+    assert (found.corpus, found.tokens, found.seconds, found.budget) == ("tale", 500, 9.0, 60.0)
     assert (found.kind, found.state) == ("run", State.FINISHED)
 
 

@@ -71,9 +71,9 @@ def audit(
     _check_new(text, out, picture)
     from highrank.environment import set_threads
     from highrank.report.formats import printable
-    from highrank.studies.audit import model
+    from highrank.studies.audit import charts, model
     from highrank.studies.audit.measure import run_audit
-    from highrank.studies.audit.page import audit_page, audit_picture
+    from highrank.studies.audit.page import audit_page
     from highrank.studies.audit.table import audit_table
 
     set_threads(threads)
@@ -95,7 +95,7 @@ def audit(
     command = printable(shlex.join(["highrank", *sys.argv[1:]]))
     write_outputs(result, audit_page(result, command), out)
     if picture is not None:
-        audit_picture(result, picture)
+        charts.audit_picture(result, picture)
     if not json:
         plain_console().print(f"The page with pictures: {out.absolute().as_uri()}")
 

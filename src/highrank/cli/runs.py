@@ -11,7 +11,7 @@ from highrank.cli.console import as_json, plain_console, wide_console
 from highrank.report.formats import count, duration, make_table, printable
 from highrank.run.listing import Entry, State, list_runs
 
-NUMBERS = ("valid", "test", "bits/byte", "tokens", "time", "date")
+NUMBERS = ("valid", "test", "bits/byte", "tokens", "time", "budget", "date")
 
 
 def runs(
@@ -23,7 +23,7 @@ def runs(
 
     valid and test are perplexities, bits/byte those of test or else of valid.
 
-    tokens and time are those of each model's training.
+    tokens and time are those of each model's training, budget is that of --budget.
 
     Args:
         folder: Where they are.
@@ -46,9 +46,10 @@ def _table(entries: Sequence[Entry], folder: Path) -> Table:
         kind = "" if entry.kind == "run" else f"{entry.kind} on "
         about = entry.problem or f"{kind}{entry.corpus}"
         time = "–" if entry.seconds is None else duration(entry.seconds)
-        spent = () if entry.problem else (count(entry.tokens), time)
+        budget = "–" if entry.budget is None else duration(entry.budget)
+        spent = () if entry.problem else (count(entry.tokens), time, budget)
         name = printable(f"{Path(entry.folder).name}{state}: {about}")
-        table.add_row(name, "", "", "", *(spent or ("", "")), entry.date.split()[0])
+        table.add_row(name, "", "", "", *(spent or ("", "", "")), entry.date.split()[0])
         for one in entry.measured:
             method = "" if one.method == "static" else f", {one.method}"
             numbers = (count(one.valid, 2), count(one.test, 2), count(one.bits_per_byte, 3))

@@ -60,11 +60,13 @@ def show_training(
     """Print the result and three samples; learning curve and page go to the run's folder."""
     from highrank.data.tokenizer import readable
     from highrank.generation import can_generate
+    from highrank.report.formats import printable
     from highrank.report.run_page import run_page
     from highrank.report.training import learning_curve, training_summary
 
     metrics = session.log.read()
-    learning_curve(metrics, session.folder / "learning-curve.png")
+    title = printable(f"Learning curve of {session.folder.name} on {corpus.name}")
+    learning_curve(metrics, session.folder / "learning-curve.png", title)
     console, folder, steps = plain_console(), shlex.quote(str(session.folder)), []
     if json:
         print(as_json(result.as_json(), indent=2))
@@ -74,7 +76,8 @@ def show_training(
         steps = _samples(session, corpus, json)
     drawn = zip(*(step.tokens for step in steps), strict=True)
     texts = [readable(tokens, corpus.level) for tokens in drawn]
-    page = run_page(result, session.config, corpus, metrics, texts, TEMPERATURE)
+    command = printable(shlex.join(["highrank", *sys.argv[1:]]))
+    page = run_page(result, session.config, corpus, metrics, texts, TEMPERATURE, command)
     path = session.folder / PAGE_FILE
     write_atomically(path, lambda new: new.write_text(page, encoding="utf-8"))
     if json:

@@ -210,7 +210,7 @@ class Composed(Head):
                 raise ValueError("target must be ids, unsmoothed, for objective own, got others")
             return super()._loss(features, target, settings)
         check_target_shape(target, tuple(features.gate.shape[:-1]))
-        log_gate, log_q = self._terms_of(features, target)
+        log_gate, log_q = self.terms_of(features, target)
         if settings.beside is not None:
             outer, others = settings.beside
             log_gate = torch.cat((log_gate + outer[..., :1], outer[..., 1:]), -1)
@@ -218,7 +218,8 @@ class Composed(Head):
         settings = settings._replace(beside=Beside(log_gate, log_q))
         return self.base._loss(features.base, target, settings)
 
-    def _terms_of(self, features: Features, target: Tensor) -> Beside:
+    def terms_of(self, features: Features, target: Tensor) -> Beside:
+        """What stands beside the base, and the gate of both, for targets (...)."""
         pairs = zip(self.parts, features.inputs, strict=True)
         log_q = torch.cat([component.log_prob_of(own, target) for component, own in pairs], -1)
         return Beside(self.log_gate(features), log_q)
@@ -233,7 +234,7 @@ class Composed(Head):
 
     def _log_beside(self, features: Features, target: Tensor) -> Tensor:
         """Logarithms (..., J) of what these terms add to the probability of targets (...)."""
-        log_gate, log_q = self._terms_of(features, target)
+        log_gate, log_q = self.terms_of(features, target)
         found = [log_gate[..., 1:] + log_q]
         if isinstance(self.base, Composed):
             found.insert(0, self.base._log_beside(features.base, target) + log_gate[..., :1])
@@ -271,7 +272,7 @@ class Composed(Head):
         )
         log_p, loss, _ = self.base._loss(features.base, target, how)
         losses = [loss if is_plain else reduced(loss)]
-        log_gate, log_q = self._terms_of(features, target)
+        log_gate, log_q = self.terms_of(features, target)
         gates = log_gate.detach()[:, 1:].split(self._terms, -1)
         for gate, part in zip(gates, log_q.split(self._terms, -1), strict=True):
             log_part = log_sum(gate.log_softmax(-1) + part, -1)  # (N,)

@@ -1,5 +1,6 @@
 """The page of a training run: perplexities, learning curve, samples, settings."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +24,7 @@ def run_page(
     metrics: Sequence[Mapping[str, Any]],
     samples: Sequence[str],
     temperature: float,
+    command: str,
 ) -> str:
     """The page as HTML.
 
@@ -30,6 +32,7 @@ def run_page(
         metrics: the lines of metrics.jsonl.
         samples: generated texts, without <unk>.
         temperature: of the samples.
+        command: what was typed, for those who want to repeat it.
     """
     unit, chart = unit_of(corpus.header.recipe.tokenizer), learning_chart(metrics)
     name, found, _ = result.evaluations(config.valid_batch_size)[-1]
@@ -50,6 +53,7 @@ def run_page(
         ),
         samples=[printable(text) for text in samples],
         temperature=temperature,
+        commands=(command, f"highrank generate {shlex.quote(result.run)}"),
         settings=Table(
             title="Settings",
             columns=(Column("option", is_number=False), Column("value", is_number=False)),

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from highrank.analysis.components import ComponentReport
@@ -27,6 +28,8 @@ from highrank.training.result import TrainingResult
 
 TRAIN = line_style("series-1", marker="o", linestyle=DASHED)
 VALID = line_style("series-3", marker="D")
+# Of the learning curve of the training split.
+NUM_PARTS = 40
 
 
 def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
@@ -123,9 +126,9 @@ def _state(mixture: ComponentReport, run: str) -> str:
     )
 
 
-def learning_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
+def learning_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Write the chart as PNG."""
-    save_png(draw(learning_chart(metrics), size=(7, 4), margin=0.1), path)
+    save_png(draw(learning_chart(metrics), size=(7, 4), margin=0.1, title=title), path)
 
 
 def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
@@ -134,20 +137,29 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
     if not epochs:
         raise ValueError("a learning curve must have at least one validation, got none")
     steps = [line for line in metrics if line["event"] == "step"]
-    series = tuple(
-        Series(
-            label=label,
-            x=[line["tokens"] / 1e6 for line in lines],
-            y=[perplexity(line[key]) for line in lines],
-            style=style,
-        )
-        for label, key, style, lines in (
-            ("train, with dropout", "train_loss", TRAIN, steps),
-            ("valid", "valid_loss", VALID, epochs),
-        )
-    )
+    train = _smoothed([(line["tokens"], line["train_loss"]) for line in steps])
+    valid = [(line["tokens"], line["valid_loss"]) for line in epochs]
     return Lines(
-        series=series,
+        series=tuple(
+            Series(
+                label=label,
+                x=[tokens / 1e6 for tokens, _ in points],
+                y=[perplexity(loss) for _, loss in points],
+                style=style,
+            )
+            for label, style, points in (
+                ("train, with dropout", TRAIN, train),
+                ("valid", VALID, valid),
+            )
+        ),
         x=Axis(label="million tokens read"),
         y=Axis(label="perplexity", is_log=True),
     )
+
+
+def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The means of the points in equal parts of the tokens: single windows are mostly noise."""
+    parts: dict[int, list[tuple[int, float]]] = {}
+    for tokens, loss in points:
+        parts.setdefault((tokens - 1) * NUM_PARTS // points[-1][0], []).append((tokens, loss))
+    return [(part[-1][0], fmean(loss for _, loss in part)) for part in parts.values()]

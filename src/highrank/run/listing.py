@@ -52,6 +52,8 @@ class Entry:
     """Tokens that each model was trained on."""
     seconds: float | None = None
     """Seconds of training of each model."""
+    budget: float | None = None
+    """Seconds that a finished run had; None without --budget."""
     problem: str = ""
     """The damage."""
 
@@ -116,6 +118,7 @@ def _run(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
+        "budget": end.get("budget"),
     }
 
 

@@ -132,7 +132,10 @@ def finish(
     valid = Evaluation(
         outcome.best_valid_loss, num_predicted(len(session.valid), batch_size, end_of)
     )
-    end, found = {"event": "end", "valid_loss": valid.nats}, None
+    end: dict[str, Any] = {"event": "end", "valid_loss": valid.nats}
+    if session.clock.budget is not None:
+        end["budget"] = session.clock.budget
+    found = None
     with session.best_model() as model:
         if test is not None:
             with progress("Evaluating on test") as on_progress:

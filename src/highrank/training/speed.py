@@ -1,11 +1,11 @@
 """How fast this machine trains a model, by training it for a moment."""
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from highrank.build import CheckedRun, build_batches, build_model
 from highrank.data.batches import Batch, Batches
+from highrank.training.budget import read_clocks, seconds_since
 from highrank.training.trainer import Trainer
 
 # Windows are timed for so long, and so many at least; the first are not counted.
@@ -17,6 +17,9 @@ class Timed(NamedTuple):
     tokens: int
     seconds: float
     cpu_seconds: float
+    """Of all threads."""
+    thread_seconds: float
+    """CPU time of the thread that trains: on a CPU, what it takes where nothing else runs."""
 
 
 def time_training(
@@ -30,14 +33,14 @@ def time_training(
     cpu_seconds = TIMED_SECONDS if cpu_seconds is None else cpu_seconds
     for _ in range(NUM_FIRST):
         trainer.step(next_of())
-    start, cpu_start, tokens, count = time.monotonic(), time.process_time(), 0, 0
-    while count < NUM_WINDOWS or time.process_time() - cpu_start < cpu_seconds:
+    start, tokens, count = read_clocks(), 0, 0
+    while count < NUM_WINDOWS or seconds_since(start)[1] < cpu_seconds:
         batch = next_of()
         trainer.step(batch)
         tokens += batch.num_targets
         count += 1
-    wall, cpu = time.monotonic() - start, time.process_time() - cpu_start
-    return Timed(tokens, max(wall, 1e-9), max(cpu, 1e-9))
+    wall, cpu, thread = (max(seconds, 1e-9) for seconds in seconds_since(start))
+    return Timed(tokens, wall, cpu, thread)
 
 
 def tokens_per_second(run: CheckedRun, budget: float) -> float:

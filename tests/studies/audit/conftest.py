@@ -166,6 +166,7 @@ def unargmaxable_token(token, index, **options):
 def fit_facts(gain=0.03, error=0.005, own=0.05):
     """What a fit found, if the mixture wins so many nats over the control and the own head."""
     return FitFacts(
+        part="",
         num_fitted=40_000,
         num_held_out=20_000,
         num_components=4,

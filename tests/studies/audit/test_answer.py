@@ -12,6 +12,7 @@ from highrank.heads.linear import LinearHead
 from highrank.studies.audit.answer import (
     ENOUGH_STEPS,
     FREE,
+    LEAST_STEPS,
     LIMITED,
     SETTLED,
     Answer,
@@ -121,13 +122,14 @@ def test_models_whose_predictions_are_known_are_answered_as_approved(make, appro
     "gain, error, own, num_steps, verdict",
     [
         (LIMITED + 0.0021, 0.001, 0.05, 500, "yes"),
-        (LIMITED + 0.0021, 0.001, 0.05, 1, "yes"),
         (LIMITED + 0.0019, 0.001, 0.05, 500, "unknown"),
         (FREE - 0.0021, 0.001, SETTLED, 500, "no"),
         (FREE - 0.0019, 0.001, SETTLED, 500, "unknown"),
         (-0.002, 0.001, SETTLED + 0.001, 500, "unknown"),
         (-0.002, 0.001, -SETTLED - 0.001, 500, "unknown"),
         (-0.002, 0.001, 0.0, ENOUGH_STEPS - 1, "unknown"),
+        (LIMITED + 0.1, 0.001, 0.2, LEAST_STEPS, "yes"),
+        (LIMITED + 0.1, 0.001, 0.2, LEAST_STEPS - 1, "unknown"),
         (0.0, math.inf, 0.0, 500, "unknown"),
     ],
 )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from highrank.studies.audit.page import (
+from highrank.studies.audit.charts import (
     MAX_POINTS,
     difference_chart,
     growth_chart,

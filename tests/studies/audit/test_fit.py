@@ -1,17 +1,16 @@
 """Heads that are fitted to hidden states: their starts, and languages whose bound is known."""
 
 import math
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from highrank.heads import MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.heads.linear import LinearHead
 from highrank.studies.audit import fit
 from highrank.studies.audit.answer import Limited, answer_of
-from highrank.studies.audit.fit import Sample, Samples, fit_heads, read_samples
+from highrank.studies.audit.fit import fit_heads
+from highrank.studies.audit.samples import Sample, Samples
 
 V, D = 20, 8
 HEADS = {
@@ -53,26 +52,6 @@ def test_mixture_and_control_start_with_the_same_numbers():
     assert mos.latent.weight[:3].ne(mos.latent.weight[3:6]).all()
 
 
-@pytest.mark.parametrize(
-    "head, num_tokens, limit, reason",
-    [
-        (Softmax(D, V), 4500, {}, ""),
-        (LinearHead(torch.randn(V, D)), 4500, {}, ""),
-        (MixtureOfSoftmaxes(D, V, 2, 3), 4500, {}, "one softmax only"),
-        (MixtureOfContexts(D, V, 2, 3), 4500, {}, "one softmax only"),
-        (Softmax(D, V), 4500, {"LARGEST_HEAD": V * D - 1}, "too large"),
-        (Softmax(D, V), 4500, {"LARGEST_MODEL": 6}, "too large"),
-        (Softmax(D, V), 3000, {}, "too short"),
-    ],
-)
-def test_what_cannot_be_fitted_says_why(make, monkeypatch, head, num_tokens, limit, reason):
-    for name, value in limit.items():
-        monkeypatch.setattr(fit, name, value)
-    predictor = make.predictor(head, D)
-    found = fit.why_not(predictor, make.audited(predictor, num_tokens=num_tokens))
-    assert reason in found and bool(reason) == bool(found)
-
-
 def samples_of(truth, sizes=(6000, 1000, 3000)):
     """Hidden states, and tokens drawn from a head's predictions."""
     random = torch.Generator().manual_seed(1)
@@ -108,19 +87,3 @@ def test_the_error_is_that_of_groups():
     means = values.view(20, 5).mean(1)
     assert fit.grouped_error(values) == pytest.approx(means.std().item() / math.sqrt(20))
     assert fit.grouped_error(values[:1]) == math.inf
-
-
-@pytest.mark.parametrize("has_train", [True, False])
-def test_samples_follow_the_text_and_do_not_overlap(make, has_train):
-    predictor = make.predictor(Softmax(6, 400))
-    tokens, train = np.arange(300), np.arange(300, 400)
-    model = replace(make.audited(predictor, tokens), train=train if has_train else None)
-    found = read_samples(predictor, model)
-    for sample in found:
-        torch.testing.assert_close(sample.hidden, predictor.table[sample.target - 1])
-    seen = torch.cat([sample.target for sample in found])
-    assert len(seen.unique()) == len(seen)
-    first = 300 if has_train else 0
-    assert found.learned.target.min() == first + 1
-    assert found.held_out.target.max() == 299
-    assert len(found.held_out.target) > len(found.chosen.target)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from highrank.studies.audit.page import audit_page, audit_picture
+from highrank.studies.audit.charts import audit_picture
+from highrank.studies.audit.page import audit_page
 
 EVIL = '<script>alert("1")</script>'
 COMMAND = "highrank audit runs/softmax-0 runs/mos-0"

@@ -50,7 +50,7 @@ def variants(base):
 def make_plan(variants, tiny):
     def make(*specs, sizes=(4,), models=("awd-lstm",), **values):
         found = variants(*specs, sizes=sizes, models=models)
-        speed = Speed(cpu=1e-4, wall=1.2e-4, valid=0.01, test=0.01, analysis=0.1)
+        speed = Speed(cpu=1e-4, wall=1.2e-4, alone=1e-4, valid=0.01, test=0.01, analysis=0.1)
         plan = Plan(
             corpus=tiny,
             max_tokens=None,

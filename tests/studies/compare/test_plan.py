@@ -34,7 +34,8 @@ from highrank.training.budget import parse_duration
 
 def speeds(*prices):
     return tuple(
-        Speed(cpu=price, wall=2 * price, valid=0.1, test=0.2, analysis=1.0) for price in prices
+        Speed(cpu=price, wall=2 * price, alone=price, valid=0.1, test=0.2, analysis=1.0)
+        for price in prices
     )
 
 
@@ -47,9 +48,10 @@ def test_equal_tokens_share_the_time_by_their_price(make_plan):
     fixed = plans.NUM_POINTS * 0.1 + 0.3 + 1.0
     assert found.seconds_of(0) == pytest.approx(found.num_tokens * 1e-4 + fixed)
     assert divide_budget(replace(plan, jobs=2), 100.0, 10).num_tokens > 2 * found.num_tokens
-    # The time of several threads is that of the clock.
-    threads = divide_budget(replace(plan, threads=2), 100.0, 10)
-    assert threads.num_tokens == pytest.approx(found.num_tokens / 2, rel=1e-3)
+    # Two threads take half as long as their CPU time.
+    halves = tuple(replace(speed, alone=speed.cpu / 2) for speed in plan.speeds)
+    threads = divide_budget(replace(plan, threads=2, speeds=halves), 100.0, 10)
+    assert threads.num_tokens == pytest.approx(2 * found.num_tokens, rel=1e-3)
 
 
 @pytest.mark.parametrize("equal", [("tokens",), ("time", "tokens")])
@@ -107,7 +109,22 @@ def test_the_speed_is_measured_also_on_a_short_corpus(variants, tiny, monkeypatc
     with_baselines = replace(comparison, baselines=True)
     assert plans.measure_speed(control, short, with_baselines).test == 2 + 6 * 4
     assert plans.measure_speed(mos, short, with_baselines).test == 2.0
-    assert set(clocks) == {time.process_time}
+    assert set(clocks) == {time.thread_time}
+
+
+def test_a_machine_that_sleeps_changes_no_plan_of_several_threads(variants, tiny, monkeypatch):
+    monkeypatch.setattr("highrank.training.speed.TIMED_SECONDS", 0.01)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(plans, "seconds_of_test", lambda *_: 1.0)
+    control, step = variants("mos")[0], plans.Trainer.step
+
+    def slow_step(self, *arguments):
+        time.sleep(0.1)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(plans.Trainer, "step", slow_step)
+    found = plans.measure_speed(control, open_source(tiny), Comparison(corpus=tiny))
+    assert found.wall > 2 * found.alone
 
 
 def test_a_plan_comes_back_from_its_file(make_plan, folder):

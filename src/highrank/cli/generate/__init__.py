@@ -57,16 +57,15 @@ def generate(
     Temperature and cuts act on the whole mixture, not on each of its components.
 
     Args:
-        run: Folder of a run that `highrank train` made, or of a Hugging Face model.
+        run: Folder of a run or of a Hugging Face model, or the name of one on the hub.
         options: How to generate.
     """
-    from highrank.cli.generate.huggingface import generate_foreign
+    from highrank.cli.generate.huggingface import generate_foreign, is_foreign
     from highrank.cli.samples import print_legend, print_samples, samples_json
     from highrank.data.text import check_known
     from highrank.generation import Sampling, stream
     from highrank.predictor import prompt_tokens
     from highrank.report.formats import printable
-    from highrank.run.configuration import is_hugging_face
     from highrank.run.loading import load_run
 
     sampling = Sampling(
@@ -79,7 +78,7 @@ def generate(
     set_threads(options.threads)
     # Under LC_ALL=C arguments are bytes in disguise; text is UTF-8, whatever the locale.
     text = os.fsencode(options.prompt).decode(errors="replace")
-    if is_hugging_face(run):
+    if is_foreign(run):
         generate_foreign(run, text, sampling, options)
         return
     loaded = load_run(run, options.device)

@@ -19,14 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes, Softmax
+from highrank.heads import Head, MixtureHead, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank.heads.bases.embedding import Activation
 from highrank.heads.bases.mixture import PriorMixture
 from highrank.heads.bases.start import zero_sum_noise
-from highrank.heads.linear import LinearHead
-from highrank.predictor import Predictor, Tokens, read_contexts
 from highrank.progress import OnProgress
-from highrank.studies.audit.model import AuditedModel
+from highrank.studies.audit.samples import OneSoftmax, Sample, Samples, log_prob_of
 
 NUM_COMPONENTS = 4
 # Of the weights of contexts, in standard deviations, and factor of the weights of the prior: less
@@ -34,48 +32,22 @@ NUM_COMPONENTS = 4
 NOISE, PRIOR_SCALE = 1.0, 3.0
 LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 1e-2, 256, 20
 NUM_STEPS, NUM_LOOKS = 500, 5
-# Contexts that are read at most.
-NUM_LEARNED, NUM_HELD_OUT = 40_000, 20_000
-# And at least.
-MIN_LEARNED, MIN_HELD_OUT = 2_000, 1_000
-# Multiplies, V·d times contexts, that scoring all of them may take.
-SCORING = 2e10
 # Seconds of CPU time for all heads together, unless their steps are done before, and the softmaxes
 # of each head, by which they share them.
 SECONDS, QUICK_SECONDS = 60.0, 20.0
 NUM_SOFTMAXES = {"softmax": 1, "moc": 1, "mos": NUM_COMPONENTS}
-# V·d of larger heads, and parameters of larger models, are not for a minute on a CPU.
-LARGEST_HEAD, LARGEST_MODEL = 12_000_000, 50_000_000
 # Of which a standard error is made: neighbouring tokens are alike.
 NUM_GROUPS = 20
-# Tokens that are scored at once.
-SCORED = 1024
 
 IDENTITY: Activation = "identity"
-
-
-class Sample(NamedTuple):
-    """Contexts and what follows them."""
-
-    hidden: Tensor
-    """(N, D)."""
-    target: Tensor
-    """(N,)."""
-
-
-class Samples(NamedTuple):
-    learned: Sample
-    """What heads are fitted to."""
-    chosen: Sample
-    """What decides which step of a fit is taken."""
-    held_out: Sample
-    """What they are compared on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts:
     """Heads after their fit, on held-out text."""
 
+    part: str
+    """Which softmax of the model the heads replace: " over …" and " beside …"; empty if all."""
     num_fitted: int
     """Contexts that were learned from."""
     num_held_out: int
@@ -111,54 +83,11 @@ class Fitted(NamedTuple):
     num_steps: int
 
 
-def why_not(predictor: Predictor, model: AuditedModel) -> str:
-    """Why no heads can be fitted to a model; empty if they can."""
-    head = predictor.head
-    if not isinstance(head, LinearHead | Softmax | MixtureOfSoftmaxes) or head.num_components > 1:
-        return "heads are fitted to models with one softmax only"
-    if head.weight.numel() > LARGEST_HEAD or predictor.num_parameters > LARGEST_MODEL:
-        return "the model is too large to fit heads to it within a minute"
-    train, _, held_out = split_text(model)
-    if len(train) <= MIN_LEARNED or len(held_out) <= MIN_HELD_OUT:
-        return "the text is too short to fit heads to it"
-    return ""
-
-
-def split_text(model: AuditedModel) -> tuple[Tokens, Tokens, Tokens]:
-    """The texts to learn from, to choose a step by, and to compare on.
-
-    The first is the model's training text; without one the first three fifths of the audited text
-    take its place. Of what is left, a third chooses a step.
-    """
-    train, text = model.train, model.tokens
-    if train is None:
-        cut = len(text) * 3 // 5
-        train, text = text[:cut], text[cut:]
-    cut = len(text) // 3
-    return train, text[:cut], text[cut:]
-
-
-def read_samples(
-    predictor: Predictor, model: AuditedModel, on_progress: OnProgress | None = None
-) -> Samples:
-    """Contexts of the three texts; fewer of a large head, where scoring them takes long."""
-    head = predictor.head
-    assert isinstance(head, MixtureHead | LinearHead)
-    num_scored = max(MIN_HELD_OUT, min(NUM_HELD_OUT, int(SCORING / head.weight.numel())))
-    found, most_of = [], (NUM_LEARNED, num_scored // 2, num_scored)
-    for tokens, most in zip(split_text(model), most_of, strict=True):
-        contexts = read_contexts(
-            predictor.hidden_states, tokens, most, window=model.window, on_progress=on_progress
-        )
-        follow = [int(tokens[position + 1]) for position in contexts.positions]
-        found.append(Sample(contexts.hidden, torch.tensor(follow)))
-    return Samples(*found)
-
-
 def fit_heads(
-    head: MixtureHead | LinearHead,
+    head: OneSoftmax,
     samples: Samples,
     *,
+    part: str = "",
     num_steps: int = NUM_STEPS,
     seconds: float = SECONDS,
     on_progress: OnProgress | None = None,
@@ -167,6 +96,7 @@ def fit_heads(
 
     Args:
         head: one softmax.
+        part: which one of the model, for the result.
         num_steps: of each head.
         seconds: of this thread's CPU time, for all heads together, after which a fit ends earlier.
     """
@@ -182,6 +112,7 @@ def fit_heads(
     best = min(("own", "softmax", "moc"), key=lambda name: nats[name])
     difference = losses[best] - losses["mos"]  # (N,)
     return FitFacts(
+        part=part,
         num_fitted=len(samples.learned.target),
         num_held_out=len(samples.held_out.target),
         num_components=NUM_COMPONENTS,
@@ -196,7 +127,7 @@ def fit_heads(
     )
 
 
-def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fitted:
+def fit_head(head: PriorMixture, samples: Samples, num_steps: int, seconds: float) -> Fitted:
     """AdamW with a warm-up and a cosine; `seconds` may end it earlier."""
     learned, chosen, held_out = samples
     optimizer = torch.optim.AdamW(head.parameters(), weight_decay=0.0)
@@ -207,7 +138,7 @@ def fit_head(head: Head, samples: Samples, num_steps: int, seconds: float) -> Fi
             group["lr"] = rate * min(1.0, step / WARMUP_STEPS)
         rows = _rows(len(learned.target), step)  # (BATCH_SIZE,)
         optimizer.zero_grad()
-        head(learned.hidden[rows], learned.target[rows])[1].backward()
+        batch_loss(head, learned.rows(rows)).backward()
         optimizer.step()
         if step % max(1, num_steps // NUM_LOOKS) == 0 or progress == 1:
             loss = token_losses(head, chosen).mean().item()
@@ -233,12 +164,17 @@ def _rows(num_contexts: int, step: int) -> Tensor:
     return torch.randint(num_contexts, (BATCH_SIZE,), generator=random)
 
 
-@torch.no_grad()
-def token_losses(head: Head, sample: Sample) -> Tensor:
+def batch_loss(head: Head, sample: Sample) -> Tensor:
+    """Mean loss, without what no head of the fit changes."""
+    if sample.log_rest is None:
+        return head(sample.hidden, sample.target)[1]
+    log_q = head(sample.hidden, sample.target, reduction="none").output  # (N,)
+    return -sample.log_prob(log_q).mean()
+
+
+def token_losses(head: OneSoftmax, sample: Sample) -> Tensor:
     """(N,), float64."""
-    pairs = zip(sample.hidden.split(SCORED), sample.target.split(SCORED), strict=True)
-    found = [head.log_prob(h).gather(1, t[:, None])[:, 0] for h, t in pairs]
-    return -torch.cat(found).double()
+    return -sample.log_prob(log_prob_of(head, sample.hidden, sample.target)).double()
 
 
 def grouped_error(values: Tensor) -> float:
@@ -247,17 +183,17 @@ def grouped_error(values: Tensor) -> float:
     return (means.std() / math.sqrt(len(means))).item() if len(means) > 1 else math.inf
 
 
-def softmax_from(head: MixtureHead | LinearHead) -> PriorMixture:
+def softmax_from(head: OneSoftmax) -> PriorMixture:
     """A softmax that predicts what `head` predicts."""
     return _mixture_from(MixtureOfSoftmaxes, head, 1)
 
 
-def moc_from(head: MixtureHead | LinearHead) -> PriorMixture:
+def moc_from(head: OneSoftmax) -> PriorMixture:
     """A mixture of contexts around the one of `head`."""
     return _mixture_from(MixtureOfContexts, head, NUM_COMPONENTS)
 
 
-def mos_from(head: MixtureHead | LinearHead) -> PriorMixture:
+def mos_from(head: OneSoftmax) -> PriorMixture:
     """A mixture of softmaxes around the one of `head`."""
     return _mixture_from(MixtureOfSoftmaxes, head, NUM_COMPONENTS)
 
@@ -267,7 +203,7 @@ STARTS = {"softmax": softmax_from, "moc": moc_from, "mos": mos_from}
 
 def _mixture_from(
     kind: type[MixtureOfSoftmaxes] | type[MixtureOfContexts],
-    head: MixtureHead | LinearHead,
+    head: OneSoftmax,
     num_components: int,
 ) -> PriorMixture:
     latent, activation = None, IDENTITY

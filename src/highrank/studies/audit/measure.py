@@ -13,8 +13,6 @@ from torch import Tensor
 from highrank.analysis.components import ComponentReport, component_report
 from highrank.analysis.divergence import Divergence, expected_divergence
 from highrank.environment import Environment, environment, free_memory
-from highrank.heads import MixtureHead
-from highrank.heads.linear import LinearHead
 from highrank.predictor import (
     LONG_HISTORY,
     Contexts,
@@ -29,8 +27,6 @@ from highrank.studies.audit.fit import (
     SECONDS,
     FitFacts,
     fit_heads,
-    read_samples,
-    why_not,
 )
 from highrank.studies.audit.layer import HeadFacts, Layer, layer_of
 from highrank.studies.audit.model import AuditedModel, Source, TextFacts
@@ -41,6 +37,7 @@ from highrank.studies.audit.rank import (
     plan_spectrum,
     random_baseline,
 )
+from highrank.studies.audit.samples import read_material, why_not
 from highrank.studies.audit.tokens import (
     UnargmaxableFacts,
     UndertrainedFacts,
@@ -164,7 +161,7 @@ def audit_model(
         on_progress = _part(on_progress, 0.0, 1 - FIT_COST, "")
     parts = _parts(on_progress)
     layer, contexts = _read(model, predictor, num_contexts, parts["contexts"])
-    samples = None if fit_note else read_samples(predictor, model)
+    material = None if fit_note else read_material(predictor, model)
     # Only the output layer is needed from here on.
     del predictor
     hidden, budget = contexts.hidden, memory_budget()
@@ -187,10 +184,15 @@ def audit_model(
             on_progress=parts["mixture"],
         )
     fitted = None
-    if samples is not None:
-        assert isinstance(layer.head, MixtureHead | LinearHead)
+    if material is not None:
         seconds = QUICK_SECONDS if quick else SECONDS
-        fitted = fit_heads(layer.head, samples, seconds=seconds, on_progress=fitting)
+        fitted = fit_heads(
+            material.head,
+            material.samples,
+            part=material.part,
+            seconds=seconds,
+            on_progress=fitting,
+        )
     on_all(1.0, "done")
     return ModelAudit(
         name=model.name,

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from statistics import fmean
 
 from highrank.report.figure import DASHED, Axis, Lines, Mark, Series, Style, line_style
 from highrank.report.formats import perplexity
-from highrank.studies.compare.record import break_even, curves_of, loss_at, mean_loss_at
+from highrank.studies.compare.plan import Regime
+from highrank.studies.compare.record import RunRecord, break_even, curves_of, loss_at, mean_loss_at
 from highrank.studies.compare.result import CompareResult, RegimeResult, Row, VariantResult
 from highrank.studies.compare.variant import Role
 
@@ -35,15 +37,17 @@ class Sweep(StrEnum):
 TITLES = {Sweep.COMPONENTS: "components, K", Sweep.SIZE: "d"}
 # With fewer different values there is nothing to see.
 FEWEST = {Sweep.COMPONENTS: 3, Sweep.SIZE: 2}
-Measure = Callable[[VariantResult, Row], float | None]
-# Drawn against K or d, besides the loss, where they are known.
+Measure = Callable[[RunRecord, Regime], float | None]
+# Of a run, drawn against K or d, besides the loss, where they are known.
 MEASURES: dict[str, Measure] = {
-    "gap: valid − train, nats": lambda variant, row: row.gap,
-    "effective rank, ε = 10⁻³": lambda variant, row: variant.analysis.get("effective_rank_1e-3"),
-    "CPU ms per token": lambda variant, row: (
-        None if variant.cpu_per_token is None else variant.cpu_per_token * 1e3
+    "gap: valid − train, nats": lambda run, regime: (
+        run.marks[regime].gap if regime in run.marks else None
     ),
-    "I(component; token), nats": lambda variant, row: variant.analysis.get("specialisation"),
+    "effective rank, ε = 10⁻³": lambda run, regime: run.analysis.get("effective_rank_1e-3"),
+    "CPU ms per token": lambda run, regime: (
+        run.cpu_seconds / run.tokens * 1e3 if run.tokens else None
+    ),
+    "I(component; token), nats": lambda run, regime: run.analysis.get("specialisation"),
 }
 
 
@@ -211,8 +215,17 @@ def sweep_charts(result: CompareResult, regime: RegimeResult, by: Sweep) -> list
     ends = [end for line in losses for pair in line.intervals for end in pair]
     values = [*ends, *(y for line in losses for y in line.y)]
     charts = [Lines(series=losses, x=_axis(losses, by), y=_perplexity_axis(values))]
+    runs = [run for run in result.runs if run.seed in regime.seeds]
     for title, measure in MEASURES.items():
-        lines = tuple(_measured(measure, groups, rows, by))
+        values_of = {
+            name: [
+                value
+                for run in runs
+                if run.variant == name and (value := measure(run, regime.name)) is not None
+            ]
+            for name in rows
+        }
+        lines = tuple(_measured(values_of, groups, by))
         if lines:
             charts.append(Lines(series=lines, x=_axis(lines, by), y=Axis(label=title)))
     return charts
@@ -262,12 +275,19 @@ def _interval(row: Row) -> tuple[float, float]:
 
 
 def _measured(
-    measure: Measure, groups: dict[str, list[VariantResult]], rows: dict[str, Row], by: Sweep
+    values: dict[str, list[float]], groups: dict[str, list[VariantResult]], by: Sweep
 ) -> Iterator[Series]:
-    """A line for each head; variants without this measure are left out."""
+    """A line for each head: means over seeds, and their range; variants without are left out."""
     for count, (name, some) in enumerate(groups.items()):
-        pairs = [(by.x(variant), measure(variant, rows[variant.name])) for variant in some]
-        known = [(x, y) for x, y in pairs if y is not None]
+        known = [variant for variant in some if values[variant.name]]
         if known:
-            x, y = zip(*known, strict=True)
-            yield Series(label=name, x=x, y=y, style=_style(count))
+            each = [values[variant.name] for variant in known]
+            yield Series(
+                label=name,
+                x=[by.x(variant) for variant in known],
+                y=[fmean(found) for found in each],
+                style=_style(count),
+                band=[(min(found), max(found)) for found in each]
+                if len(max(each, key=len)) > 1
+                else (),
+            )

@@ -37,7 +37,7 @@ from highrank.training.budget import parse_duration, seconds_of_test
 from highrank.training.speed import next_batch, time_training
 from highrank.training.trainer import Trainer
 
-PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 2
+PLAN_FILE, FORMAT, VERSION = "plan.json", "highrank comparison", 3
 # Validations of a run: each has √2 times the tokens of the one before it.
 NUM_POINTS = 6
 # Fraction of the time for starting, saving and a machine that is slower than it was.
@@ -69,8 +69,11 @@ class Speed:
     """CPU seconds of training for each token."""
     wall: float
     """Seconds of training for each token, whatever else the machine was doing."""
+    alone: float
+    """The same on a machine that does nothing else, which alone decides the plan. On a CPU it is
+    the CPU time of the thread that trains, so that a busy machine gives the same plan."""
     valid: float
-    """Seconds of a validation, as `Plan.seconds_per_token` counts them."""
+    """Seconds of a validation, on such a machine."""
     test: float
     """Seconds of a test."""
     analysis: float
@@ -123,14 +126,10 @@ class Plan:
         """CPU seconds that a run of this variant trains for, as far as one knows."""
         return max(self.num_tokens * self.speeds[index].cpu, self.cpu_seconds or 0.0)
 
-    def seconds_per_token(self, speed: Speed) -> float:
-        """Seconds of training for each token on a machine that does nothing else."""
-        return speed.cpu if takes_cpu_time(self.threads, self.device) else speed.wall
-
     def seconds_of(self, index: int) -> float:
         """Seconds of a run of this variant, with its validations and tests."""
         speed = self.speeds[index]
-        ratio = self.seconds_per_token(speed) / speed.cpu
+        ratio = speed.alone / speed.cpu
         return self.cpu_of(index) * ratio + speed.fixed(len(self.regimes))
 
     @property
@@ -142,7 +141,7 @@ class Plan:
     @property
     def waiting(self) -> float:
         """Seconds for each second of a quiet machine, while speeds were measured."""
-        return statistics.median(one.wall / self.seconds_per_token(one) for one in self.speeds)
+        return statistics.median(one.wall / one.alone for one in self.speeds)
 
 
 class BudgetTooSmall(ValueError):
@@ -172,11 +171,6 @@ class BudgetTooSmall(ValueError):
             f"{self}. This fits: {command}\n"
             "Or take fewer --heads or --seeds, or smaller --hidden-sizes."
         )
-
-
-def takes_cpu_time(threads: int, device: str) -> bool:
-    """Whether a run takes as long as its CPU time on a machine that does nothing else."""
-    return threads == 1 and device == "cpu"
 
 
 def make_plan(
@@ -250,13 +244,10 @@ def available_cores() -> list[int]:
 
 
 def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) -> Speed:
-    """Train a fresh model for a moment, and evaluate it.
-
-    One thread is timed by its CPU time, so that a busy machine gives the same plan.
-    """
+    """Train a fresh model for a moment, and evaluate it."""
     torch.manual_seed(0)
-    is_cpu_time = takes_cpu_time(torch.get_num_threads(), comparison.device)
-    clock = time.process_time if is_cpu_time else time.monotonic
+    is_cpu = comparison.device == "cpu"
+    clock = time.thread_time if is_cpu else time.monotonic
     config, vocab_size, device = variant.config, len(corpus.vocabulary), comparison.device
     model = build_model(config, vocab_size, corpus.token_counts).to(device)
     for component in components_of(model):
@@ -264,7 +255,7 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     eos, end = corpus.vocabulary.eos, corpus.sentence_end
     batches = build_batches(config, corpus.split("train"), device, sentence_end=eos)
     trainer = Trainer(model, config.train)
-    tokens, wall, cpu = time_training(trainer, lambda: next_batch(batches))
+    tokens, wall, cpu, thread = time_training(trainer, lambda: next_batch(batches))
     valid = seconds_of_test(model, corpus.split("valid"), config.valid_batch_size, clock, end)
     test = seconds_of_test(model, corpus.split("test"), comparison.test_batch_size, clock, end)
     if comparison.baselines and variant.is_control:
@@ -273,6 +264,7 @@ def measure_speed(variant: Variant, corpus: CorpusLike, comparison: Comparison) 
     return Speed(
         cpu=cpu / tokens,
         wall=wall / tokens,
+        alone=(thread if is_cpu else wall) / tokens,
         valid=valid,
         test=test,
         analysis=ANALYSIS_SECONDS + ANALYSIS_PER_TOKEN * vocab_size,
@@ -304,9 +296,9 @@ def _fill(plan: Plan, budget: float) -> Plan:
     fixed = sum(speed.fixed(2 if "time" in plan.equal else 1) for speed in plan.speeds)
     left = budget * plan.jobs * (1 - RESERVE) / len(plan.seeds) - fixed
     if "time" not in plan.equal:
-        per_token = sum(map(plan.seconds_per_token, plan.speeds))
+        per_token = sum(speed.alone for speed in plan.speeds)
         return replace(plan, num_tokens=int(left / per_token), cpu_seconds=None)
-    cpu = left / sum(plan.seconds_per_token(speed) / speed.cpu for speed in plan.speeds)
+    cpu = left / sum(speed.alone / speed.cpu for speed in plan.speeds)
     slowest = max(speed.cpu for speed in plan.speeds)
     return replace(plan, num_tokens=int(MARGIN * cpu / slowest), cpu_seconds=cpu)
 
