@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
+from highrank import head_kl
 from highrank.heads import (
     LowRankMixture,
     MixtureOfContexts,
@@ -313,6 +314,28 @@ def methods_without_help():
 
 def test_without_the_helper_fsdp_does_not(processes):
     processes(methods_without_help)
+
+
+def divergences_under_fsdp():
+    torch.manual_seed(0)
+    student, teacher = (nn.Sequential(nn.Linear(D, V)).double() for _ in range(2))
+    mixture, hidden = nn.Sequential(Softmax(D, V)).double(), torch.randn(5, D).double()
+    want = head_kl(mixture[0], hidden, teacher[0], hidden)
+    mesh = mesh_of_all()
+    for model in (student, teacher, mixture):
+        fully_shard(model, mesh=mesh)
+    prepare_fsdp(mixture)
+    with pytest.raises(ValueError, match="an nn.Linear that is trained must have its whole"):
+        head_kl(student[0], hidden, mixture[0], hidden)
+    found = head_kl(mixture[0], hidden, teacher[0], hidden)
+    found.backward()
+    assert any(whole(p.grad).any() for p in mixture.parameters())
+    return [x.detach() for x in (want, found)]
+
+
+def test_a_linear_teacher_is_gathered_and_a_linear_student_refused(processes):
+    for want, found in processes(divergences_under_fsdp):
+        torch.testing.assert_close(found, want)
 
 
 @pytest.mark.parametrize("head", [Pointwise(D, V, 2, E), PartitionedSoftmax(D, V, E)])
