@@ -1,5 +1,6 @@
 """Heads in several processes against heads in one: a sharded vocabulary, DDP, FSDP2."""
 
+import copy
 import warnings
 
 import pytest
@@ -14,6 +15,7 @@ from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
+from highrank import head_kl
 from highrank.heads import (
     LowRankMixture,
     MixtureOfContexts,
@@ -313,6 +315,33 @@ def methods_without_help():
 
 def test_without_the_helper_fsdp_does_not(processes):
     processes(methods_without_help)
+
+
+def divergences_under_fsdp(has_own_group):
+    """Losses and gradients of a student, alone and sharded, from a linear teacher."""
+    torch.manual_seed(0)
+    student, teacher = nn.Sequential(Softmax(D, V)), nn.Sequential(nn.Linear(D, V))
+    hidden, found = torch.randn(5, D).double(), []
+    student.double(), teacher.double()
+    sharded, other = copy.deepcopy(student), copy.deepcopy(teacher)
+    for model in (sharded, other):
+        if has_own_group:
+            fully_shard(model[0], mesh=mesh_of_all())
+        fully_shard(model, mesh=mesh_of_all())
+    prepare_fsdp(sharded)
+    for one, two in ((student, teacher), (sharded, other)):
+        loss = head_kl(one[0], hidden, two[0], hidden, chunk_bytes=V * 8)
+        loss.backward()
+        found.append([loss.detach(), *(whole(p.grad) for p in one.parameters())])
+    with pytest.raises(ValueError, match="an nn.Linear that is trained must have its whole"):
+        head_kl(other[0], hidden, teacher[0], hidden)
+    return found
+
+
+@pytest.mark.parametrize("has_own_group", [True, False])
+def test_a_sharded_head_learns_from_a_sharded_linear_layer(processes, has_own_group):
+    for want, found in processes(divergences_under_fsdp, has_own_group):
+        torch.testing.assert_close(found, want)
 
 
 @pytest.mark.parametrize("head", [Pointwise(D, V, 2, E), PartitionedSoftmax(D, V, E)])

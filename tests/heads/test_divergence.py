@@ -9,6 +9,7 @@ from torch import nn
 from highrank import MixtureOfSoftmaxes, Softmax, head_kl
 from highrank.heads.linear import LinearHead
 from highrank.integrations.huggingface.output_layer import HeadOutputLayer
+from highrank.ops import mixture_log_prob as log_prob_module
 from highrank.ops.divergence import DIRECTIONS, divergence, sides
 from highrank.ops.logit_map import Softcap
 
@@ -48,6 +49,25 @@ def test_every_head_is_a_student_and_a_teacher(name):
         want = divergence(log_q, head.log_prob(hidden, **past).detach(), direction, 1.5).mean()
         assert_close([found], [want])
         assert_close(gradients_of(found, softmax, states), gradients_of(want, softmax, states))
+
+
+@pytest.mark.parametrize("backend", ["auto", "dense"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_table_has_all_tokens_and_all_of_the_vocabulary(watch, monkeypatch, backend, direction):
+    """Neither in the forward pass nor in the backward pass, and no smaller one by components."""
+    N, size, memory = 60, 800, 8 * 3 * 800
+    monkeypatch.setattr(sides, "CHUNK_BYTES", memory)
+    monkeypatch.setattr(sides, "BLOCK_NUMBERS", 2**13)
+    for name, value in (("CHUNK_BYTES", memory), ("MOST_BYTES", 1)):
+        monkeypatch.setattr(log_prob_module, name, value)
+    student, teacher = MixtureOfSoftmaxes(6, size, 3, 4).double(), Softmax(6, size).double()
+    hidden = torch.randn(N, 6).double().requires_grad_()
+    for options in ({}, {"trains_teacher": True}):
+        with watch() as seen:
+            head_kl(
+                student, hidden, teacher, hidden, direction, backend=backend, **options
+            ).backward()
+        assert max(seen.sizes) < N * size / 2
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -172,12 +172,24 @@ def trainer(kind: str) -> None:
 
 
 def adapters(kind: str) -> None:
-    from peft import LoraConfig, get_peft_model
+    """An adapter of the body changes nothing at first, learns, and is saved without the rest."""
+    from peft import LoraConfig, PeftModel, get_peft_model
 
-    model, tokens = upgraded(kind).eval(), torch.arange(8)[None]
-    want = model(tokens, labels=tokens).loss
-    model = get_peft_model(model, LoraConfig(target_modules=["q_proj"]))
-    torch.testing.assert_close(model(input_ids=tokens, labels=tokens).loss, want)
+    plain, tokens = upgraded(kind).eval(), torch.arange(8)[None]
+    want = plain(tokens, labels=tokens).loss
+    model = get_peft_model(plain, LoraConfig(target_modules=["q_proj", "v_proj"]))
+    given = {"input_ids": tokens, "labels": tokens}
+    torch.testing.assert_close(model(**given).loss, want)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(**given).loss.backward()
+        optimizer.step()
+    assert model(**given).loss < want
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loaded = PeftModel.from_pretrained(upgraded(kind), folder).eval()
+    torch.testing.assert_close(loaded(**given).logits, model(**given).logits)
 
 
 def parallel(kind: str, use_fsdp: bool) -> None:
@@ -191,9 +203,12 @@ def parallel(kind: str, use_fsdp: bool) -> None:
     model(hidden, target, **past).loss.backward()
     for parameter, want in zip(head.parameters(), gradients(plain_loss(alone), alone), strict=True):
         found = parameter.grad
-        if found is not None:
-            found = found.full_tensor() if use_fsdp else found
-            torch.testing.assert_close(found, want.expand_as(found))
+        if found is None:
+            # A parameter that the loss of this batch does not reach.
+            assert not want.any()
+            continue
+        found = found.full_tensor() if use_fsdp else found
+        torch.testing.assert_close(found, want.expand_as(found))
 
 
 HF = ("transformers",)

@@ -33,6 +33,7 @@ from highrank.heads.bases.output import Beside, LossSettings, MeasuredOutput
 from highrank.heads.bases.past import PAST, check_past
 from highrank.ops.loss import Target, check_target_shape
 from highrank.ops.loss.targets import Targets, reduce_losses, weight_losses
+from highrank.ops.mixed_linear import through
 from highrank.ops.precision import log_add, log_sum
 from highrank.signatures import arguments_of
 
@@ -178,7 +179,7 @@ class Composed(Head):
         pairs = list(zip(self.parts, inputs, strict=True))
         seen = [c.gate_features(own).to(hidden.dtype) for c, own in pairs if c.num_features]
         known = torch.cat((hidden, *seen), -1)  # (..., D + F)
-        logits = self.gate(known if self.objective == "joint" else known.detach())
+        logits = through(self.gate, known if self.objective == "joint" else known.detach())
         # The smallest number rather than -inf: its gate is 0, and its gradient is not NaN.
         least, parts = torch.finfo(logits.dtype).min, []
         for (component, own), part in zip(pairs, logits.split(self._terms, -1), strict=True):

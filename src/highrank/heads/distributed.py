@@ -123,6 +123,9 @@ def _register(owner: Any, head: Head, calls: _Calls) -> None:
         @wraps(plain)
         def method(*arguments: Any, **options: Any) -> Any:
             if calls.are_under_way:
+                if not calls.depth:
+                    # A checkpoint around the call computes anew before FSDP knows of its gradient.
+                    owner.unshard()
                 return plain(*arguments, **options)
             calls.start_root()
             calls.enter()

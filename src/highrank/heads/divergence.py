@@ -23,9 +23,10 @@ from highrank.ops.divergence.stream import streamed_divergence
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Reduction, check_reduction
 from highrank.ops.loss.targets import reduce_losses
+from highrank.ops.mixed_linear import is_wider, linear
 from highrank.ops.mixture_log_prob import token_slices
 from highrank.ops.precision import at_least_float32
-from highrank.ops.sharding import is_distributed
+from highrank.ops.sharding import full_tensor, is_distributed
 from highrank.ops.tracing import in_torch_func, is_traced
 
 BACKENDS, IGNORED = ("auto", "dense"), -100
@@ -172,12 +173,16 @@ def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any], is_trained: boo
     inner = getattr(head, "head", None)
     if isinstance(inner, Head):
         # The output layer of an upgraded model.
-        return _read(inner, hidden * getattr(head, "scale", 1.0), past, is_trained)
+        layer: Any = head
+        return _read(inner, layer.states(hidden), past, is_trained)
     shape = hidden.shape[:-1]
     if isinstance(head, nn.Linear):
-        log_prob = partial(_linear_log_prob, head)
-        of_linear = partial(_linear_softmaxes, head.weight, head.bias, None)
         flat = (hidden if is_trained else hidden.detach()).reshape(-1, hidden.shape[-1])
+        weight, bias = _whole(head, is_trained)
+        log_prob = partial(_linear_log_prob, weight, bias)
+        of_linear = None
+        if not is_wider(flat, weight):
+            of_linear = partial(_linear_softmaxes, weight, bias, None)
         return _Side(shape, flat, log_prob, is_trained, of_linear, head.out_features)
     if not isinstance(head, Head):
         raise TypeError(
@@ -191,6 +196,8 @@ def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any], is_trained: boo
 
 def _softmaxes_of(head: Head, hidden: Tensor) -> Callable[[Any], Softmaxes] | None:
     """The head's features as a mixture of softmaxes of one output embedding, if they are one."""
+    if isinstance(getattr(head, "weight", None), Tensor) and is_wider(hidden, head.weight):
+        return None
     if isinstance(head, LinearHead) and head.weight.dtype == hidden.dtype:
         bias = None if head.bias is None else head.bias * head.scale
         return partial(_linear_softmaxes, head.weight, bias, head.logit_map, scale=head.scale)
@@ -214,8 +221,21 @@ def _linear_softmaxes(
     return Softmaxes(context, log_weight, weight, bias, logit_map)
 
 
-def _linear_log_prob(layer: nn.Linear, hidden: Tensor) -> Tensor:
-    logits = layer(hidden)
+def _whole(layer: nn.Linear, is_trained: bool) -> tuple[Tensor, Tensor | None]:
+    """The weight and the bias; those of a teacher are gathered if processes have parts of them."""
+    weight, bias = layer.weight, layer.bias
+    if not is_distributed(weight):
+        return weight, bias
+    if is_trained:
+        raise ValueError(
+            "an nn.Linear that is trained must have its whole weight in each process, got a "
+            "DTensor: a `Softmax` with this weight, after `prepare_fsdp`, may have it"
+        )
+    return full_tensor(weight.detach()), None if bias is None else full_tensor(bias.detach())
+
+
+def _linear_log_prob(weight: Tensor, bias: Tensor | None, hidden: Tensor) -> Tensor:
+    logits = linear(hidden, weight, bias)
     found: Tensor = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
     return found
 

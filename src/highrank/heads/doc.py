@@ -17,6 +17,7 @@ from highrank.heads.bases.embedding import ACTIVATIONS
 from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
 from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
+from highrank.ops.mixed_linear import through
 
 
 class DirectOutputConnection(MixtureHead):
@@ -99,7 +100,8 @@ class DirectOutputConnection(MixtureHead):
         self._check_hidden(hidden)
         parts = hidden.split(self.layer_sizes, -1)
         latents = (
-            layer(part) for layer, part in zip((*self.lower, self.latent), parts, strict=True)
+            through(layer, part)
+            for layer, part in zip((*self.lower, self.latent), parts, strict=True)
         )
         context = ACTIVATIONS[self.activation](torch.cat(tuple(latents), -1))
         context = context.unflatten(-1, (self.num_components, -1))  # (..., K, E)
@@ -115,7 +117,7 @@ class DirectOutputConnection(MixtureHead):
         return self.balance * (self.num_components - 1) * total.var() / total.mean().square()
 
     def _log_weight(self, hidden: Tensor) -> Tensor:
-        return log_weights(self.prior(hidden[..., -self.layer_sizes[-1] :]))  # (..., K)
+        return log_weights(through(self.prior, hidden[..., -self.layer_sizes[-1] :]))  # (..., K)
 
     def _dropped(self, context: Tensor) -> Tensor:
         if not self.training:

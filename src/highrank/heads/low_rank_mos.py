@@ -17,6 +17,7 @@ from highrank.heads.bases.embedding import ACTIVATIONS
 from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
 from highrank.heads.bases.start import PRIOR_SCALE, check_start_noise
 from highrank.heads.bases.token_rows import check_sizes
+from highrank.ops.mixed_linear import through
 
 # Standard deviation of A at the start. Not 0: then B would have no gradient.
 START = 0.02
@@ -77,8 +78,8 @@ class LowRankMixture(MixtureHead):
         self._check_hidden(hidden)
         common = hidden
         if self.latent is not None:
-            common = ACTIVATIONS[self.activation](self.latent(hidden))  # (..., E)
-        low = torch.tanh(self.down(hidden)).unflatten(-1, (self.num_components, self.rank))
-        residual = torch.einsum("...kr,kre->...ke", low, self.up)  # (..., K, E)
-        log_weight = log_weights(self.prior(hidden))  # (..., K)
+            common = ACTIVATIONS[self.activation](through(self.latent, hidden))  # (..., E)
+        low = torch.tanh(through(self.down, hidden)).unflatten(-1, (self.num_components, self.rank))
+        residual = torch.einsum("...kr,kre->...ke", low, self.up.to(low.dtype))  # (..., K, E)
+        log_weight = log_weights(through(self.prior, hidden))  # (..., K)
         return Mixture(log_weight, self._dropped(common[..., None, :] + residual))

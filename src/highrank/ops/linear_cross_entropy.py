@@ -126,7 +126,7 @@ def is_small(input: Tensor, weight: Tensor) -> bool:
     if is_static(input) or is_distributed(weight):
         return False
     num_logits = math.prod(input.shape[:-1]) * len(weight)
-    if num_logits * input.itemsize > SMALL_BYTES:
+    if num_logits * input.itemsize > SMALL_BYTES or input.dtype != weight.dtype:
         return False
     is_full = input.dtype in (torch.float32, torch.float64)
     return is_full and not torch.is_autocast_enabled("cpu")

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
 from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.loss import check_mixture, check_precision
+from highrank.ops.mixed_linear import linear, product_with_columns
 from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer, ShardReducer
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, log_add, without_autocast
 from highrank.ops.sharding import (
@@ -88,7 +88,7 @@ def reference(
     context: Tensor, log_weight: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """The definition, with N × K × V numbers in memory: what the tests compare with."""
-    log_q = _full(F.linear(context, weight, bias)).log_softmax(-1)  # (..., K, V)
+    log_q = _full(linear(context, weight, bias)).log_softmax(-1)  # (..., K, V)
     return (log_weight[..., None] + log_q).logsumexp(-2)  # (..., V)
 
 
@@ -100,7 +100,7 @@ def _by_components(
     """
     found = None
     for k in range(context.shape[1]):
-        log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
+        log_q = _full(linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)
         part = log_q + log_weight[:, k, None]
         found = part if found is None else log_add(found, part)
     assert found is not None
@@ -149,7 +149,7 @@ class _LogProb(Function):
         for tokens in token_slices(N, reducer.most_rows(weight), log_p.dtype.itemsize):
             out = log_p[tokens]  # (n, V)
             for k in range(context.shape[1]):
-                z = _full(F.linear(context[tokens, k], weight, bias))  # (n, V)
+                z = _full(linear(context[tokens, k], weight, bias))  # (n, V)
                 log_q, log_pi = reducer.log_softmax(z), log_weight[tokens, k, None]  # (n, V)
                 if k == 0:
                     torch.add(log_q, log_pi, out=out)
@@ -182,7 +182,7 @@ class _LogProb(Function):
             log_total = log_total.masked_fill(log_total == -torch.inf, torch.inf)
             for k in range(context.shape[1]):
                 h = context[tokens, k]  # (n, E)
-                log_q = reducer.log_softmax(_full(F.linear(h, weight, bias)))  # (n, V)
+                log_q = reducer.log_softmax(_full(linear(h, weight, bias)))  # (n, V)
                 part = (log_q - log_total).add_(log_weight[tokens, k, None]).exp_()  # (n, V)
                 part.mul_(upstream[tokens])
                 d_log_weight[tokens, k] = total = reducer.sum_in_place(part.sum(-1))  # (n,)
@@ -191,7 +191,7 @@ class _LogProb(Function):
                     d_bias += slope.sum(0)
                 slope = slope.to(h.dtype)
                 if wants_context:
-                    d_context[tokens, k] = slope @ weight
+                    d_context[tokens, k] = product_with_columns(slope, weight, torch.empty_like(h))
                 if d_weight is not None and d_weight.dtype == slope.dtype:
                     d_weight.addmm_(slope.T, h)
                 elif d_weight is not None:

@@ -36,8 +36,12 @@ REPLACED = {
     "bias must be (7,), got (1,)": {"bias": torch.zeros(1)},
     "target must have an integer dtype, got torch.float32": {"target": torch.zeros(9)},
     "target must have an integer dtype, got torch.bool": {"target": torch.zeros(9) > 0},
-    "weight must be torch.float64 as context is, got torch.float32": {"weight": torch.zeros(7, 4)},
-    "bias must be torch.float64 as context is, got torch.float16": {"bias": torch.zeros(7).half()},
+    "weight must be torch.float32 as context is, or less precise, got torch.float64": {
+        "context": torch.zeros(9, 3, 4)
+    },
+    "bias must be torch.float64 as context is, or less precise, got torch.int64": {
+        "bias": torch.zeros(7).long()
+    },
     "reduction must be one of ('mean', 'sum', 'none'), got 'total'": {"reduction": "total"},
     "backend must be auto or one of ['reference', 'chunked', 'fused'], got 'fast'": {
         "backend": "fast"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.heads.bases.embedding import (
@@ -25,6 +24,7 @@ from highrank.heads.bases.start import check_start_noise, start_nearly_equal
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets
+from highrank.ops.mixed_linear import linear, through
 from highrank.ops.mixture_cross_entropy import mixture_cross_entropy, mixture_loss
 from highrank.ops.mixture_log_prob import mixture_argmax, mixture_log_prob
 from highrank.ops.precision import at_least_float32, log_add
@@ -129,7 +129,7 @@ class MixtureHead(EmbeddingHead):
             return mixture_log_prob(context, log_weight, self.weight, self.bias)
         found = None
         for k in range(context.shape[-2]):
-            logits = F.linear(context[..., k, :], self.weight, self.bias)  # (..., V)
+            logits = linear(context[..., k, :], self.weight, self.bias)  # (..., V)
             logits = self.logit_map(logits.to(at_least_float32(logits.dtype)))
             log_p = log_weight[..., k, None] + logits.log_softmax(-1)
             found = log_p if found is None else log_add(found, log_p)
@@ -144,7 +144,7 @@ class MixtureHead(EmbeddingHead):
         if is_own or context.shape[-2] > 1 or self.logit_map is not None:
             return super()._best(features)
         # One softmax keeps the order of its logits.
-        return F.linear(context.squeeze(-2), self.weight, self.bias).argmax(-1)
+        return linear(context.squeeze(-2), self.weight, self.bias).argmax(-1)
 
     def _by_chunks(
         self, shape: torch.Size, features: Mixture, tokens_of: Callable[[Mixture], Tensor]
@@ -190,7 +190,7 @@ class MixtureHead(EmbeddingHead):
         if self.latent is None:
             context = hidden
         else:
-            context = ACTIVATIONS[self.activation](self.latent(hidden))
+            context = ACTIVATIONS[self.activation](through(self.latent, hidden))
         K, E = self.num_components, self.embedding_size
         return self._dropped(context.view(*context.shape[:-1], K, E))
 
@@ -239,7 +239,7 @@ class PriorMixture(MixtureHead):
 
     def log_weight(self, hidden: Tensor) -> Tensor:
         """log π, (..., K)."""
-        return log_weights(self.prior(hidden))
+        return log_weights(through(self.prior, hidden))
 
 
 def single(context: Tensor) -> Mixture:

@@ -49,7 +49,7 @@ class HighRankConfig(PreTrainedConfig):
     base_model_type: str = ""
     """The architecture's, such as "llama"."""
     output_head: dict[str, Any] | None = None
-    """"kind", "options", "softcap" and "scale"."""
+    """"kind", "options", "softcap", "scale" and, if there is one, "precision"."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         kwargs.pop(GUARD, None)
@@ -71,7 +71,9 @@ class HighRankModel:
         # From scratch, the output embedding starts as that of the architecture does.
         share(head, layer.weight, self._bias_of(layer))
         path = self._output_path = output_path(self)
-        self.set_submodule(path, HeadOutputLayer(head, config.output_head["scale"]))
+        spec = config.output_head
+        output = HeadOutputLayer(head, spec["scale"], spec.get("precision"))
+        self.set_submodule(path, output)
         owner = ".".join(part for part in (path, "head", weight_owner(head)[0]) if part)
         self._tied_weights_keys = {
             owner + key.removeprefix(path) if key.startswith(f"{path}.") else key: source
@@ -138,11 +140,10 @@ class HighRankModel:
         """
         assert CURRENT.loss is not None
         call = CURRENT.loss if shift_labels is None else CURRENT.loss._replace(labels=shift_labels)
-        hidden = self._in_head_dtype(logits)
-        target, options = call.for_states(hidden, ignore_index, is_shifted=shift_labels is not None)
+        target, options = call.for_states(logits, ignore_index, is_shifted=shift_labels is not None)
         options["reduction"] = "mean" if num_items_in_batch is None else "sum"
         output = self.get_output_embeddings()
-        loss: Tensor = output(hidden, target, ignore_index=ignore_index, **options)
+        loss: Tensor = output(logits, target, ignore_index=ignore_index, **options)
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
@@ -155,12 +156,9 @@ class HighRankModel:
         """The output of `plain`, the architecture's `forward`, which calls `loss_function`."""
         return plain(self, **kwargs)
 
-    def _in_head_dtype(self: Any, hidden: Tensor) -> Tensor:
-        """Some architectures convert to float32 what they take for logits."""
-        return hidden.to(self.get_output_embeddings().weight.dtype)
-
     def save_pretrained(self: Any, save_directory: Any, **options: Any) -> None:
         """As of transformers; a folder without README.md gets one, with what it needs to load."""
+        self.config.output_head["precision"] = self.get_output_embeddings().precision
         super().save_pretrained(save_directory, **options)  # type: ignore[misc]
         if options.get("is_main_process", True):
             self._write_card(Path(save_directory), final_name(Path(save_directory)))
@@ -238,7 +236,7 @@ def _forward_of(base: type[Any]) -> Any:
         hidden = found[1] if isinstance(found, tuple) else found.logits
         logits = None
         if makes_logits:
-            logits = self.get_output_embeddings()(self._in_head_dtype(hidden))
+            logits = self.get_output_embeddings()(hidden)
         if isinstance(found, tuple):
             return (found[0], *(() if logits is None else (logits,)), *found[2:])
         parts = {name: part for name, part in found.items() if name != "logits"}

@@ -6,6 +6,7 @@ of it. B texts, L tokens, D hidden size, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,12 +22,14 @@ from highrank.integrations.huggingface.loss import CURRENT
 from highrank.integrations.huggingface.seq2seq import input_embedding, inputs_of, logits_bias
 from highrank.ops.logit_map import Softcap
 from highrank.ops.loss import Target
+from highrank.ops.precision import without_autocast
 
 # Names that configurations give to a softcap, a factor and a divisor of the logits.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 OPTIONAL, NO_CAP = ("final_logit_softcapping",), 1e30
 FACTORS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 # Tokens with which a model is checked, and a logit far in the bent part of any softcap.
 NUM_CHECKED, CHECKED_LOGIT = 8, 100.0
 
@@ -168,11 +171,16 @@ class HeadOutputLayer(nn.Module):
     Args:
         head: gets `scale` · hidden.
         scale: of the model's logits.
+        precision: "float32" or "float64", in which the head computes whatever its weights are
+            stored in, also under autocast; its output embedding is converted in blocks. None is the
+            precision of the weights.
     """
 
-    def __init__(self, head: Head, scale: float = 1.0) -> None:
+    def __init__(self, head: Head, scale: float = 1.0, precision: str | None = None) -> None:
         super().__init__()
-        self.head, self.scale = head, scale
+        self.head, self.scale, self.precision = head, scale, precision
+        if precision is not None:
+            check_precision(head, precision)
 
     @property
     def weight(self) -> "WeightOfNoMatrix":
@@ -191,12 +199,35 @@ class HeadOutputLayer(nn.Module):
         """
         if target is None and CURRENT.loss is not None:
             return hidden
-        if self.scale != 1:
-            hidden = hidden * self.scale
-        if target is None:
-            return _logits(self.head, hidden)
-        loss: Tensor = self.head(hidden, target, **options).loss
-        return loss
+        with self._autocast(hidden):
+            hidden = self.states(hidden)
+            if target is None:
+                return _logits(self.head, hidden)
+            loss: Tensor = self.head(hidden, target, **options).loss
+            return loss
+
+    def per_token_log_probs(self, hidden: Tensor, ids: Tensor, block: int | None = None) -> Tensor:
+        """As of the head, for the hidden states of the model: log p of each id (...)."""
+        with self._autocast(hidden):
+            return self.head.per_token_log_probs(self.states(hidden), ids, block)
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """Hidden states of the model as the head takes them: in its precision, and scaled."""
+        name = self.precision
+        hidden = hidden.to(self.embedding.weight.dtype if name is None else PRECISIONS[name])
+        return hidden if self.scale == 1 else hidden * self.scale
+
+    def _autocast(self, hidden: Tensor) -> AbstractContextManager[object]:
+        return nullcontext() if self.precision is None else without_autocast(hidden.device)
+
+
+def check_precision(head: Head, precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be None or one of {list(PRECISIONS)}, got {precision!r}")
+    owner = weight_owner(head)[1]
+    if not isinstance(owner, MixtureHead) or isinstance(owner.logit_map, nn.Module):
+        kind = type(owner).__name__
+        raise ValueError(f"precision must be None for {kind}, no mixture of softmaxes, got one")
 
 
 class WeightOfNoMatrix:

@@ -47,6 +47,7 @@ def upgrade(
     *,
     noise: float = NOISE,
     seed: int = 0,
+    precision: str | None = None,
     **options: Any,
 ) -> Any:
     """The model with a mixture that starts as its output layer: no log-probability changes.
@@ -63,6 +64,8 @@ def upgrade(
             `highrank.integrations.huggingface.starts`.
         noise: what breaks the symmetry of the components, at most; 0 for none.
         seed: of the noise. The generator of the caller is not touched.
+        precision: "float32": the head computes in it, whatever its weights are stored in and
+            autocast says. The output embedding is converted in blocks. For mixtures of softmaxes.
         options: of the head's constructor, as rank=32 of residuals, or dropout.
     """
     check_installed("upgrade a Hugging Face model")
@@ -85,8 +88,8 @@ def upgrade(
         new = transplanted(
             model,
             upgraded_classes(model.config.model_type)[1],
-            _fields(model, found),
-            HeadOutputLayer(found.head, layer.scale),
+            _fields(model, found, precision),
+            HeadOutputLayer(found.head, layer.scale, precision),
         )
         set_logits_bias(new, None)
         if found.added_weight is not None:
@@ -163,10 +166,14 @@ def _share_parameters(head: Head, model: Any, scale: float) -> None:
     share(head, model.get_output_embeddings().weight, bias)
 
 
-def _fields(model: Any, found: Started) -> dict[str, Any]:
+def _fields(model: Any, found: Started, precision: str | None) -> dict[str, Any]:
     """Fields of the new configuration that differ from those of the old one."""
     plain = without_map(model.config)
-    spec = {**found.spec, "replaced": {name: getattr(model.config, name) for name in plain}}
+    spec = {
+        **found.spec,
+        "precision": precision,
+        "replaced": {name: getattr(model.config, name) for name in plain},
+    }
     fields = {**plain, "base_model_type": model.config.model_type, "output_head": spec}
     if is_seq2seq(model):
         # The configuration's field is about the embeddings of encoder and decoder, too.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank.ops.logit_map import LogitMap
+from highrank.ops.mixed_linear import is_wider
 from highrank.ops.sharding import Rows
 from highrank.ops.tracing import in_vmap, is_fake
 
@@ -153,10 +154,13 @@ def check_mixture(
 
 
 def check_precision(context: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Raise unless what enters the matrix multiply has one dtype."""
+    """Raise unless the weight has the dtype of the contexts, or a less precise one."""
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != context.dtype:
-            raise ValueError(f"{name} must be {context.dtype} as context is, got {tensor.dtype}")
+        if tensor is None or tensor.dtype == context.dtype or is_wider(context, tensor):
+            continue
+        raise ValueError(
+            f"{name} must be {context.dtype} as context is, or less precise, got {tensor.dtype}"
+        )
 
 
 def check_targets(target: Tensor, vocab_size: int) -> None:

@@ -90,7 +90,8 @@ def mixture_cross_entropy(
     Args:
         context: (..., K, E), the vectors that meet the output embedding.
         log_weight: (..., K), log-probabilities of the components.
-        weight: (V, E), the output embedding.
+        weight: (V, E), the output embedding. The logits are in the precision of the contexts; a
+            weight in a lower one is converted in blocks of rows, and never copied as a whole.
         target: (...), integers below V, or `ignore_index`. For distillation two tensors
             (..., M): ids, and probabilities, whose cross-entropy with the mixture is the loss.
         bias: (V,).

@@ -10,11 +10,11 @@ J further terms, M targets of a token, E embedding size, V vocabulary.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss.targets import reduce_losses, weight_losses, weighted_sum
+from highrank.ops.mixed_linear import linear
 from highrank.ops.precision import at_least_float32, log_sum
 
 
@@ -111,6 +111,6 @@ def component_logits(
     context: Tensor, weight: Tensor, bias: Tensor | None, logit_map: LogitMap | None
 ) -> Tensor:
     """φ(W context[k] + b), (N, K, V)."""
-    logits = F.linear(context, weight, bias)
+    logits = linear(context, weight, bias)
     logits = logits.to(at_least_float32(logits.dtype))
     return logits if logit_map is None else logit_map(logits)

@@ -19,6 +19,7 @@ from torch import Tensor
 from highrank.ops.logit_map import map_in_place
 from highrank.ops.loss.chunks import new_table, tokens_per_chunk
 from highrank.ops.loss.targets import index_or_none, weight_losses, weighted_sum
+from highrank.ops.mixed_linear import product_with_columns, product_with_rows
 from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer
 from highrank.ops.mixture_cross_entropy.reference import Inputs
 from highrank.ops.precision import at_least_float32
@@ -307,10 +308,7 @@ def _logits(
 ) -> tuple[Tensor, Tensor | None]:
     """φ(W row + b) (R, V) and φ′, in the tables where no other precision is needed."""
     z, slope = tables[0][: len(rows)], tables[1]  # (R, V)
-    if inputs.bias is None:
-        torch.mm(rows, inputs.weight.T, out=z)
-    else:
-        torch.addmm(inputs.bias, rows, inputs.weight.T, out=z)
+    product_with_rows(rows, inputs.weight, inputs.bias, z)
     # The kernels read half precision as it is.
     if kernels is None or inputs.logit_map is not None:
         z = z.to(at_least_float32(z.dtype))
@@ -355,9 +353,10 @@ def add_gradients(
     if gradients.context is not None:
         out = gradients.context[tokens].view(-1, rows.shape[1])  # (R, E)
         if out.dtype == rows.dtype:
-            torch.mm(slope, weight, out=out).mul_(factor.to(rows.dtype))
+            product_with_columns(slope, weight, out).mul_(factor.to(rows.dtype))
         else:
-            torch.mul(slope @ weight, factor, out=out)
+            product = product_with_columns(slope, weight, torch.empty_like(rows))
+            torch.mul(product, factor, out=out)
     factor = factor.to(rows.dtype)
     if gradients.weight is not None:
         if gradients.weight.dtype == slope.dtype:

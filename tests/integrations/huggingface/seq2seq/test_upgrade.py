@@ -63,6 +63,8 @@ def test_other_starts_change_as_little(make, pairs, start):
     assert (found - want).abs().sum(-1).max() / 2 <= (1e-4 if start == "new" else 1e-5)
 
 
+# Renamed in transformers 5.23; 5.22 has the old name only.
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_:FutureWarning")
 def test_the_loss_of_training_is_that_of_the_log_probabilities(make, name, pairs):
     """With gradients of all weights, tied ones included, and with checkpoints in their place."""
     model = make.trained(name).train()
