@@ -10,13 +10,17 @@ DROPOUTS = {"input_dropout": 0.1, "hidden_dropout": 0.1, "output_dropout": 0.1}
 # Networks with as many parameters as the LSTM of `small`.
 SMALL_SIZES: dict[str, dict[str, Any]] = {
     "awd-lstm": {"hidden_sizes": (256, 192)},
-    "transformer": {"hidden_size": 128, "num_layers": 3, "feedforward_size": 422, "memory": 64},
+    "transformer": {
+        "hidden_size": 128,
+        "num_layers": 3,
+        "feedforward_size": 422,
+        "memory": 64,
+        "embedding_lr_scale": 4.0,
+    },
     "gated-cnn": {"hidden_size": 192, "num_blocks": 9, "bottleneck_size": 55, "kernel_size": 5},
 }
-# The rate of AdamW for an LSTM, times this.
-RATES = {"transformer": 0.375, "gated-cnn": 0.375}
-
-
+# The rate of AdamW for an LSTM, times this: the best of short runs (docs/log.md).
+RATES = {"transformer": 0.375, "gated-cnn": 1.0}
 # Networks that end in a norm: behind it, a tanh slows mixtures down (docs/log.md).
 ENDS_IN_NORM = frozenset({"transformer"})
 

@@ -8,6 +8,7 @@ import torch
 from highrank.build import build_model
 from highrank.config import ModelConfig
 from highrank.heads import COMPOSED, HEADS
+from highrank.presets.backbones import RATES
 from highrank.studies.compare.networks import INNER, STEP, TOLERANCE, hidden_sizes
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.variant import Role, make_variants, parse_spec
@@ -91,7 +92,8 @@ def test_every_network_has_all_heads_a_control_and_equal_parameters():
         assert control.context_size == mos.context_size == adaptive.context_size
         assert control.context_size % STEP == 0
         assert mos.config.model.options[inner] < control.config.model.options[inner]
-        assert mos.config.train == control.config.train != found[0].config.train
+        assert mos.config.train == control.config.train
+        assert mos.config.train.lr == RATES[kind] * found[0].config.train.lr
 
 
 def test_a_head_that_is_too_large_is_named(variants, base):
