@@ -12,6 +12,7 @@ import torch
 from highrank.data.corpus import MemoryCorpus
 from highrank.data.prepare import prepare_text
 from highrank.studies.compare import plan as plans
+from highrank.studies.compare import presets
 from highrank.studies.compare.plan import (
     SPARE,
     BudgetTooSmall,
@@ -65,6 +66,19 @@ def test_a_busy_machine_gives_the_same_plan(make_plan, equal):
     assert found[0].seconds == pytest.approx(100.0, rel=1e-3)
     assert "busy" not in plan_note(found[0], str)
     assert "a second of CPU time takes 5.0 seconds" in plan_note(found[1], str)
+
+
+def test_a_plan_that_evaluates_more_than_it_trains_says_what_helps(make_plan, monkeypatch):
+    short = make_plan("mos", speeds=speeds(1e-3, 3e-3))
+    long = replace(short, speeds=tuple(replace(one, valid=2.0, test=3.0) for one in short.speeds))
+    short, long = (divide_budget(plan, 100.0, 10) for plan in (short, long))
+    assert "--max-tokens" not in plan_note(short, str)
+    assert long.evaluating > 0.5
+    # All of so short a text is read already.
+    assert "--max-tokens" not in plan_note(long, str)
+    monkeypatch.setitem(presets.SIZES, "train", 20_000)
+    presets.open_source.cache_clear()
+    assert f"--max-tokens {4 * long.num_tokens} " in plan_note(long, str)
 
 
 def test_equal_time_is_the_same_for_all_and_the_slowest_reaches_equal_tokens(make_plan):

@@ -139,6 +139,12 @@ class Plan:
         return each * len(self.seeds) / self.jobs / (1 - RESERVE)
 
     @property
+    def evaluating(self) -> float:
+        """The fraction of a run's time that is validation and test, over all variants."""
+        fixed = sum(speed.fixed(len(self.regimes)) for speed in self.speeds)
+        return fixed / sum(self.seconds_of(index) for index in range(len(self.variants)))
+
+    @property
     def waiting(self) -> float:
         """Seconds for each second of a quiet machine, while speeds were measured."""
         return statistics.median(one.wall / one.alone for one in self.speeds)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.heads import head_class
 from highrank.studies.compare.plan import Plan, Regime
+from highrank.studies.compare.presets import open_source
 from highrank.studies.compare.record import break_even, curves_of
 from highrank.studies.compare.result import CompareResult, Cost, Payoff, RegimeResult, Row
 from highrank.studies.compare.variant import Role, Variant
 
 # Nats that twice the tokens would win, and seconds for each CPU second, that deserve a note.
 WORTH_MORE, MUCH_WAITING = 0.05, 1.3
+# Where more of the time than this is no training, a part of the text would be compared better.
+MUCH_EVALUATING, READINGS = 0.5, 4
 
 
 def percent(nats: float) -> str:
@@ -276,6 +279,13 @@ def plan_note(plan: Plan, duration: Callable[[float], str]) -> str:
         f"{plan.num_tokens:,} tokens{time} of training each; {plan.jobs} at a time, with a "
         f"reserve: about {duration(plan.seconds)}. CPU s and minutes are those of one run."
     )
+    beginning = READINGS * plan.num_tokens
+    num_train = len(open_source(plan.corpus, plan.max_tokens).split("train"))
+    if plan.evaluating > MUCH_EVALUATING and beginning < num_train:
+        note += (
+            f" Validations and tests take {plan.evaluating:.0%} of this time: with --max-tokens "
+            f"{beginning} all splits are shorter, and more of it is training."
+        )
     if plan.waiting > MUCH_WAITING:
         note += (
             f" The machine is busy now: a second of CPU time takes {plan.waiting:.1f} seconds, and "
