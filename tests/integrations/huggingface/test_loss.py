@@ -95,6 +95,9 @@ def test_soft_labels_are_shifted_as_others(model, tokens, is_training):
     [
         ({"label_smooth": 0.1}, "an option of the loss must be one of .* got 'label_smooth'"),
         ({"labels_smoothing": 0.1}, "must be one of class_weight, .* got 'labels_smoothing'"),
+        ({"smoothing": 0.1}, "must be one of class_weight, .* got 'smoothing'"),
+        ({"weight": torch.ones(60)}, "must be one of class_weight, .* got 'weight'"),
+        ({"ignore_idx": 0}, "must be one of class_weight, .* got 'ignore_idx'"),
         ({"reduction": "sum"}, "must be one of class_weight, .* got 'reduction'"),
         ({"logit_scale": 2.0}, "must be one of class_weight, .* got 'logit_scale'"),
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1, got 1"),

@@ -17,6 +17,7 @@ from highrank.ops.loss import LossOptions, Target
 
 # Options of a head's loss that a caller of a model may give, and others, which the model decides.
 OPTIONS = ("class_weight", "token_weight", "label_smoothing", "z_loss", "backend", "chunk_bytes")
+KNOWN = (*OPTIONS, "ignore_index")
 DECIDED = (*(set(LossOptions.__annotations__) - set(OPTIONS)), "reduction", "also")
 
 
@@ -78,9 +79,11 @@ def taken_options(kwargs: dict[str, Any], names: Sequence[str]) -> dict[str, Any
         names: arguments that the architecture knows.
     """
     for name in kwargs:
-        is_close = name in DECIDED or get_close_matches(name, OPTIONS, cutoff=0.8)
-        if is_close and name not in OPTIONS and name not in names:
+        if name in KNOWN or name in names:
+            continue
+        is_part = any(name in option for option in OPTIONS)
+        if name in DECIDED or is_part or get_close_matches(name, KNOWN, cutoff=0.8):
             raise ValueError(
-                f"an option of the loss must be one of {', '.join(OPTIONS)}, got {name!r}"
+                f"an option of the loss must be one of {', '.join(KNOWN)}, got {name!r}"
             )
     return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
