@@ -113,6 +113,17 @@ def test_other_options_are_refused(make, tokens, options, message):
         model(input_ids=tokens, labels=tokens, z_loss=0.1)
 
 
+def test_labels_must_have_the_shape_of_the_tokens(make, tokens):
+    """Or they would be read in another order, or for tokens that `logits_to_keep` has dropped."""
+    model = make.upgraded("llama").train()
+    with pytest.raises(ValueError, match=r"token_weight must be \(3, 12\), got \(12, 3\)"):
+        model(input_ids=tokens, labels=tokens.T)
+    with pytest.raises(ValueError, match=r"token_weight must be \(3, 12\), got \(12, 3\)"):
+        model(input_ids=tokens, labels=tokens, token_weight=torch.ones(12, 3))
+    with pytest.raises(ValueError, match=r"token_weight must be \(3, 1\), got \(3, 12\)"):
+        model(input_ids=tokens, labels=tokens, logits_to_keep=1)
+
+
 def test_the_penalty_of_a_head_is_in_the_loss_of_training(make, tokens):
     """Once, with or without logits, and weighted by targets where gradients are accumulated."""
     model = make.trained("llama", head="sparse-mos", start="random", balance=30.0).double()

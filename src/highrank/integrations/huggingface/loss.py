@@ -41,6 +41,11 @@ class LossCall(NamedTuple):
                 padding = (0, 0, 0, 1) if is_soft else (0, 1)
                 x = F.pad(x, padding, value=value).narrow(1, 1, x.shape[1])
             shape = (*hidden.shape[:-1], x.shape[-1]) if is_soft else hidden.shape[:-1]
+            # The same number of labels in another order would be taken, too.
+            if x.dim() == len(shape) and x.shape != shape:
+                raise ValueError(
+                    f"labels and token_weight must be {tuple(shape)}, got {tuple(x.shape)}"
+                )
             return x.to(hidden.device).reshape(shape)
 
         options = dict(self.options)
