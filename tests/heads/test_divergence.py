@@ -256,6 +256,8 @@ def test_torch_func_goes_through_tables():
         ({"mask": torch.ones(4).bool()}, r"mask must be \(4, 3\), got \(4,\)"),
         ({"teacher": Softmax(6, 9).double()}, "the student's vocabulary of 11, got 9"),
         ({"teacher_hidden": torch.zeros(4, 6).double()}, r"positions \(4, 3\), got \(4,\)"),
+        ({"student_past": {"tokens": torch.zeros(4, 3)}}, "tokens must be left out for"),
+        ({"teacher_past": {"state": torch.zeros(4, 3)}}, "state must be left out for"),
     ],
 )
 def test_wrong_arguments_are_named(pair, change, message):

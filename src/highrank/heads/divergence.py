@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from highrank.heads.bases.head import Head, flattened
 from highrank.heads.bases.mixture import MixtureHead, single
+from highrank.heads.bases.past import check_names
 from highrank.heads.linear import LinearHead
 from highrank.ops.divergence import Direction, check_divergence, divergence
 from highrank.ops.divergence.sides import Dense, Softmaxes
@@ -188,6 +189,7 @@ def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any], is_trained: boo
         raise TypeError(
             f"student and teacher must be heads or nn.Linear, got {type(head).__name__}"
         )
+    check_names(head, past)
     with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
         features = flattened(head.features(hidden, **past), len(shape))
     softmaxes = _softmaxes_of(head, hidden)

@@ -17,6 +17,7 @@ from highrank.ops.loss import LossOptions, Target
 
 # Options of a head's loss that a caller of a model may give, and others, which the model decides.
 OPTIONS = ("class_weight", "token_weight", "label_smoothing", "z_loss", "backend", "chunk_bytes")
+KNOWN = (*OPTIONS, "ignore_index")
 DECIDED = (*(set(LossOptions.__annotations__) - set(OPTIONS)), "reduction", "also")
 
 
@@ -40,6 +41,11 @@ class LossCall(NamedTuple):
                 padding = (0, 0, 0, 1) if is_soft else (0, 1)
                 x = F.pad(x, padding, value=value).narrow(1, 1, x.shape[1])
             shape = (*hidden.shape[:-1], x.shape[-1]) if is_soft else hidden.shape[:-1]
+            # The same number of labels in another order would be taken, too.
+            if x.dim() == len(shape) and x.shape != shape:
+                raise ValueError(
+                    f"labels and token_weight must be {tuple(shape)}, got {tuple(x.shape)}"
+                )
             return x.to(hidden.device).reshape(shape)
 
         options = dict(self.options)
@@ -78,9 +84,11 @@ def taken_options(kwargs: dict[str, Any], names: Sequence[str]) -> dict[str, Any
         names: arguments that the architecture knows.
     """
     for name in kwargs:
-        is_close = name in DECIDED or get_close_matches(name, OPTIONS, cutoff=0.8)
-        if is_close and name not in OPTIONS and name not in names:
+        if name in KNOWN or name in names:
+            continue
+        is_part = any(name in option for option in OPTIONS)
+        if name in DECIDED or is_part or get_close_matches(name, KNOWN, cutoff=0.8):
             raise ValueError(
-                f"an option of the loss must be one of {', '.join(OPTIONS)}, got {name!r}"
+                f"an option of the loss must be one of {', '.join(KNOWN)}, got {name!r}"
             )
     return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}

@@ -250,6 +250,12 @@ class WeightOfNoMatrix:
     def __torch_function__(cls, *_: Any) -> Any:
         raise ValueError(cls.ERROR)
 
+    def _refuse(self, *_: Any) -> Any:
+        raise ValueError(self.ERROR)
+
+    # Python looks for these on the class alone.
+    __getitem__ = __array__ = __mul__ = __matmul__ = __neg__ = _refuse
+
 
 def _logits(head: Head, hidden: Tensor) -> Tensor:
     """Log-probabilities (..., V), or those plus a number for each state, as of the layer above."""
