@@ -12,12 +12,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions
 from highrank.heads.bases.logits import LogitHead, one_each
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.precision import at_least_float32
@@ -28,11 +23,8 @@ class PartitionedSoftmax(LogitHead):
     """One softmax over blocks of the vocabulary that have a context each.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        embedding_size: E, the size of each context and of the output embedding.
         num_partitions: P, blocks of the vocabulary. Token v is in block v mod P.
-        activation: "tanh", or "identity" as in the paper.
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     title = "Partition"
@@ -44,14 +36,11 @@ class PartitionedSoftmax(LogitHead):
         embedding_size: int,
         *,
         num_partitions: int = 4,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_partitions=num_partitions)
-        check_activation(activation)
         self.num_partitions = num_partitions
-        self.activation: Activation = activation
         self.latent = self._linear(hidden_size, num_partitions * embedding_size)
         self.reset_parameters()
 
@@ -69,7 +58,7 @@ class PartitionedSoftmax(LogitHead):
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         self._check_hidden(hidden)
-        context = ACTIVATIONS[self.activation](self.latent(hidden))
+        context = self._activated(self.latent(hidden))
         context = context.unflatten(-1, (self.num_partitions, -1))  # (..., P, E)
         zeros = context.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(context.dtype))
         return zeros, self._dropped(context)

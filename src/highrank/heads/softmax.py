@@ -5,7 +5,8 @@ from typing import Unpack
 import torch.nn.functional as F
 from torch import Tensor
 
-from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, single
+from highrank.heads.bases.embedding import ContextOptions
+from highrank.heads.bases.mixture import Mixture, MixtureHead, single
 from highrank.heads.bases.output import LossSettings, MeasuredOutput
 from highrank.ops.linear_cross_entropy import is_small
 from highrank.ops.loss import REDUCTIONS, Target
@@ -15,10 +16,9 @@ class Softmax(MixtureHead):
     """The head that the mixtures are compared with.
 
     Args:
-        hidden_size, vocab_size: D and V.
         embedding_size: E, for context = activation(Linear(hidden)); None takes the hidden state
             itself as the context.
-        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
+        options: and sizes, as of `MixtureHead`.
     """
 
     title = "Softmax"
@@ -29,7 +29,7 @@ class Softmax(MixtureHead):
         hidden_size: int,
         vocab_size: int,
         embedding_size: int | None = None,
-        **options: Unpack[MixtureOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, 1, embedding_size, **options)
         if embedding_size is not None:

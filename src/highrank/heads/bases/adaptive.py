@@ -20,13 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from highrank.heads.bases import frequency
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingHead,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions, EmbeddingHead
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, draw_component, single
 from highrank.heads.bases.output import Beside, LossSettings
@@ -54,14 +48,13 @@ class Features(NamedTuple):
     """The dropout of each tail's contexts, (..., K of the tail, E of the tail); or empty."""
 
 
-class AdaptiveOptions(EmbeddingOptions, total=False):
+class AdaptiveOptions(ContextOptions, total=False):
     """Keyword arguments of every adaptive head's constructor."""
 
     frequent: int | Literal["auto"]
     cutoffs: tuple[int, ...]
     div_value: float
     token_counts: Sequence[int] | None
-    activation: Activation
 
 
 class AdaptiveHead(EmbeddingHead):
@@ -75,9 +68,8 @@ class AdaptiveHead(EmbeddingHead):
         div_value: each tail has contexts and embeddings this much narrower than the band before it.
         token_counts: how often the training split has each token; None takes the ids to be sorted
             by frequency.
-        activation: "tanh" or "identity".
         bias: whether each token and each class has a bias.
-        options: dropout, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     # The tails would have to change, too.
@@ -97,15 +89,13 @@ class AdaptiveHead(EmbeddingHead):
         cutoffs: tuple[int, ...] = (),
         div_value: float = 1.0,
         token_counts: Sequence[int] | None = None,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         size = hidden_size if embedding_size is None else embedding_size
         super().__init__(hidden_size, vocab_size, size, **options)
         check_sizes(num_components=num_components)
         if not div_value >= 1:
             raise ValueError(f"div_value must be at least 1, got {div_value}")
-        check_activation(activation)
         of_tail = num_components if mix_first_tail else 1
         if frequent == "auto":
             frequent = frequency.best_frequent(
@@ -117,7 +107,7 @@ class AdaptiveHead(EmbeddingHead):
         self.components = (num_components, *tails)
         self.widths = tuple(max(1, int(size // div_value**i)) for i in range(len(self.sizes)))
         self.num_components, self.has_latent = num_components, embedding_size is not None
-        self.div_value, self.activation = div_value, activation
+        self.div_value = div_value
         self._frequency_order = frequency.frequency_order(token_counts, vocab_size)
         device = self.weight.device
         self.register_buffer("order", torch.empty(vocab_size, dtype=torch.long, device=device))
@@ -362,7 +352,7 @@ class AdaptiveHead(EmbeddingHead):
         """The contexts of a band, (..., K, E), before dropout."""
         K, E = self.components[band], self.widths[band]
         if self.has_latent:
-            context = ACTIVATIONS[self.activation](self.latents[band](hidden))
+            context = self._activated(self.latents[band](hidden))
         else:
             context = hidden if band == 0 else self.latents[band - 1](hidden)
         return context.view(*context.shape[:-1], K, E)
