@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import ContextOptions
+from highrank.heads.bases.embedding import ContextOptions, sizes_of_layers
 from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
 from highrank.heads.bases.start import start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
@@ -54,12 +54,10 @@ class DirectOutputConnection(MixtureHead):
         **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
-        if not layers or layers[-1] != -1:
-            raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if not 0 <= balance < float("inf"):
             raise ValueError(f"balance must be at least 0 and finite, got {balance}")
         self.layers, self.balance, self.start_noise = tuple(layers), balance, start_noise
-        self.layer_sizes = _layer_sizes(layer_sizes, hidden_size, len(layers))
+        self.layer_sizes = list(sizes_of_layers(layers, layer_sizes, hidden_size))
         lower = _lower_components(lower_components, num_components, len(layers) - 1)
         self.counts = (*lower, num_components - sum(lower))
         self._skip_draws()
@@ -119,15 +117,6 @@ class DirectOutputConnection(MixtureHead):
             return context
         ones = context.new_ones(*context.shape[:-2], 1, self.embedding_size)
         return context * sequence_dropout(ones, self.dropout, context.dim() - 2, self.batch_first)
-
-
-def _layer_sizes(sizes: Sequence[int] | None, hidden_size: int, num_layers: int) -> list[int]:
-    sizes = [hidden_size] if sizes is None and num_layers == 1 else sizes
-    if sizes is None or len(sizes) != num_layers or sum(sizes) != hidden_size:
-        raise ValueError(
-            f"layer_sizes must be {num_layers} numbers that add up to {hidden_size}, got {sizes}"
-        )
-    return list(sizes)
 
 
 def _lower_components(

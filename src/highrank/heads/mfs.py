@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import EmbeddingOptions
+from highrank.heads.bases.embedding import EmbeddingOptions, sizes_of_layers
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.mixture import log_weights
 from highrank.heads.bases.past import check_past
@@ -62,16 +62,12 @@ class MultiFacetSoftmax(LogitHead):
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_components=num_components, num_partitions=num_partitions)
-        if not layers or layers[-1] != -1:
-            raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if num_previous < 0:
             raise ValueError(f"num_previous must be at least 0, got {num_previous}")
-        if layer_sizes is None and len(layers) > 1:
-            raise ValueError(f"layer_sizes must be given for {len(layers)} layers, got None")
         self.num_components, self.num_partitions = num_components, num_partitions
         self.layers, self.num_previous = tuple(layers), num_previous
         self.start_noise = start_noise
-        self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
+        self.last_size = sizes_of_layers(layers, layer_sizes, hidden_size)[-1]
         num_facets, size = num_partitions + num_components - 1, 2 * self.last_size
         self.block = self._linear((1 + num_previous) * hidden_size, self.last_size)
         self.latent = self._linear(size, num_facets * embedding_size)

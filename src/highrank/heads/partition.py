@@ -16,6 +16,7 @@ from highrank.heads.bases.embedding import ContextOptions
 from highrank.heads.bases.logits import LogitHead, one_each
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.precision import at_least_float32
+from highrank.ops.row_blocks import inverse_permutation
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
@@ -82,7 +83,6 @@ def partitions(vocab_size: int, num_partitions: int, softmax: int = 0) -> list[B
 def block_places(vocab_size: int, num_partitions: int, device: torch.device) -> Tensor:
     """The column of each token (V,), in blocks side by side."""
     tokens = torch.arange(vocab_size, device=device)
-    # Blocks before that of the token, of which the first V mod P have one token more.
-    part, longer = tokens % num_partitions, vocab_size % num_partitions
-    before = part * (vocab_size // num_partitions) + part.clamp(max=longer)
-    return before + tokens // num_partitions
+    return inverse_permutation(
+        torch.cat([tokens[p::num_partitions] for p in range(num_partitions)])
+    )

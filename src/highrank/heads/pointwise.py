@@ -44,7 +44,7 @@ class Pointwise(PriorMixture, StreamedLoss):
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         # The map's own constructor draws its values, after those of the head.
-        self.map_name, self.logit_map = logit_map, parse_logit_map(logit_map)
+        self.logit_map = parse_logit_map(logit_map)
         if isinstance(self.logit_map, PiecewiseLinear):
             self.logit_map.to(self.weight)
 
@@ -68,6 +68,3 @@ class Pointwise(PriorMixture, StreamedLoss):
             num_tables=5,
             pieces=Pieces(slopes, learned.limit),
         )
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, logit_map={self.map_name!r}"

@@ -219,14 +219,6 @@ class AdaptiveHead(EmbeddingHead):
         logits = F.linear(features.context, *self._bands()[0])
         return features.log_weight, logits.log_softmax(-1)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        if self.num_components > 1:
-            text += f", num_components={self.num_components}"
-        text += f", embedding_size={self.embedding_size if self.has_latent else None}"
-        text += f", cutoffs={list(self.cutoffs)}, div_value={self.div_value}"
-        return text + f", dropout={self.dropout}, bias={self.bias is not None}"
-
     def _flat_loss(
         self, features: Features, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:

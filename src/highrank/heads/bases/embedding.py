@@ -4,7 +4,7 @@ D hidden size, K contexts of a token, E embedding size, V vocabulary; `...` is a
 dimensions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -96,7 +96,16 @@ class EmbeddingHead(Head):
             return context
         return sequence_dropout(context, self.dropout, context.dim() - 2, self.batch_first)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        text += f", embedding_size={self.embedding_size}, dropout={self.dropout}"
-        return text + f", bias={self.bias is not None}"
+
+def sizes_of_layers(
+    layers: Sequence[int], sizes: Sequence[int] | None, hidden_size: int
+) -> Sequence[int]:
+    """The size of each layer's hidden states, which are `hidden_size` side by side."""
+    if not layers or layers[-1] != -1:
+        raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
+    sizes = [hidden_size] if sizes is None and len(layers) == 1 else sizes
+    if sizes is None or len(sizes) != len(layers) or sum(sizes) != hidden_size:
+        raise ValueError(
+            f"layer_sizes must be {len(layers)} numbers that add up to {hidden_size}, got {sizes}"
+        )
+    return sizes

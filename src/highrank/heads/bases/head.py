@@ -47,6 +47,7 @@ from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.scoring import log_probs_in_blocks
 from highrank.ops.tracing import needs_operators
+from highrank.signatures import arguments_of
 
 # Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
@@ -357,6 +358,16 @@ class Head(TokenRows):
             nn.Linear, in_features, out_features, bias, device=known.device, dtype=known.dtype
         )
         return layer
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments that are kept and are no defaults."""
+        found = []
+        for name, argument in arguments_of(type(self)).items():
+            value = getattr(self, name, argument.default)
+            value = value is not None if name == "bias" else value
+            if isinstance(value, int | float | str | tuple) and value != argument.default:
+                found.append(f"{name}={value!r}")
+        return ", ".join(found)
 
     def _by_chunks(
         self, shape: torch.Size, features: Any, tokens_of: Callable[[Any], Tensor]

@@ -134,15 +134,6 @@ class MixtureHead(EmbeddingHead):
         # Processes that have a part of the vocabulary each are to have the same tokens.
         return as_in_first_process(super()._by_chunks(shape, features, tokens_of), self.weight)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        if self.num_components > 1:
-            text += f", num_components={self.num_components}"
-        if self.latent is not None:
-            text += f", embedding_size={self.embedding_size}, activation={self.activation!r}"
-        text += f", dropout={self.dropout}, bias={self.bias is not None}"
-        return text + (", batch_first=True" if self.batch_first else "")
-
     def _loss(self, features: Mixture, target: Target, settings: LossSettings) -> MeasuredOutput:
         # The mixture loss trains no parameters of a map.
         if isinstance(self.logit_map, nn.Module):
