@@ -56,11 +56,8 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        mixed = [
-            (layer, K)
-            for layer, K in zip(self.latents, self.components, strict=True)
-            if K > 1 and isinstance(layer, nn.Linear)
-        ]
+        layers = zip(self.latents, self.components, strict=True)
+        mixed = [(layer, K) for layer, K in layers if K > 1 and isinstance(layer, nn.Linear)]
         start_nearly_equal(mixed, [self.prior.weight], self.start_noise)
 
     def log_weight(self, hidden: Tensor) -> Tensor:

@@ -92,11 +92,8 @@ class DirectOutputConnection(MixtureHead):
         """Components of lower layers come first."""
         self._check_hidden(hidden)
         parts = hidden.split(self.layer_sizes, -1)
-        latents = (
-            through(layer, part)
-            for layer, part in zip((*self.lower, self.latent), parts, strict=True)
-        )
-        context = self._activated(torch.cat(tuple(latents), -1))
+        layers = zip((*self.lower, self.latent), parts, strict=True)
+        context = self._activated(torch.cat([through(layer, part) for layer, part in layers], -1))
         context = context.unflatten(-1, (self.num_components, -1))  # (..., K, E)
         return Mixture(self._log_weight(hidden), self._dropped(context))
 

@@ -33,10 +33,8 @@ class PriorOptions(ContextOptions, total=False):
 
 
 class Mixture(NamedTuple):
-    log_weight: Tensor
-    """(..., K), normalised."""
-    context: Tensor
-    """(..., K, E)."""
+    log_weight: Tensor  # (..., K), normalised
+    context: Tensor  # (..., K, E)
 
 
 class MixtureHead(EmbeddingHead):
@@ -199,8 +197,7 @@ class PriorMixture(MixtureHead):
         return 1.0 if self.activation == "tanh" else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
-        context = self._contexts(hidden)  # (..., K, E)
-        return Mixture(self.log_weight(hidden), context)
+        return Mixture(self.log_weight(hidden), self._contexts(hidden))
 
     def log_weight(self, hidden: Tensor) -> Tensor:
         """log π, (..., K)."""
