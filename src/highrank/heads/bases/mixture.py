@@ -197,7 +197,8 @@ class PriorMixture(MixtureHead):
         return 1.0 if self.activation == "tanh" else None
 
     def mixture(self, hidden: Tensor) -> Mixture:
-        return Mixture(self.log_weight(hidden), self._contexts(hidden))
+        context = self._contexts(hidden)  # (..., K, E)
+        return Mixture(self.log_weight(hidden), context)
 
     def log_weight(self, hidden: Tensor) -> Tensor:
         """log π, (..., K)."""
