@@ -84,19 +84,8 @@ class EmbeddingHead(Head):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
-    @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        check_sizes(vocab_size=vocab_size)
-        kept = min(vocab_size, self.vocab_size)
-        weight = self.weight.new_empty(vocab_size, self.embedding_size)
-        nn.init.uniform_(weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
-        weight[:kept] = self.weight[:kept]
-        self.weight = nn.Parameter(weight, self.weight.requires_grad)
-        if self.bias is not None:
-            bias = self.bias.new_zeros(vocab_size)
-            bias[:kept] = self.bias[:kept]
-            self.bias = nn.Parameter(bias, self.bias.requires_grad)
-        self.vocab_size = vocab_size
+        self._resize_embedding(vocab_size)
 
     def _activated(self, context: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](context)

@@ -55,6 +55,22 @@ class TokenRows(nn.Module):
         kind, V = type(self).__name__, self.vocab_size
         raise ValueError(f"vocab_size must stay {V}: {kind} cannot be resized, got {vocab_size}")
 
+    @torch.no_grad()
+    def _resize_embedding(self, vocab_size: int) -> None:
+        """`resize` of an output embedding, a bias, and nothing else."""
+        check_sizes(vocab_size=vocab_size)
+        kept = min(vocab_size, self.vocab_size)
+        weight = self.weight.new_empty(vocab_size, self.weight.shape[1])
+        nn.init.uniform_(weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
+        weight[:kept] = self.weight[:kept]
+        self.weight = nn.Parameter(weight, self.weight.requires_grad)
+        old = self._parameters.get("bias")
+        if old is not None:
+            bias = old.new_zeros(vocab_size)
+            bias[:kept] = old[:kept]
+            self.register_parameter("bias", nn.Parameter(bias, old.requires_grad))
+        self.vocab_size = vocab_size
+
 
 def parameter_shape(weight: Tensor) -> tuple[int, ...]:
     if not isinstance(weight, nn.Parameter):
