@@ -3,13 +3,21 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
 
 from highrank.data.vocabulary import Vocabulary
 from highrank.generation import Sampling, generate, stream
-from highrank.heads import Composed, MixtureOfContexts, MixtureOfSoftmaxes, Pointer, Softmax
+from highrank.heads import (
+    Composed,
+    MixtureOfContexts,
+    MixtureOfSoftmaxes,
+    NGramComponent,
+    Pointer,
+    Softmax,
+)
 from highrank.heads.bases.mixture import log_responsibility
 from highrank.models import AWDLSTM, LanguageModel
 
@@ -165,10 +173,12 @@ def test_a_network_without_a_state_is_refused(model, monkeypatch):
         stream(model, VOCABULARY, PROMPT, Sampling(), num_tokens=1)
 
 
-def test_of_a_pointer_the_components_are_softmax_and_pointer():
+def test_of_a_pointer_and_an_n_gram_the_components_are_softmax_pointer_and_n_gram():
     torch.manual_seed(0)
     pointer = Pointer(8, V, num_states=5, key_size=4, pointer_weight=0.5)
-    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [pointer])
+    counted = NGramComponent(8, V, ngram_order=2, ngram_weight=0.4)
+    counted.fit(np.arange(200) % V, ())
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [pointer, counted])
     model = LanguageModel(AWDLSTM(V, 6, (8,)), head)
     options = {"num_tokens": 15, "num_samples": 1, "with_components": True}
     steps = list(stream(model, VOCABULARY, PROMPT, Sampling(), **options))
@@ -177,4 +187,4 @@ def test_of_a_pointer_the_components_are_softmax_and_pointer():
     out = model.eval().read(ids[:-1], model.initial_state(1))
     want = head.shares(out.hidden, ids[1:], **out.past)[len(PROMPT) :, 0].argmax(-1)
     assert [step.components for step in steps] == want[:, None].tolist()
-    assert set(want.tolist()) == {0, 1}
+    assert set(want.tolist()) == {0, 1, 2}

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from highrank.heads import (
     Head,
     MixtureOfContexts,
     MixtureOfSoftmaxes,
+    NGramComponent,
     Pointer,
     Softmax,
 )
@@ -185,15 +187,18 @@ def test_a_head_that_is_no_mixture_has_neither_weights_nor_components():
     assert total.nats * len(found) == pytest.approx(math.log(2) * sum(s.bits for s in found))
 
 
-def test_a_pointer_s_part_is_a_column(tmp_path):
-    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), [Pointer(8, V, num_states=5, key_size=4)])
+def test_the_parts_of_a_pointer_and_of_an_n_gram_are_columns(tmp_path):
+    parts = Pointer(8, V, num_states=5, key_size=4), NGramComponent(8, V, ngram_order=3)
+    parts[1].fit(np.arange(200) % V, ())
+    head = Composed(MixtureOfSoftmaxes(8, V, 1, 6), parts)
     model = LanguageModel(AWDLSTM(V, 6, (8,)), head).double().eval()
     found = list(surprisals(model, VOCABULARY, WORDS, window=3))
     ids = torch.from_numpy(VOCABULARY.encode(["<eos>", *WORDS]))[:, None]
     out = model.read(ids[:-1], model.initial_state(1))
-    want = head.shares(out.hidden, ids[1:], **out.past)[:, 0, 1]
-    assert [one.parts["pointer"] for one in found] == pytest.approx(want.tolist())
     evaluate_lines(model, VOCABULARY, LINES, out=tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
-    assert [float(row["pointer"]) for row in rows] == pytest.approx(want.tolist())
-    assert 0 < want.max() < 1
+    shares = head.shares(out.hidden, ids[1:], **out.past)[:, 0]
+    for name, want in zip(("pointer", "ngram"), shares[:, 1:].T, strict=True):
+        assert [one.parts[name] for one in found] == pytest.approx(want.tolist())
+        assert [float(row[name]) for row in rows] == pytest.approx(want.tolist())
+        assert 0 < want.max() < 1

@@ -73,7 +73,7 @@ def test_the_block_has_earlier_positions_with_zeros_before_the_first(generic):
     "options, message",
     [
         ({"layers": (-2,)}, r"layers must end with -1, the last one, got \(-2,\)"),
-        ({"layers": (-2, -1)}, "layer_sizes must be given for 2 layers, got None"),
+        ({"layers": (-2, -1)}, "layer_sizes must be 2 numbers that add up to .*, got None"),
         ({"num_previous": -1}, "num_previous must be at least 0, got -1"),
         ({"num_partitions": 0}, "num_partitions must be at least 1, got 0"),
     ],

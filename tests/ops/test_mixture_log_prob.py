@@ -168,5 +168,5 @@ def test_what_does_not_fit_is_refused(name, change, message):
 
 
 def test_chunks_of_a_large_vocabulary_have_enough_rows_for_a_multiply():
-    rows = {V: next(module.token_slices(1000, V, 4)).stop for V in (10_000, 262_144, 2**22)}
+    rows = {V: next(module.token_slices(1000, 4 * V)).stop for V in (10_000, 262_144, 2**22)}
     assert rows == {10_000: 209, 262_144: 64, 2**22: 4}

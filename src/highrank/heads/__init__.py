@@ -7,7 +7,6 @@ nothing.
 
 import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from highrank.signatures import arguments_of, load_class
@@ -60,14 +59,14 @@ COMPONENTS: dict[str, str] = {
 }
 # Heads with components that have a preset and a row in tables, as each head has.
 COMPOSED = ("mos+constant", "mos+pointer", "adaptive-softmax+pointer")
-_BASES = {
-    "Component": "highrank.heads.bases.component",
-    "Composed": "highrank.heads.composed",
-    "Head": "highrank.heads.bases.head",
-    "HeadOutput": "highrank.heads.bases.output",
-    "Mixture": "highrank.heads.bases.mixture",
-    "MixtureHead": "highrank.heads.bases.mixture",
-}
+_BASES = (
+    "highrank.heads.bases.component:Component",
+    "highrank.heads.bases.head:Head",
+    "highrank.heads.bases.mixture:Mixture",
+    "highrank.heads.bases.mixture:MixtureHead",
+    "highrank.heads.bases.output:HeadOutput",
+    "highrank.heads.composed:Composed",
+)
 
 
 def head_class(kind: str) -> type["Head"]:
@@ -94,18 +93,16 @@ def head_arguments(kind: str) -> Mapping[str, inspect.Parameter]:
     return arguments_of(head_class(kind))
 
 
-def _modules() -> dict[str, str]:
-    """The module of each class."""
-    paths = (*HEADS.values(), *COMPONENTS.values())
-    return {path.split(":")[1]: path.split(":")[0] for path in paths} | _BASES
+def _paths() -> dict[str, str]:
+    """module:Class of each class, by its name."""
+    return {path.split(":")[1]: path for path in (*_BASES, *HEADS.values(), *COMPONENTS.values())}
 
 
 def __getattr__(name: str) -> Any:
-    modules = _modules()
-    if name not in modules:
+    if name not in (paths := _paths()):
         raise AttributeError(f"module 'highrank.heads' has no attribute {name!r}")
-    return getattr(import_module(modules[name]), name)
+    return load_class(paths, name, "name")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return sorted({*globals(), *_paths()})

@@ -15,20 +15,17 @@ from torch import Tensor, nn
 
 from highrank.heads.bases.adaptive import AdaptiveHead, AdaptiveOptions
 from highrank.heads.bases.mixture import log_weights
-from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.start import start_nearly_equal
 
 
 class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
     """K softmaxes over the frequent tokens, and one over each tail of rarer tokens.
 
     Args:
-        hidden_size, vocab_size: D and V.
         num_components: K. One component is an `AdaptiveSoftmax`.
-        embedding_size: E, the size of each context and of the output embedding.
         mix_first_tail: the first tail is a mixture of K softmaxes, too, with the same weights.
         start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`.
-        options: frequent, cutoffs, div_value, token_counts, activation, dropout, bias, batch_first,
-            device and dtype, as of `AdaptiveHead`.
+        options: and sizes, as of `AdaptiveHead`.
     """
 
     title = "Adaptive MoS"
@@ -53,20 +50,14 @@ class AdaptiveMixtureOfSoftmaxes(AdaptiveHead):
             mix_first_tail=mix_first_tail,
             **options,
         )
-        check_start_noise(start_noise)
         self.start_noise = start_noise
         self.prior = self._linear(hidden_size, num_components, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if self.start_noise is None:
-            return
-        mixed = [
-            (layer, K)
-            for layer, K in zip(self.latents, self.components, strict=True)
-            if K > 1 and isinstance(layer, nn.Linear)
-        ]
+        layers = zip(self.latents, self.components, strict=True)
+        mixed = [(layer, K) for layer, K in layers if K > 1 and isinstance(layer, nn.Linear)]
         start_nearly_equal(mixed, [self.prior.weight], self.start_noise)
 
     def log_weight(self, hidden: Tensor) -> Tensor:

@@ -17,11 +17,9 @@ class AdaptiveSoftmax(AdaptiveHead):
     """One softmax over the frequent tokens, and one over each tail of rarer tokens.
 
     Args:
-        hidden_size, vocab_size: D and V.
         embedding_size: E, for contexts activation(Linear(hidden)), one for each softmax; None takes
             the hidden state itself for the frequent tokens and Linear(hidden) for the tails.
-        options: frequent, cutoffs, div_value, token_counts, activation, dropout, bias, batch_first,
-            device and dtype, as of `AdaptiveHead`.
+        options: and sizes, as of `AdaptiveHead`.
     """
 
     title = "Adaptive softmax"

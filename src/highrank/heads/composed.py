@@ -283,9 +283,6 @@ class Composed(Head):
         found: Tensor = _WithGradientsOf.apply(reduced(token_loss), *losses)
         return found if reduction == "none" else weight_losses(token_loss, targets.scale), found
 
-    def extra_repr(self) -> str:
-        return f"objective={self.objective!r}"
-
 
 class _WithGradientsOf(Function):
     """The value of the first, with the gradients of all."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from torch.utils.checkpoint import checkpoint
 
 from highrank.heads.bases.head import Head, flattened
 from highrank.heads.bases.mixture import MixtureHead, single
@@ -25,7 +24,7 @@ from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Reduction, check_reduction
 from highrank.ops.loss.targets import reduce_losses
 from highrank.ops.mixed_linear import is_wider, linear
-from highrank.ops.mixture_log_prob import token_slices
+from highrank.ops.mixture_log_prob import in_chunks
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sharding import full_tensor, is_distributed
 from highrank.ops.tracing import in_torch_func, is_traced
@@ -36,10 +35,8 @@ BACKENDS, IGNORED = ("auto", "dense"), -100
 class DivergenceOptions(TypedDict, total=False):
     """Further arguments of `head_kl`."""
 
-    mask: Tensor | None
-    """(...), bool: the positions that count."""
-    target: Tensor | None
-    """(...), token ids: positions with -100 count for nothing."""
+    mask: Tensor | None  # (...), bool: the positions that count
+    target: Tensor | None  # (...), token ids: positions with -100 count for nothing
     student_past: dict[str, Any]
     """`tokens` and `state` of a student that looks back."""
     teacher_past: dict[str, Any]
@@ -154,18 +151,8 @@ def _dense_divergence(
         tables = student.log_prob(of_student), teacher.log_prob(of_teacher)
         return divergence(*tables, direction, temperature)
 
-    if is_traced(leaves[0]) or in_torch_func():
-        token_loss = chunk_loss(*leaves)
-    else:
-        found, itemsize = [], student.dense().dtype.itemsize
-        # Also of no tokens: every parameter then has a gradient.
-        num_tokens = max(1, len(leaves[0]))
-        for rows in token_slices(num_tokens, student.vocab_size, itemsize, chunk_bytes):
-            parts = [leaf[rows] for leaf in leaves]
-            found.append(
-                checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
-            )
-        token_loss = torch.cat(found)
+    row_bytes = student.vocab_size * student.dense().dtype.itemsize
+    token_loss = in_chunks(chunk_loss, leaves, row_bytes, chunk_bytes)
     return token_loss, reduce_losses(token_loss, None, reduction)
 
 
@@ -181,10 +168,9 @@ def _read(head: nn.Module, hidden: Tensor, past: dict[str, Any], is_trained: boo
         flat = (hidden if is_trained else hidden.detach()).reshape(-1, hidden.shape[-1])
         weight, bias = _whole(head, is_trained)
         log_prob = partial(_linear_log_prob, weight, bias)
-        of_linear = None
-        if not is_wider(flat, weight):
-            of_linear = partial(_linear_softmaxes, weight, bias, None)
-        return _Side(shape, flat, log_prob, is_trained, of_linear, head.out_features)
+        mixture = partial(_linear_softmaxes, weight, bias, None)
+        known = None if is_wider(flat, weight) else mixture
+        return _Side(shape, flat, log_prob, is_trained, known, head.out_features)
     if not isinstance(head, Head):
         raise TypeError(
             f"student and teacher must be heads or nn.Linear, got {type(head).__name__}"

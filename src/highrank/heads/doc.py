@@ -13,9 +13,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import ACTIVATIONS
-from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
-from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.embedding import ContextOptions, sizes_of_layers
+from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
+from highrank.heads.bases.start import start_nearly_equal
 from highrank.ops.dropout import sequence_dropout
 from highrank.ops.mixed_linear import through
 
@@ -25,9 +25,6 @@ class DirectOutputConnection(MixtureHead):
 
     Args:
         hidden_size: D, of all layers' hidden states side by side.
-        vocab_size: V.
-        num_components: K.
-        embedding_size: E, the size of each context and of the output embedding.
         layers: that components read, 0 being the embeddings; the last one must be -1.
         lower_components: how many read each layer but the last, which has the others; None is a
             quarter of K for each.
@@ -35,7 +32,7 @@ class DirectOutputConnection(MixtureHead):
         layer_sizes: the size of each layer's hidden states; None with one layer.
         start_noise: start with nearly equal contexts of each layer, as in `MixtureOfSoftmaxes`.
         dropout: on the contexts, one mask per sequence for all components.
-        options: activation, bias, batch_first, device and dtype, as of `MixtureHead`.
+        options: and sizes, as of `MixtureHead`.
     """
 
     title = "DOC"
@@ -54,16 +51,13 @@ class DirectOutputConnection(MixtureHead):
         balance: float = 1e-3,
         layer_sizes: Sequence[int] | None = None,
         start_noise: float | None = None,
-        **options: Unpack[MixtureOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
-        check_start_noise(start_noise)
-        if not layers or layers[-1] != -1:
-            raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if not 0 <= balance < float("inf"):
             raise ValueError(f"balance must be at least 0 and finite, got {balance}")
         self.layers, self.balance, self.start_noise = tuple(layers), balance, start_noise
-        self.layer_sizes = _layer_sizes(layer_sizes, hidden_size, len(layers))
+        self.layer_sizes = list(sizes_of_layers(layers, layer_sizes, hidden_size))
         lower = _lower_components(lower_components, num_components, len(layers) - 1)
         self.counts = (*lower, num_components - sum(lower))
         self._skip_draws()
@@ -88,9 +82,8 @@ class DirectOutputConnection(MixtureHead):
             layer.reset_parameters()
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        if self.start_noise is not None:
-            latents = zip((*self.lower, self.latent), self.counts, strict=True)
-            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
+        latents = zip((*self.lower, self.latent), self.counts, strict=True)
+        start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None
@@ -99,11 +92,8 @@ class DirectOutputConnection(MixtureHead):
         """Components of lower layers come first."""
         self._check_hidden(hidden)
         parts = hidden.split(self.layer_sizes, -1)
-        latents = (
-            through(layer, part)
-            for layer, part in zip((*self.lower, self.latent), parts, strict=True)
-        )
-        context = ACTIVATIONS[self.activation](torch.cat(tuple(latents), -1))
+        layers = zip((*self.lower, self.latent), parts, strict=True)
+        context = self._activated(torch.cat([through(layer, part) for layer, part in layers], -1))
         context = context.unflatten(-1, (self.num_components, -1))  # (..., K, E)
         return Mixture(self._log_weight(hidden), self._dropped(context))
 
@@ -124,15 +114,6 @@ class DirectOutputConnection(MixtureHead):
             return context
         ones = context.new_ones(*context.shape[:-2], 1, self.embedding_size)
         return context * sequence_dropout(ones, self.dropout, context.dim() - 2, self.batch_first)
-
-
-def _layer_sizes(sizes: Sequence[int] | None, hidden_size: int, num_layers: int) -> list[int]:
-    sizes = [hidden_size] if sizes is None and num_layers == 1 else sizes
-    if sizes is None or len(sizes) != num_layers or sum(sizes) != hidden_size:
-        raise ValueError(
-            f"layer_sizes must be {num_layers} numbers that add up to {hidden_size}, got {sizes}"
-        )
-    return list(sizes)
 
 
 def _lower_components(

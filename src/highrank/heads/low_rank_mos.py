@@ -13,9 +13,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import ACTIVATIONS
-from highrank.heads.bases.mixture import Mixture, MixtureHead, MixtureOptions, log_weights
-from highrank.heads.bases.start import PRIOR_SCALE, check_start_noise
+from highrank.heads.bases.embedding import ContextOptions
+from highrank.heads.bases.mixture import Mixture, MixtureHead, log_weights
+from highrank.heads.bases.start import PRIOR_SCALE, is_start_noise
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.mixed_linear import through
 
@@ -27,14 +27,12 @@ class LowRankMixture(MixtureHead):
     """K softmaxes that share one output embedding and most of their context.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        num_components: K.
         embedding_size: E, for h = activation(Linear(hidden)); None takes the hidden state as h.
         rank: r, of each component's residual.
         prior_bias: whether each component has a bias in P.
         start_noise: start with one B for all components, and with A of this standard deviation that
             sums to zero over them. None draws all of them independently, A of 0.02.
-        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
+        options: and sizes, as of `MixtureHead`.
     """
 
     title = "Low-rank MoS"
@@ -50,11 +48,10 @@ class LowRankMixture(MixtureHead):
         rank: int = 32,
         prior_bias: bool = False,
         start_noise: float | None = None,
-        **options: Unpack[MixtureOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         check_sizes(rank=rank)
-        check_start_noise(start_noise)
         self.rank, self.start_noise, self.prior_bias = rank, start_noise, prior_bias
         D, K, E = hidden_size, num_components, self.embedding_size
         if embedding_size is not None:
@@ -68,7 +65,7 @@ class LowRankMixture(MixtureHead):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         nn.init.normal_(self.up, std=START)
-        if self.start_noise is not None:
+        if is_start_noise(self.start_noise):
             self.up.mul_(self.start_noise / START).sub_(self.up.mean(0))
             down = self.down.weight[: self.rank].repeat(self.num_components, 1)
             self.down.weight.copy_(down)
@@ -78,7 +75,7 @@ class LowRankMixture(MixtureHead):
         self._check_hidden(hidden)
         common = hidden
         if self.latent is not None:
-            common = ACTIVATIONS[self.activation](through(self.latent, hidden))  # (..., E)
+            common = self._activated(through(self.latent, hidden))  # (..., E)
         low = torch.tanh(through(self.down, hidden)).unflatten(-1, (self.num_components, self.rank))
         residual = torch.einsum("...kr,kre->...ke", low, self.up.to(low.dtype))  # (..., K, E)
         log_weight = log_weights(through(self.prior, hidden))  # (..., K)

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import EmbeddingOptions
+from highrank.heads.bases.embedding import EmbeddingOptions, sizes_of_layers
 from highrank.heads.bases.logits import LogitHead
 from highrank.heads.bases.mixture import log_weights
 from highrank.heads.bases.past import check_past
-from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.start import start_nearly_equal
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.heads.partition import block_places, partitions
 from highrank.ops.streamed_cross_entropy import Columns, Logits
@@ -34,15 +34,13 @@ class MultiFacetSoftmax(LogitHead):
 
     Args:
         hidden_size: D, of all layers' hidden states side by side.
-        vocab_size: V.
         num_components: K.
-        embedding_size: E, the size of each facet and of the output embedding.
         num_partitions: P, blocks of the vocabulary in the first softmax.
         layers: whose hidden states are in the block; the last one must be -1.
         num_previous: earlier positions in the block; from 1 on the head is stateful.
         layer_sizes: the size of each layer's hidden states; None with one layer.
         start_noise: start with nearly equal facets, as `MixtureOfSoftmaxes` with its contexts.
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     title = "MFS"
@@ -64,17 +62,12 @@ class MultiFacetSoftmax(LogitHead):
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_components=num_components, num_partitions=num_partitions)
-        check_start_noise(start_noise)
-        if not layers or layers[-1] != -1:
-            raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
         if num_previous < 0:
             raise ValueError(f"num_previous must be at least 0, got {num_previous}")
-        if layer_sizes is None and len(layers) > 1:
-            raise ValueError(f"layer_sizes must be given for {len(layers)} layers, got None")
         self.num_components, self.num_partitions = num_components, num_partitions
         self.layers, self.num_previous = tuple(layers), num_previous
         self.start_noise = start_noise
-        self.last_size = hidden_size if layer_sizes is None else layer_sizes[-1]
+        self.last_size = sizes_of_layers(layers, layer_sizes, hidden_size)[-1]
         num_facets, size = num_partitions + num_components - 1, 2 * self.last_size
         self.block = self._linear((1 + num_previous) * hidden_size, self.last_size)
         self.latent = self._linear(size, num_facets * embedding_size)
@@ -93,9 +86,8 @@ class MultiFacetSoftmax(LogitHead):
         super().reset_parameters()
         if self.last_size == self.embedding_size:
             self._start_as_identity()
-        if self.start_noise is not None:
-            num_facets = self.num_partitions + self.num_components - 1
-            start_nearly_equal([(self.latent, num_facets)], [self.prior.weight], self.start_noise)
+        num_facets = self.num_partitions + self.num_components - 1
+        start_nearly_equal([(self.latent, num_facets)], [self.prior.weight], self.start_noise)
 
     def _start_as_identity(self) -> None:
         E = self.embedding_size

@@ -23,7 +23,7 @@ from highrank.heads.bases.embedding import EmbeddingOptions
 from highrank.heads.bases.frequency import frequency_order
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.logits import LogitHead
-from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.start import start_nearly_equal
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.gate_tree import mix_leaves, mix_products
 from highrank.ops.precision import at_least_float32
@@ -35,9 +35,7 @@ class Mixtape(LogitHead):
     """One softmax over logits that each token mixes from K contexts.
 
     Args:
-        hidden_size, vocab_size: D and V.
         num_components: K, a power of two from 2 on. The paper has 4.
-        embedding_size: E, the size of each context and of the output embedding.
         frequent_fraction: the fraction of the vocabulary, the most frequent tokens, that has gates
             of its own.
         gate_size: numbers of a token that its gates depend on.
@@ -45,7 +43,7 @@ class Mixtape(LogitHead):
             frequency.
         start_noise: start with nearly equal contexts, as in `MixtureOfSoftmaxes`, and gates half
             open.
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     title = "Mixtape"
@@ -68,7 +66,6 @@ class Mixtape(LogitHead):
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(gate_size=gate_size)
-        check_start_noise(start_noise)
         if num_components < 2 or num_components & (num_components - 1):
             raise ValueError(
                 f"num_components must be a power of two from 2 on, got {num_components}"
@@ -93,9 +90,8 @@ class Mixtape(LogitHead):
         super().reset_parameters()
         nn.init.normal_(self.gate_embedding)
         nn.init.normal_(self.gate_bias)
-        if self.start_noise is not None:
-            priors = self.shared_gate.weight, self.gate_embedding, self.gate_bias
-            start_nearly_equal([(self.latent, self.num_components)], priors, self.start_noise)
+        priors = self.shared_gate.weight, self.gate_embedding, self.gate_bias
+        start_nearly_equal([(self.latent, self.num_components)], priors, self.start_noise)
 
     @property
     def rank_bound(self) -> int | None:

@@ -6,38 +6,17 @@ The same parameters as a mixture of softmaxes, mixed before the softmax: one con
 remains, so the rank of log p is bounded as for one softmax.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from highrank.heads.bases.mixture import Mixture, PriorMixture, PriorOptions
+from highrank.heads.bases.mixture import Mixture, PriorMixture
 
 
 class MixtureOfContexts(PriorMixture):
-    """One softmax over a weighted sum of K contexts.
-
-    Args:
-        hidden_size, vocab_size: D and V.
-        num_components: K.
-        embedding_size: E, the size of each context and of the output embedding.
-        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
-            `PriorMixture`.
-    """
+    """One softmax over a weighted sum of K contexts. Args are those of `PriorMixture`."""
 
     title = "MoC"
     default_components = 5
-
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        num_components: int,
-        embedding_size: int,
-        **options: Unpack[PriorOptions],
-    ) -> None:
-        super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
-        self.reset_parameters()
 
     @property
     def rank_bound(self) -> int | None:

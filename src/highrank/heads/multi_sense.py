@@ -21,12 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions
 from highrank.heads.bases.frequency import frequency_order, log_frequencies
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.logits import LogitHead
@@ -41,15 +36,12 @@ class MultiSenseSoftmax(LogitHead):
     """One softmax over the senses of all tokens.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        embedding_size: E, the size of the context and of the output vectors.
         num_senses: S, the senses of a frequent token; all others have one.
         num_frequent: R, how many of the most frequent tokens have several; all if V is less.
         sense_noise: standard deviation of each number of the further senses from the first one's
             at the start.
         token_counts: how often the training split has each token; the first R if None.
-        activation: "tanh" or "identity".
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     title = "Multi-sense"
@@ -67,14 +59,11 @@ class MultiSenseSoftmax(LogitHead):
         num_frequent: int = 1000,
         sense_noise: float = 0.1,
         token_counts: Sequence[int] | None = None,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_senses=num_senses, num_frequent=num_frequent)
-        check_activation(activation)
         self.num_senses, self.sense_noise = num_senses, sense_noise
-        self.activation: Activation = activation
         self.latent = self._linear(hidden_size, embedding_size)
         order = torch.tensor(frequency_order(token_counts, vocab_size)[:num_frequent])
         self.register_buffer("frequent", order.sort().values.to(self.weight.device))  # (R,)
@@ -108,7 +97,7 @@ class MultiSenseSoftmax(LogitHead):
     def features(self, hidden: Tensor, **past: object) -> tuple[Tensor, ...]:
         """Log-weights of the one softmax, and contexts (..., E)."""
         self._check_hidden(hidden)
-        context = ACTIVATIONS[self.activation](self.latent(hidden)).unsqueeze(-2)  # (..., 1, E)
+        context = self._activated(self.latent(hidden)).unsqueeze(-2)  # (..., 1, E)
         zeros = context.new_zeros(context.shape[:-1], dtype=at_least_float32(context.dtype))
         return zeros, self._dropped(context).squeeze(-2)
 

@@ -12,15 +12,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions
 from highrank.heads.bases.logits import LogitHead, one_each
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.precision import at_least_float32
+from highrank.ops.row_blocks import inverse_permutation
 from highrank.ops.streamed_cross_entropy import Block, Logits
 
 
@@ -28,11 +24,8 @@ class PartitionedSoftmax(LogitHead):
     """One softmax over blocks of the vocabulary that have a context each.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        embedding_size: E, the size of each context and of the output embedding.
         num_partitions: P, blocks of the vocabulary. Token v is in block v mod P.
-        activation: "tanh", or "identity" as in the paper.
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     title = "Partition"
@@ -44,14 +37,11 @@ class PartitionedSoftmax(LogitHead):
         embedding_size: int,
         *,
         num_partitions: int = 4,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, embedding_size, **options)
         check_sizes(num_partitions=num_partitions)
-        check_activation(activation)
         self.num_partitions = num_partitions
-        self.activation: Activation = activation
         self.latent = self._linear(hidden_size, num_partitions * embedding_size)
         self.reset_parameters()
 
@@ -69,7 +59,7 @@ class PartitionedSoftmax(LogitHead):
 
     def features(self, hidden: Tensor, **past: Any) -> tuple[Tensor, ...]:
         self._check_hidden(hidden)
-        context = ACTIVATIONS[self.activation](self.latent(hidden))
+        context = self._activated(self.latent(hidden))
         context = context.unflatten(-1, (self.num_partitions, -1))  # (..., P, E)
         zeros = context.new_zeros(*hidden.shape[:-1], 1, dtype=at_least_float32(context.dtype))
         return zeros, self._dropped(context)
@@ -93,7 +83,6 @@ def partitions(vocab_size: int, num_partitions: int, softmax: int = 0) -> list[B
 def block_places(vocab_size: int, num_partitions: int, device: torch.device) -> Tensor:
     """The column of each token (V,), in blocks side by side."""
     tokens = torch.arange(vocab_size, device=device)
-    # Blocks before that of the token, of which the first V mod P have one token more.
-    part, longer = tokens % num_partitions, vocab_size % num_partitions
-    before = part * (vocab_size // num_partitions) + part.clamp(max=longer)
-    return before + tokens // num_partitions
+    return inverse_permutation(
+        torch.cat([tokens[p::num_partitions] for p in range(num_partitions)])
+    )

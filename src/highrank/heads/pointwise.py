@@ -23,13 +23,9 @@ class Pointwise(PriorMixture, StreamedLoss):
     """K softmaxes of mapped logits, weighted by the hidden state.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        num_components: K.
-        embedding_size: E, the size of each context and of the output embedding.
         logit_map: "sigsoftmax", "gss:CENTRE,SLOPE" (the authors' best are gss:-1.5,2.5 on Penn
             Treebank and gss:-1.5,3 on WikiText-2), "softcap:CAP" or "plif:SEGMENTS,LIMIT".
-        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
-            `PriorMixture`.
+        options: and sizes, as of `PriorMixture`.
     """
 
     title = "Pointwise"
@@ -48,8 +44,7 @@ class Pointwise(PriorMixture, StreamedLoss):
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         # The map's own constructor draws its values, after those of the head.
-        super().reset_parameters()
-        self.map_name, self.logit_map = logit_map, parse_logit_map(logit_map)
+        self.logit_map = parse_logit_map(logit_map)
         if isinstance(self.logit_map, PiecewiseLinear):
             self.logit_map.to(self.weight)
 
@@ -73,6 +68,3 @@ class Pointwise(PriorMixture, StreamedLoss):
             num_tables=5,
             pieces=Pieces(slopes, learned.limit),
         )
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, logit_map={self.map_name!r}"

@@ -23,13 +23,9 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
     """K softmaxes, of which each token takes the m that fit its hidden state best.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        num_components: K.
-        embedding_size: E, the size of each context and of the output embedding.
         num_active: m, how many softmaxes are computed for a token; all if K is less.
         balance: λ, the weight of the term that keeps all components in use; 0 leaves it out.
-        options: activation, dropout, bias, start_noise, batch_first, device and dtype, as of
-            `PriorMixture`.
+        options: and sizes, as of `PriorMixture`.
     """
 
     title = "Sparse MoS"
@@ -52,7 +48,6 @@ class SparseMixtureOfSoftmaxes(PriorMixture):
             raise ValueError(f"balance must be at least 0 and finite, got {balance}")
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
         self.num_active, self.balance = min(num_active, num_components), balance
-        self.reset_parameters()
 
     @property
     def rank_bound(self) -> int | None:

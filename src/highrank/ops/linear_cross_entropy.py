@@ -8,7 +8,7 @@ further options, and without its `options`, which turn chunks on: here they alwa
 """
 
 import math
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -63,11 +63,11 @@ def linear_cross_entropy(
         # It is for ids: all classes of a probability count.
         ignore_index, weight = -100, None
     is_plain = not options and input.dim() == 2
-    if is_plain and isinstance(target, Tensor) and is_small(input, linear_weight):
+    if is_plain and isinstance(target, Tensor):
         tensors = (input, linear_weight, target, linear_bias, weight)
-        found = _small_loss(*tensors, reduction, ignore_index)
+        found = small_loss(*tensors, reduction, ignore_index)
         if found is not None:
-            return found
+            return found[1]
     return mixture_cross_entropy(
         input.unsqueeze(-2),
         input.new_zeros((*input.shape[:-1], 1), dtype=at_least_float32(input.dtype)),
@@ -95,7 +95,7 @@ def _dense_target(
     return ids.expand(probability.shape), probability
 
 
-def _small_loss(
+def small_loss(
     input: Tensor,
     linear_weight: Tensor,
     target: Tensor,
@@ -103,25 +103,35 @@ def _small_loss(
     weight: Tensor | None,
     reduction: Reduction,
     ignore_index: int,
-) -> Tensor | None:
-    """By torch's two functions; None where they would raise in other words.
+) -> tuple[Tensor, Tensor] | None:
+    """The loss of each target (...) and the reduced loss, by torch's functions.
 
-    None, too, with an impossible target: these have a gradient for it.
+    That of each target is detached unless `reduction` is "none". None where chunks are faster,
+    where torch would raise in other words, and with an impossible target, which would get a
+    gradient.
     """
     has_gradient = weight is not None and weight.requires_grad
     if target.shape != input.shape[:-1] or reduction not in REDUCTIONS or has_gradient:
         return None
-    logits = F.linear(input, linear_weight, linear_bias)  # (N, V)
+    if not _is_small(input, linear_weight):
+        return None
+    ids = target.reshape(-1).long()  # (N,)
+    logits = F.linear(input, linear_weight, linear_bias)
+    log_p = logits.log_softmax(-1).view(len(ids), len(linear_weight))
+    how: dict[str, Any] = {"weight": weight, "ignore_index": ignore_index}
     try:
-        loss = F.cross_entropy(
-            logits, target.long(), weight, ignore_index=ignore_index, reduction=reduction
-        )
+        loss = F.nll_loss(log_p, ids, reduction=reduction, **how)
     except IndexError:
         return None
-    return loss if loss.detach().isfinite().all() else None
+    token_loss = F.nll_loss(log_p.detach(), ids, reduction="none", **how)
+    if not token_loss.isfinite().all():
+        return None
+    if reduction == "none":
+        loss = token_loss = loss.view(target.shape)
+    return token_loss.view(target.shape), loss
 
 
-def is_small(input: Tensor, weight: Tensor) -> bool:
+def _is_small(input: Tensor, weight: Tensor) -> bool:
     """Whether all logits together are no more than a small chunk, in full precision on a CPU."""
     if is_static(input) or is_distributed(weight):
         return False

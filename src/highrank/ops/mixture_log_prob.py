@@ -7,15 +7,17 @@ recomputes. The vocabulary may be spread over processes that have the same token
 N tokens, K components, E embedding size, V vocabulary, n tokens of a chunk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
 
 from highrank.ops.derivatives import differentiable_gradients
 from highrank.ops.loss import check_mixture, check_precision
+from highrank.ops.loss.targets import index_or_none
 from highrank.ops.mixed_linear import linear, product_with_columns
 from highrank.ops.mixture_cross_entropy.reducer import ONE_PROCESS, Reducer, ShardReducer
 from highrank.ops.precision import at_least_float32, in_autocast_dtype, log_add, without_autocast
@@ -146,7 +148,7 @@ class _LogProb(Function):
     ) -> Tensor:
         N, V = len(context), len(weight)
         log_p = context.new_empty(N, V, dtype=at_least_float32(context.dtype))
-        for tokens in token_slices(N, reducer.most_rows(weight), log_p.dtype.itemsize):
+        for tokens in token_slices(N, reducer.most_rows(weight) * log_p.itemsize):
             out = log_p[tokens]  # (n, V)
             for k in range(context.shape[1]):
                 z = _full(linear(context[tokens, k], weight, bias))  # (n, V)
@@ -176,7 +178,7 @@ class _LogProb(Function):
         d_context, d_log_weight = torch.empty_like(context), torch.empty_like(log_weight)
         d_weight = torch.zeros_like(weight, dtype=log_p.dtype) if wants_weight else None
         d_bias = torch.zeros_like(bias, dtype=log_p.dtype) if wants_bias else None
-        for tokens in token_slices(len(context), reducer.most_rows(weight), log_p.dtype.itemsize):
+        for tokens in token_slices(len(context), reducer.most_rows(weight) * log_p.itemsize):
             # A token that no component can predict has gradient 0, rather than NaN.
             log_total = log_p[tokens]  # (n, V)
             log_total = log_total.masked_fill(log_total == -torch.inf, torch.inf)
@@ -205,12 +207,36 @@ class _LogProb(Function):
 
 
 def token_slices(
-    num_tokens: int, vocab_size: int, itemsize: int, chunk_bytes: int | None = None
+    num_tokens: int, row_bytes: int, chunk_bytes: int | None = None
 ) -> Iterator[slice]:
     """Chunks of tokens whose rows over the vocabulary take so much memory, if not chosen here."""
-    row = vocab_size * itemsize
-    size = max(1, (chunk_bytes or max(CHUNK_BYTES, min(ENOUGH_ROWS * row, MOST_BYTES))) // row)
+    enough = max(CHUNK_BYTES, min(ENOUGH_ROWS * row_bytes, MOST_BYTES))
+    size = max(1, (chunk_bytes or enough) // row_bytes)
     return (slice(start, start + size) for start in range(0, num_tokens, size))
+
+
+def in_chunks(
+    function: Callable[..., Tensor],
+    tensors: Sequence[Tensor | None],
+    row_bytes: int,
+    chunk_bytes: int | None,
+) -> Tensor:
+    """function(*tensors) (N,), a chunk of tokens at a time; the backward pass recomputes each.
+
+    Args:
+        function: makes (n,) from the rows of n tokens, with some tables (n, V) by the way.
+        tensors: (N, …).
+    """
+    assert tensors[0] is not None
+    # torch.func knows no checkpoints.
+    if needs_operators(tensors[0]):
+        return function(*tensors)
+    found = []
+    # Also of no tokens: every parameter then has a gradient.
+    for rows in token_slices(max(1, len(tensors[0])), row_bytes, chunk_bytes):
+        parts = [index_or_none(tensor, rows) for tensor in tensors]
+        found.append(checkpoint(function, *parts, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(found)
 
 
 def _full(tensor: Tensor) -> Tensor:

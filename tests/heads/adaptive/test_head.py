@@ -31,6 +31,20 @@ def test_a_forbidden_class_forbids_its_tokens(head, hidden):
     assert not torch.isin(head.sample(hidden.repeat(50, 1)), tokens).any()
 
 
+def test_forbidden_targets_are_impossible_and_leave_the_gradients_of_the_others(head, hidden):
+    if head.bias is None or not head.cutoffs:
+        return
+    forbidden = head.order[[0, head.cutoffs[0], -1]]
+    head.bias.data[forbidden] = -torch.inf
+    target = head.order.repeat(4)[:40]
+    is_possible, hidden = ~torch.isin(target, forbidden), hidden.requires_grad_()
+    found = head(hidden, target, reduction="sum")
+    assert torch.equal(found.output.isfinite(), is_possible) and found.loss == torch.inf
+    want = head(hidden[is_possible], target[is_possible], reduction="sum").loss
+    both = [gradients(loss, head, hidden) for loss in (found.loss, want)]
+    torch.testing.assert_close(*both, **EXACT)
+
+
 def test_every_parameter_has_a_gradient_without_targets_in_the_tails(head, hidden):
     head(hidden, head.order[:1].expand(40)).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())

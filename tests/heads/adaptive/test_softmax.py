@@ -101,7 +101,4 @@ def test_a_wrong_argument_is_named(options, message):
 
 def test_repr_says_what_was_asked_for():
     text = repr(AdaptiveSoftmax(6, 23, None, frequent=5, cutoffs=(9,), bias=False))
-    assert (
-        "hidden_size=6, vocab_size=23, embedding_size=None, cutoffs=[5, 9], div_value=1.0, "
-        "dropout=0.0, bias=False" in text
-    )
+    assert "hidden_size=6, vocab_size=23, embedding_size=6, bias=False, cutoffs=(5, 9)" in text

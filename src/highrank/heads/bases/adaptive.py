@@ -20,17 +20,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from highrank.heads.bases import frequency
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingHead,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions, EmbeddingHead
 from highrank.heads.bases.head import Head
 from highrank.heads.bases.mixture import Mixture, draw_component, single
 from highrank.heads.bases.output import Beside, LossSettings
 from highrank.heads.bases.token_rows import EMBEDDING_RANGE, check_sizes, parameter_shape
+from highrank.ops.dropout import sequence_dropout
 from highrank.ops.loss.targets import Targets, reduce_summed_loss
 from highrank.ops.mixture_cross_entropy import mixture_loss
 from highrank.ops.mixture_log_prob import mixture_log_prob
@@ -44,24 +39,21 @@ Band = tuple[Tensor, Tensor | None]
 
 
 class Features(NamedTuple):
-    log_weight: Tensor
-    """(..., K), normalised."""
-    context: Tensor
-    """(..., K, E), of band 0."""
-    hidden: Tensor
-    """(..., D), which the contexts of the tails are made from where they are needed."""
+    log_weight: Tensor  # (..., K), normalised
+    context: Tensor  # (..., K, E), of band 0
+    hidden: Tensor  # (..., D)
+    """What the contexts of the tails are made from where they are needed."""
     masks: tuple[Tensor, ...]
     """The dropout of each tail's contexts, (..., K of the tail, E of the tail); or empty."""
 
 
-class AdaptiveOptions(EmbeddingOptions, total=False):
+class AdaptiveOptions(ContextOptions, total=False):
     """Keyword arguments of every adaptive head's constructor."""
 
     frequent: int | Literal["auto"]
     cutoffs: tuple[int, ...]
     div_value: float
     token_counts: Sequence[int] | None
-    activation: Activation
 
 
 class AdaptiveHead(EmbeddingHead):
@@ -75,9 +67,8 @@ class AdaptiveHead(EmbeddingHead):
         div_value: each tail has contexts and embeddings this much narrower than the band before it.
         token_counts: how often the training split has each token; None takes the ids to be sorted
             by frequency.
-        activation: "tanh" or "identity".
         bias: whether each token and each class has a bias.
-        options: dropout, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     # The tails would have to change, too.
@@ -97,15 +88,13 @@ class AdaptiveHead(EmbeddingHead):
         cutoffs: tuple[int, ...] = (),
         div_value: float = 1.0,
         token_counts: Sequence[int] | None = None,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         size = hidden_size if embedding_size is None else embedding_size
         super().__init__(hidden_size, vocab_size, size, **options)
         check_sizes(num_components=num_components)
         if not div_value >= 1:
             raise ValueError(f"div_value must be at least 1, got {div_value}")
-        check_activation(activation)
         of_tail = num_components if mix_first_tail else 1
         if frequent == "auto":
             frequent = frequency.best_frequent(
@@ -117,7 +106,7 @@ class AdaptiveHead(EmbeddingHead):
         self.components = (num_components, *tails)
         self.widths = tuple(max(1, int(size // div_value**i)) for i in range(len(self.sizes)))
         self.num_components, self.has_latent = num_components, embedding_size is not None
-        self.div_value, self.activation = div_value, activation
+        self.div_value = div_value
         self._frequency_order = frequency.frequency_order(token_counts, vocab_size)
         device = self.weight.device
         self.register_buffer("order", torch.empty(vocab_size, dtype=torch.long, device=device))
@@ -169,9 +158,7 @@ class AdaptiveHead(EmbeddingHead):
         if not self.is_banded:
             return super().tie(weight)  # type: ignore[arg-type]
         wanted = [tuple(band.shape) for band in self.weights]
-        found = (
-            [tuple(weight.shape)] if isinstance(weight, Tensor) else [*map(parameter_shape, weight)]
-        )
+        found = [*map(parameter_shape, [weight] if isinstance(weight, Tensor) else weight)]
         if found != wanted:
             raise ValueError(
                 f"the embedding must have bands {wanted}, as an AdaptiveEmbedding has, got {found}"
@@ -229,14 +216,6 @@ class AdaptiveHead(EmbeddingHead):
         logits = F.linear(features.context, *self._bands()[0])
         return features.log_weight, logits.log_softmax(-1)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        if self.num_components > 1:
-            text += f", num_components={self.num_components}"
-        text += f", embedding_size={self.embedding_size if self.has_latent else None}"
-        text += f", cutoffs={list(self.cutoffs)}, div_value={self.div_value}"
-        return text + f", dropout={self.dropout}, bias={self.bias is not None}"
-
     def _flat_loss(
         self, features: Features, targets: Targets, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
@@ -245,17 +224,10 @@ class AdaptiveHead(EmbeddingHead):
         # How many targets are in a tail is not known while compiling.
         if not is_plain or is_traced(features.hidden):
             return super()._flat_loss(features, targets, settings)
-        reduction, beside = settings.reduction, settings.beside
-        ids = targets.target.squeeze(1)  # (N,)
-        # Beside other terms, a token that the softmaxes forbid may still be predicted.
-        is_used = ~self._is_impossible(ids) if beside is None else torch.ones_like(ids).bool()
-        used = is_used.nonzero().squeeze(1)  # (n,)
-        if len(used) < len(ids):
-            features = tree_map(lambda leaf: leaf[used], features)
+        reduction, rank = settings.reduction, self._rank()[targets.target.squeeze(1)]  # (N,)
         options: dict[str, Any] = {"chunk_bytes": settings.options.get("chunk_bytes")}
         options["reduction"] = "none" if reduction == "none" else "sum"
-        part, total = self._losses(features, self._rank()[ids[used]], options, beside)
-        token_loss = part.new_full((len(ids),), torch.inf).index_copy(0, used, part)
+        token_loss, total = self._losses(features, rank, options, settings.beside)
         if reduction == "none":
             return token_loss, token_loss
         return token_loss, reduce_summed_loss(total, token_loss == torch.inf, None, reduction)
@@ -266,18 +238,20 @@ class AdaptiveHead(EmbeddingHead):
         """The loss of each target (N,), given by their rank, and the sum."""
         (weight, bias), *tails = self._bands()
         log_weight, (_, target) = features.log_weight, self._places(rank)
+        # Where both must be there, what a tail's softmax gives its targets is a part of the weight.
+        is_joint = beside is not None or self._forbids_tokens()
         if beside is not None:
-            # Beside other terms, what a tail's softmax gives its targets is a part of the weight.
             log_weight = log_weight + beside.log_gate[:, :1]
+        if is_joint:
             of_tail = settings | {"reduction": "none"}
             for inside, part, *_ in self._tail_losses(features, rank, tails, of_tail):
                 part = part[:, None].expand(-1, log_weight.shape[1])
                 log_weight = log_weight.index_add(0, inside, -part)
-            settings = settings | {"extra": (beside.log_gate[:, 1:], beside.log_q)}
+        extra = None if beside is None else (beside.log_gate[:, 1:], beside.log_q)
         token_loss, total, _ = mixture_loss(
-            features.context, log_weight, weight, target, bias=bias, **settings
+            features.context, log_weight, weight, target, bias=bias, extra=extra, **settings
         )
-        if beside is None:
+        if not is_joint:
             for inside, part, more, _ in self._tail_losses(features, rank, tails, settings):
                 token_loss, total = token_loss.index_add(0, inside, part), total.sum() + more.sum()
         return token_loss, total
@@ -347,22 +321,16 @@ class AdaptiveHead(EmbeddingHead):
         """The rows of each band in a table (V, …)."""
         return row_blocks(table, self.order, self.sizes)
 
-    def _is_impossible(self, ids: Tensor) -> Tensor:
-        """Whether a bias of -inf, that of the token or of its class, forbids a token: (N,)."""
-        if self.bias is None:
-            return torch.zeros_like(ids, dtype=torch.bool)
-        is_possible = (self.bias != -torch.inf)[self.order]  # (V,)
-        if self.class_bias is not None:
-            lengths = torch.tensor(self.sizes[1:], device=ids.device)
-            has_class = (self.class_bias != -torch.inf).repeat_interleave(lengths)  # (V - R,)
-            is_possible[self.num_frequent :] &= has_class
-        return ~is_possible[self._rank()[ids]]
+    def _forbids_tokens(self) -> bool:
+        """Whether a bias of -inf, that of a token or of a class, makes targets impossible."""
+        biases = (self.bias, self.class_bias)
+        return any(bias is not None and bool((bias == -torch.inf).any()) for bias in biases)
 
     def _contexts(self, band: int, hidden: Tensor) -> Tensor:
         """The contexts of a band, (..., K, E), before dropout."""
         K, E = self.components[band], self.widths[band]
         if self.has_latent:
-            context = ACTIVATIONS[self.activation](self.latents[band](hidden))
+            context = self._activated(self.latents[band](hidden))
         else:
             context = hidden if band == 0 else self.latents[band - 1](hidden)
         return context.view(*context.shape[:-1], K, E)
@@ -378,11 +346,8 @@ class AdaptiveHead(EmbeddingHead):
 
     def _mask(self, band: int, hidden: Tensor) -> Tensor:
         """(..., K, E): dropout, one mask per sequence, shared over time."""
-        shape = [*hidden.shape[:-1], self.components[band], self.widths[band]]
-        own = list(shape)
-        if hidden.dim() > 2:
-            own[int(self.batch_first)] = 1
-        return F.dropout(hidden.new_ones(own), self.dropout).expand(shape)
+        ones = hidden.new_ones(*hidden.shape[:-1], self.components[band], self.widths[band])
+        return sequence_dropout(ones, self.dropout, hidden.dim() - 1, self.batch_first)
 
 
 def _draw_column(mixture: Mixture, band: Band, generator: torch.Generator | None) -> Tensor:

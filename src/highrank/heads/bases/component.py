@@ -1,32 +1,24 @@
 """Components that stand beside the distribution of a head: what each must state.
 
-    p(token) = g_0 · p_base(token) + Σ_j g_j · q_j(token),   g = softmax(0, G [s, f] + c)
+`Composed` mixes, with a gate of its own. A component has J terms, each a distribution over the
+whole vocabulary, and F features for the gate. T time, B streams, D hidden size, V vocabulary; `...`
+is any leading dimensions.
 
-`Composed` mixes: it has the gate G, reads the hidden states s and what the components offer it, f,
-and adds q_j of the targets to the loss of its base. A component has one or more terms q_j, each a
-distribution over the whole vocabulary. T time, B streams, D hidden size, J terms of a component,
-F features for the gate, V vocabulary; `...` is any leading dimensions.
-
-**Order.** `inputs` is the only method that sees whole windows: hidden states (T, B, D) and tokens
-(T, B), time first whatever `batch_first` is. It returns a pytree of tensors (T, B, anything), a row
-for each prediction. All others take such rows, in any number and order, (..., anything): chunks of
-tokens, a random half of them, the last one. So a component that looks at the n - 1 tokens before
-returns them as a row of n - 1 numbers, and an n-gram's probabilities follow from the row.
+**Order.** `inputs` is the only method that sees whole windows, time first whatever `batch_first`
+is. It returns a row for each prediction. All others take such rows, in any number and order:
+chunks of tokens, a random half of them, the last one. So a component that looks at the n - 1 tokens
+before returns them as a row of n - 1 numbers.
 
 **State.** A component that looks back over the window's beginning has `is_stateful`: its state is a
-pytree of tensors whose dimension 1 is the batch, `initial_state` before the first token, `advance`
-after each window, detached. No cut into windows may change a probability.
+pytree of tensors whose dimension 1 is the batch, detached. No cut into windows may change a
+probability.
 
-**Training split.** `position` (T, B) says where in the training split each token stands, where the
-text is the training split; it is None for any other text, and -1 for single tokens of another one.
-What must not have counted the token that it predicts (leave-one-out) decides by it, not by
-`self.training`: the training split is also read in evaluation mode. It may as well look up what it
-has prepared for each position, of the target and for the gate.
+**Training split.** What must not have counted the token that it predicts (leave-one-out) decides by
+`position`, not by `self.training`: the training split is also read in evaluation mode.
 
 **Files.** Parameters and buffers are saved with the model. Tables that are too large for that, or
-shared, are made by `fit` from the training split before training, and written into the run's folder
-by `save_data`; `load_data` reads them from there, as arrays or memory maps, never as code. What
-is published must not hold the training split itself: `forget_text` drops it.
+shared, are in the run's folder, as arrays or memory maps, never as code. What is published must not
+hold the training split itself.
 """
 
 from collections.abc import Sequence
@@ -79,7 +71,8 @@ class Component(nn.Module):
             hidden: (T, B, D), after each token; (..., D) for a component that has no state.
             tokens: (T, B), which have been read; None for a component that has no state.
             state: after the window before; None at the beginning of a text.
-            position: (T, B), of each token in the training split; None for another text.
+            position: (T, B), of each token in the training split, -1 for tokens of another text;
+                None where all are of another text.
         """
         return ()
 

@@ -4,7 +4,7 @@ D hidden size, K contexts of a token, E embedding size, V vocabulary; `...` is a
 dimensions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -21,19 +21,20 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ContextOptions(TypedDict, total=False):
+class EmbeddingOptions(TypedDict, total=False):
     """Keyword arguments of every head's constructor."""
 
     dropout: float
     batch_first: bool
     device: torch.device | str | None
     dtype: torch.dtype | None
-
-
-class EmbeddingOptions(ContextOptions, total=False):
-    """Keyword arguments of `EmbeddingHead`."""
-
     bias: bool
+
+
+class ContextOptions(EmbeddingOptions, total=False):
+    """Those of a head with contexts activation(Linear(hidden))."""
+
+    activation: Activation
 
 
 class EmbeddingHead(Head):
@@ -42,6 +43,7 @@ class EmbeddingHead(Head):
     Args:
         hidden_size, vocab_size: D and V.
         embedding_size: E, the size of each context and of the output embedding.
+        activation: "tanh" or "identity", of contexts that are made by a linear layer.
         dropout: on the contexts, one mask per sequence, independent per context.
         bias: whether each token has a bias.
         batch_first: hidden is (B, T, D) rather than (T, B, D).
@@ -54,6 +56,7 @@ class EmbeddingHead(Head):
         vocab_size: int,
         embedding_size: int,
         *,
+        activation: Activation = "tanh",
         dropout: float = 0.0,
         bias: bool = True,
         batch_first: bool = False,
@@ -62,8 +65,12 @@ class EmbeddingHead(Head):
     ) -> None:
         super().__init__(hidden_size, vocab_size)
         check_sizes(embedding_size=embedding_size)
-        check_dropout(dropout)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
         self.embedding_size, self.dropout, self.batch_first = embedding_size, dropout, batch_first
+        self.activation: Activation = activation
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.empty(vocab_size, embedding_size, **options))
         self.bias = nn.Parameter(torch.empty(vocab_size, **options)) if bias else None
@@ -80,23 +87,25 @@ class EmbeddingHead(Head):
     def resize(self, vocab_size: int) -> None:
         self._resize_embedding(vocab_size)
 
+    def _activated(self, context: Tensor) -> Tensor:
+        return ACTIVATIONS[self.activation](context)
+
     def _dropped(self, context: Tensor) -> Tensor:
         """Contexts (..., K, E) with dropout, in training: one mask per sequence."""
         if not self.training:
             return context
         return sequence_dropout(context, self.dropout, context.dim() - 2, self.batch_first)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        text += f", embedding_size={self.embedding_size}, dropout={self.dropout}"
-        return text + f", bias={self.bias is not None}"
 
-
-def check_dropout(dropout: float) -> None:
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-
-
-def check_activation(activation: str) -> None:
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+def sizes_of_layers(
+    layers: Sequence[int], sizes: Sequence[int] | None, hidden_size: int
+) -> Sequence[int]:
+    """The size of each layer's hidden states, which are `hidden_size` side by side."""
+    if not layers or layers[-1] != -1:
+        raise ValueError(f"layers must end with -1, the last one, got {tuple(layers)}")
+    sizes = [hidden_size] if sizes is None and len(layers) == 1 else sizes
+    if sizes is None or len(sizes) != len(layers) or sum(sizes) != hidden_size:
+        raise ValueError(
+            f"layer_sizes must be {len(layers)} numbers that add up to {hidden_size}, got {sizes}"
+        )
+    return sizes

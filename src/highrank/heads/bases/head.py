@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from torch.utils.checkpoint import checkpoint
 
 from highrank.heads.bases.output import (
     ForwardOptions,
@@ -35,18 +34,17 @@ from highrank.ops.loss import (
 from highrank.ops.loss.targets import (
     Targets,
     drop_ignored,
-    index_or_none,
     make_targets,
     reduce_losses,
     shift_targets,
     weight_losses,
     weighted_sum,
 )
-from highrank.ops.mixture_log_prob import token_slices
+from highrank.ops.mixture_log_prob import in_chunks, token_slices
 from highrank.ops.precision import at_least_float32
 from highrank.ops.sampling import check_sampling, draw, tempered
 from highrank.ops.scoring import log_probs_in_blocks
-from highrank.ops.tracing import needs_operators
+from highrank.signatures import arguments_of
 
 # Options of a loss that have a meaning for logits of softmaxes only.
 MIXTURE_OPTIONS = ("logit_map", "logit_scale", "z_loss", "backend", "also", "group", "shard")
@@ -57,8 +55,8 @@ class Head(TokenRows):
 
     A subclass writes `log_prob_from`, `rank_bound` and, where something must be computed for whole
     sequences (dropout that is shared over time, a look at past tokens), `features`. It has the
-    output embedding `weight`, or its own `tie` and `scale_embedding`. Its constructor ends with
-    `reset_parameters`; that of a base does not call it.
+    output embedding `weight`, or its own `tie` and `scale_embedding`. Parameters are drawn once, by
+    `reset_parameters` at the end of a constructor: that of the class, or of a base that calls it.
 
     A head that looks back has `is_stateful` and writes `initial_state` and `advance`; its methods
     then take `tokens` and `state` besides the hidden states, as `past`.
@@ -154,8 +152,10 @@ class Head(TokenRows):
                 "entropy" and "log_weight"; a third result, a dictionary, has them.
             options: class_weight, token_weight, label_smoothing, shift and chunk_bytes, and for
                 mixtures logit_map, logit_scale, z_loss, backend, group and shard, as of
-                `mixture_cross_entropy`; tokens (T, B), state and position for a stateful head;
-                with_penalty: False leaves the head's penalty out of the loss in training.
+                `mixture_cross_entropy`; for a stateful head the tokens (T, B) that the backbone has
+                read, the state after the windows before, and the position (T, B) of each token in
+                the training split, where the text is that; with_penalty: False leaves the head's
+                penalty out of the loss in training.
         """
         rest: Any = dict(options)
         with_penalty = rest.pop("with_penalty", True)
@@ -318,19 +318,10 @@ class Head(TokenRows):
                 loss = loss + weighted_sum(-log_p, targets.smoothing)
             return loss
 
-        ids, amount = targets.target, targets.amount
-        # torch.func knows no checkpoints.
-        if needs_operators(leaves[0]):
-            found = [chunk_loss(ids, amount, *leaves)]
-        else:
-            found, itemsize = [], at_least_float32(leaves[0].dtype).itemsize
-            chunk_bytes = settings.options.get("chunk_bytes")
-            # Also of no tokens: every parameter then has a gradient.
-            for rows in token_slices(max(1, len(ids)), self.vocab_size, itemsize, chunk_bytes):
-                parts = (ids[rows], index_or_none(amount, rows), *(leaf[rows] for leaf in leaves))
-                loss = checkpoint(chunk_loss, *parts, use_reentrant=False, preserve_rng_state=False)
-                found.append(loss)
-        token_loss = weight_losses(torch.cat(found), targets.token_weight)
+        row_bytes = self.vocab_size * at_least_float32(leaves[0].dtype).itemsize
+        tensors = (targets.target, targets.amount, *leaves)
+        found = in_chunks(chunk_loss, tensors, row_bytes, settings.options.get("chunk_bytes"))
+        token_loss = weight_losses(found, targets.token_weight)
         # An impossible target has no gradient.
         token_loss = token_loss.masked_fill(token_loss == torch.inf, torch.inf)
         return token_loss, reduce_losses(token_loss, targets.mass, settings.reduction)
@@ -358,6 +349,16 @@ class Head(TokenRows):
         )
         return layer
 
+    def extra_repr(self) -> str:
+        """The constructor's arguments that are kept and are no defaults."""
+        found = []
+        for name, argument in arguments_of(type(self)).items():
+            value = getattr(self, name, argument.default)
+            value = value is not None if name == "bias" else value
+            if isinstance(value, int | float | str | tuple) and value != argument.default:
+                found.append(f"{name}={value!r}")
+        return ", ".join(found)
+
     def _by_chunks(
         self, shape: torch.Size, features: Any, tokens_of: Callable[[Any], Tensor]
     ) -> Tensor:
@@ -366,7 +367,7 @@ class Head(TokenRows):
         leaves = tree_flatten(flat)[0]
         found = torch.empty(shape.numel(), dtype=torch.long, device=leaves[0].device)
         itemsize = at_least_float32(leaves[0].dtype).itemsize
-        for rows in token_slices(len(found), self.vocab_size, itemsize):
+        for rows in token_slices(len(found), self.vocab_size * itemsize):
             found[rows] = tokens_of(tree_map(lambda leaf, rows=rows: leaf[rows], flat))
         return found.reshape(shape)
 

@@ -12,15 +12,9 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from highrank.heads.bases.embedding import (
-    ACTIVATIONS,
-    Activation,
-    EmbeddingHead,
-    EmbeddingOptions,
-    check_activation,
-)
+from highrank.heads.bases.embedding import ContextOptions, EmbeddingHead
 from highrank.heads.bases.output import LossSettings, MeasuredOutput
-from highrank.heads.bases.start import check_start_noise, start_nearly_equal
+from highrank.heads.bases.start import start_nearly_equal
 from highrank.heads.bases.token_rows import check_sizes
 from highrank.ops.logit_map import LogitMap
 from highrank.ops.loss import Target, check_targets
@@ -32,23 +26,15 @@ from highrank.ops.sampling import draw
 from highrank.ops.sharding import as_in_first_process, is_distributed
 
 
-class MixtureOptions(EmbeddingOptions, total=False):
-    """Keyword arguments of every mixture's constructor."""
-
-    activation: Activation
-
-
-class PriorOptions(MixtureOptions, total=False):
+class PriorOptions(ContextOptions, total=False):
     """Keyword arguments of `PriorMixture`."""
 
     start_noise: float | None
 
 
 class Mixture(NamedTuple):
-    log_weight: Tensor
-    """(..., K), normalised."""
-    context: Tensor
-    """(..., K, E)."""
+    log_weight: Tensor  # (..., K), normalised
+    context: Tensor  # (..., K, E)
 
 
 class MixtureHead(EmbeddingHead):
@@ -57,12 +43,10 @@ class MixtureHead(EmbeddingHead):
     With a `logit_map` its softmaxes are those of mapped logits.
 
     Args:
-        hidden_size, vocab_size: D and V.
         num_components: K.
         embedding_size: E, for contexts activation(Linear(hidden)); None takes the hidden state
             itself as the context.
-        activation: "tanh" (the paper) or "identity".
-        options: dropout, bias, batch_first, device and dtype, as of `EmbeddingHead`.
+        options: and sizes, as of `EmbeddingHead`.
     """
 
     default_components = 4
@@ -79,16 +63,12 @@ class MixtureHead(EmbeddingHead):
         vocab_size: int,
         num_components: int,
         embedding_size: int | None,
-        *,
-        activation: Activation = "tanh",
-        **options: Unpack[EmbeddingOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         size = hidden_size if embedding_size is None else embedding_size
         super().__init__(hidden_size, vocab_size, size, **options)
         check_sizes(num_components=num_components)
-        check_activation(activation)
         self.num_components = num_components
-        self.activation: Activation = activation
         self.logit_map: LogitMap | None = None
         self.latent: nn.Linear | None = None
 
@@ -152,15 +132,6 @@ class MixtureHead(EmbeddingHead):
         # Processes that have a part of the vocabulary each are to have the same tokens.
         return as_in_first_process(super()._by_chunks(shape, features, tokens_of), self.weight)
 
-    def extra_repr(self) -> str:
-        text = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}"
-        if self.num_components > 1:
-            text += f", num_components={self.num_components}"
-        if self.latent is not None:
-            text += f", embedding_size={self.embedding_size}, activation={self.activation!r}"
-        text += f", dropout={self.dropout}, bias={self.bias is not None}"
-        return text + (", batch_first=True" if self.batch_first else "")
-
     def _loss(self, features: Mixture, target: Target, settings: LossSettings) -> MeasuredOutput:
         # The mixture loss trains no parameters of a map.
         if isinstance(self.logit_map, nn.Module):
@@ -187,10 +158,7 @@ class MixtureHead(EmbeddingHead):
     def _contexts(self, hidden: Tensor) -> Tensor:
         """(..., K, E), with dropout: one mask per sequence, shared over time."""
         self._check_hidden(hidden)
-        if self.latent is None:
-            context = hidden
-        else:
-            context = ACTIVATIONS[self.activation](through(self.latent, hidden))
+        context = hidden if self.latent is None else self._activated(through(self.latent, hidden))
         K, E = self.num_components, self.embedding_size
         return self._dropped(context.view(*context.shape[:-1], K, E))
 
@@ -199,12 +167,9 @@ class PriorMixture(MixtureHead):
     """π = softmax(P hidden) and h_k = activation(L_k hidden + c_k); a subclass mixes.
 
     Args:
-        hidden_size, vocab_size: D and V.
-        num_components: K.
-        embedding_size: E, the size of each context and of the output embedding.
         start_noise: start with nearly equal contexts: all the same, plus noise that sums to zero,
             of this fraction of their standard deviation. None (the paper) draws them independently.
-        options: activation, dropout, bias, batch_first, device and dtype, as of `MixtureHead`.
+        options: and sizes, as of `MixtureHead`.
     """
 
     def __init__(
@@ -215,20 +180,18 @@ class PriorMixture(MixtureHead):
         embedding_size: int,
         *,
         start_noise: float | None = None,
-        **options: Unpack[MixtureOptions],
+        **options: Unpack[ContextOptions],
     ) -> None:
         super().__init__(hidden_size, vocab_size, num_components, embedding_size, **options)
-        check_start_noise(start_noise)
         self.start_noise = start_noise
-        self.latent = self._linear(hidden_size, num_components * embedding_size)
+        self.latent: nn.Linear = self._linear(hidden_size, num_components * embedding_size)
         self.prior = self._empty_linear(hidden_size, num_components, bias=False)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if self.start_noise is not None:
-            assert self.latent is not None
-            latents = [(self.latent, self.num_components)]
-            start_nearly_equal(latents, [self.prior.weight], self.start_noise)
+        latents = [(self.latent, self.num_components)]
+        start_nearly_equal(latents, [self.prior.weight], self.start_noise)
 
     def context_bound(self, hidden_bound: float | None) -> float | None:
         return 1.0 if self.activation == "tanh" else None

@@ -31,23 +31,17 @@ class MeasuredOutput(NamedTuple):
 class ForwardOptions(LossOptions, total=False):
     """Keyword arguments of a head's `forward`."""
 
-    tokens: Tensor
-    """(T, B), tokens that the backbone has read: for a stateful head."""
+    tokens: Tensor  # (T, B)
     state: Any
-    """The memory of a stateful head of the windows before."""
-    position: Tensor
-    """(T, B), of each token in the training split, where the text is that: for its components."""
+    position: Tensor  # (T, B)
     with_penalty: bool
-    """Whether the loss has the head's penalty in training; True if it is left out."""
 
 
 class Beside(NamedTuple):
     """Further terms of a mixture of which a head's own distribution is the first."""
 
-    log_gate: Tensor
-    """(..., 1 + J), normalised: the head's own weight comes first."""
-    log_q: Tensor
-    """(..., J), of the targets; each token has one."""
+    log_gate: Tensor  # (..., 1 + J), normalised: the head's own weight comes first
+    log_q: Tensor  # (..., J), of the targets; each token has one
 
     def log_mixed(self, log_p: Tensor) -> Tensor:
         """log (g_0 p + Σ_j g_j q_j), (..., 1), from the head's log p of the targets (..., 1)."""

@@ -4,12 +4,15 @@ T time, B sequences, D hidden size.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from highrank.ops.tracing import in_torch_func, is_static
+
+if TYPE_CHECKING:
+    from highrank.heads.bases.head import Head
 
 # Arguments of a head that looks back, besides the hidden states.
 PAST = ("tokens", "state", "position")
@@ -18,14 +21,7 @@ PAST = ("tokens", "state", "position")
 NUM_WITNESSES = 8
 
 
-class LooksBack(Protocol):
-    batch_first: bool
-
-    @property
-    def is_stateful(self) -> bool: ...
-
-
-def check_names(head: LooksBack, past: Mapping[str, Any]) -> None:
+def check_names(head: "Head", past: Mapping[str, Any]) -> None:
     """Raise for arguments that mean nothing to the head."""
     for name, value in past.items():
         if name not in PAST:
@@ -37,7 +33,7 @@ def check_names(head: LooksBack, past: Mapping[str, Any]) -> None:
             )
 
 
-def check_past(head: LooksBack, hidden: Tensor, tokens: Tensor | None, state: Any) -> None:
+def check_past(head: "Head", hidden: Tensor, tokens: Tensor | None, state: Any) -> None:
     """Raise unless tokens and state, where they are given, fit hidden states of a window."""
     first, (leading, batch) = head.batch_first, ("B, T", 0) if head.batch_first else ("T, B", 1)
     order = f"({leading}, D) with batch_first={first}"
@@ -56,7 +52,7 @@ def check_past(head: LooksBack, hidden: Tensor, tokens: Tensor | None, state: An
             )
 
 
-def check_time(head: LooksBack, tokens: Any, target: Any, ignore_index: int) -> None:
+def check_time(head: "Head", tokens: Any, target: Any, ignore_index: int) -> None:
     """Raise where targets are the next tokens along the batch's dimension, and not along time's."""
     if not isinstance(tokens, Tensor) or not isinstance(target, Tensor) or in_torch_func():
         return
@@ -76,7 +72,7 @@ def check_time(head: LooksBack, tokens: Any, target: Any, ignore_index: int) -> 
         )
 
 
-def check_shift(head: LooksBack, hidden: Tensor, shift: int) -> None:
+def check_shift(head: "Head", hidden: Tensor, shift: int) -> None:
     """Raise where targets would be shifted along the batch: their last dimension must be time."""
     if shift and hidden.dim() > 2 and not head.batch_first:
         raise ValueError(

@@ -6,6 +6,7 @@ second order only. K components, E embedding size, D hidden size.
 """
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +23,19 @@ def zero_sum_noise(weight: Tensor, num_components: int) -> Tensor:
 
 @torch.no_grad()
 def start_nearly_equal(
-    latents: Iterable[tuple[nn.Linear, int]], priors: Iterable[Tensor], noise: float
+    latents: Iterable[tuple[nn.Linear, int]], priors: Iterable[Tensor], noise: float | None
 ) -> None:
     """Give all contexts of a layer the first one's values plus noise, and the priors small ones.
+
+    Without noise all stay as they were drawn, independently.
 
     Args:
         latents: layers D → K · E, freshly initialised, each with its K.
         priors: what the weights of the components are made with, freshly initialised.
         noise: in standard deviations of the first context's weights.
     """
+    if not is_start_noise(noise):
+        return
     for latent, num_components in latents:
         weight = latent.weight[: len(latent.weight) // num_components].clone()  # (E, D)
         spread = zero_sum_noise(weight, num_components)  # (K, E, D)
@@ -40,6 +45,8 @@ def start_nearly_equal(
         prior.mul_(PRIOR_SCALE)
 
 
-def check_start_noise(noise: float | None) -> None:
+def is_start_noise(noise: float | None) -> TypeGuard[float]:
+    """Whether there is any; raise for a value that is none."""
     if noise is not None and not 0 <= noise < float("inf"):
         raise ValueError(f"start_noise must be finite and at least 0, got {noise}")
+    return noise is not None

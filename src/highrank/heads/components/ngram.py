@@ -33,12 +33,9 @@ NO_TOKEN = np.iinfo(np.int64).min
 class Place(NamedTuple):
     """Inputs of a prediction."""
 
-    context: Tensor
-    """(..., n - 1), the tokens before it; -1 before the first one."""
-    backoff: Tensor
-    """(..., n - 1), γ of the orders 2 … n."""
-    position: Tensor
-    """(..., 1), of the token that is predicted in the training split; -1 for another text."""
+    context: Tensor  # (..., n - 1), the tokens before it; -1 before the first one
+    backoff: Tensor  # (..., n - 1), γ of the orders 2 … n
+    position: Tensor  # (..., 1), of the predicted token in the training split; -1 for another text
 
 
 class NGramComponent(Component):
@@ -172,22 +169,22 @@ class NGramComponent(Component):
         if target.is_meta:
             return inputs.backoff.new_empty(*target.shape, 1)
         wanted = target.numpy(force=True)
-        own = self._own(inputs)
-        found = own.log_prob
-        if not ((wanted == own.token) | (wanted < 0)).all():
+        token, found = self._left_out(inputs)
+        if not ((wanted == token) | (wanted < 0)).all():
             contexts = self._numbers(inputs)
-            counted = self.data.table.log_prob_of(contexts, wanted) + self._change(contexts, own)
-            found = np.where(wanted == own.token, found, counted)
+            counted = self.data.table.log_prob_of(contexts, wanted)
+            counted += self._change(contexts, token, found)
+            found = np.where(wanted == token, found, counted)
         return torch.from_numpy(found)[..., None].to(inputs.backoff)
 
     def log_prob(self, inputs: Place, log_gate: Tensor) -> Tensor:
         if log_gate.is_meta:
             return log_gate.expand(*log_gate.shape[:-1], self.vocab_size)
-        contexts, own = self._numbers(inputs), self._own(inputs)
+        contexts, (token, log_prob) = self._numbers(inputs), self._left_out(inputs)
         found = self.data.table.log_prob(contexts)  # (..., V)
-        if (known := own.token >= 0).any():
-            found += self._change(contexts, own)[..., None]
-            found[known, own.token[known]] = own.log_prob[known]
+        if (known := token >= 0).any():
+            found += self._change(contexts, token, log_prob)[..., None]
+            found[known, token[known]] = log_prob[known]
         return torch.from_numpy(found).to(inputs.backoff) + log_gate
 
     def _numbers(self, inputs: Place) -> Any:
@@ -195,23 +192,26 @@ class NGramComponent(Component):
         tokens = np.moveaxis(inputs.context.numpy(force=True), -1, 0)  # (n - 1, ...)
         return self.data.table.contexts(tokens)[:, -1]
 
-    def _own(self, inputs: Place) -> "_Own":
+    def _left_out(self, inputs: Place) -> tuple[Any, Any]:
+        """The predicted token of the training split (...), and its log p where it is not counted.
+
+        The token is `NO_TOKEN` for another text.
+        """
         place = inputs.position.numpy(force=True)[..., 0]
         known, left_out = place >= 0, self.data.left_out
         token, log_prob = np.full(place.shape, NO_TOKEN), np.zeros(place.shape)
         if known.any():
             assert left_out is not None
-            token[known], log_prob[known] = (
-                left_out.token[place[known]],
-                left_out.log_prob[place[known]],
-            )
-        return _Own(token, log_prob)
+            token[known] = left_out.token[place[known]]
+            log_prob[known] = left_out.log_prob[place[known]]
+        return token, log_prob
 
-    def _change(self, contexts: Any, own: "_Own") -> Any:
+    def _change(self, contexts: Any, token: Any, log_prob: Any) -> Any:
         """By how much log p of all other tokens changes (...) where one is left out."""
-        known, change = own.token >= 0, np.zeros(own.token.shape)
-        counted = self.data.table.log_prob_of(contexts[:, known], own.token[known])
-        change[known] = _log_rest(own.log_prob[known]) - _log_rest(counted)
+        known, change = token >= 0, np.zeros(token.shape)
+        counted = self.data.table.log_prob_of(contexts[:, known], token[known])
+        # Of the logarithms of what is left for them, 1 - p.
+        change[known] = np.log(-np.expm1(log_prob[known])) - np.log(-np.expm1(counted))
         return change
 
     def resize(self, vocab_size: int) -> None:
@@ -226,22 +226,5 @@ class NGramComponent(Component):
 def table_size(model: nn.Module) -> ngram.TableSize | None:
     """What n-grams add to the parameters of a model or a head; None without them."""
     found = [c.data.table.size for c in components_of(model) if isinstance(c, NGramComponent)]
-    if not found:
-        return None
-    return ngram.TableSize(
-        sum(size.num_ngrams for size in found), sum(size.num_bytes for size in found)
-    )
-
-
-class _Own(NamedTuple):
-    """What the training split has at the positions of predictions (...)."""
-
-    token: Any
-    """`NO_TOKEN` for another text."""
-    log_prob: Any
-    """log p of the token where it was not counted."""
-
-
-def _log_rest(log_prob: Any) -> Any:
-    """log(1 - p)."""
-    return np.log(-np.expm1(log_prob))
+    total = (sum(size.num_ngrams for size in found), sum(size.num_bytes for size in found))
+    return ngram.TableSize(*total) if found else None

@@ -27,17 +27,13 @@ from highrank.ops.tracing import is_traced
 class Memory(NamedTuple):
     """The last L states of each stream, the newest last."""
 
-    key: Tensor
-    """(L, B, S)."""
-    token: Tensor
-    """(L, B), the token that led to the state; -1 before the first one."""
+    key: Tensor  # (L, B, S)
+    token: Tensor  # (L, B), the token that led to the state; -1 before the first one
 
 
 class Pointed(NamedTuple):
-    log_attention: Tensor
-    """(..., L), normalised over the pairs that exist."""
-    candidate: Tensor
-    """(..., L), the token of each pair; -1 where there is none."""
+    log_attention: Tensor  # (..., L), normalised over the pairs that exist
+    candidate: Tensor  # (..., L), the token of each pair; -1 where there is none
 
 
 class Pointer(Component):
@@ -103,9 +99,6 @@ class Pointer(Component):
         self, hidden: Tensor, tokens: Tensor | None, state: Any, position: Tensor | None = None
     ) -> Pointed:
         assert tokens is not None
-        if hidden.shape[0] == 0:
-            shape = (*hidden.shape[:-1], self.num_states)
-            return Pointed(hidden.new_empty(shape), tokens.new_empty(shape))
         state = self.initial_state(hidden.shape[1]) if state is None else state
         key, token = self._joined(self.key(hidden), tokens, state)  # (L + T, B, S), (L + T, B)
         # Pair i is state i and the token after it. Token t sees the pairs t … t + L - 1.
