@@ -89,8 +89,8 @@ OPS = (
     Mutation(
         "the compiled log-probability has no bias",
         "ops/mixture_log_prob.py",
-        "log_q = _full(F.linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)",
-        "log_q = _full(F.linear(context[:, k], weight)).log_softmax(-1)  # (N, V)",
+        "log_q = _full(linear(context[:, k], weight, bias)).log_softmax(-1)  # (N, V)",
+        "log_q = _full(linear(context[:, k], weight)).log_softmax(-1)  # (N, V)",
         ("heads/test_mixture.py",),
     ),
     Mutation(
@@ -176,8 +176,8 @@ HEADS = (
     Mutation(
         "the weights of the components come from the first layer",
         "heads/doc.py",
-        "self.prior(hidden[..., -self.layer_sizes[-1] :])",
-        "self.prior(hidden[..., : self.layer_sizes[-1]])",
+        "through(self.prior, hidden[..., -self.layer_sizes[-1] :])",
+        "through(self.prior, hidden[..., : self.layer_sizes[-1]])",
         ("heads/test_doc.py",),
     ),
 )
@@ -192,7 +192,7 @@ MODELS = (
     ),
     Mutation(
         "embedding dropout drops positions, not tokens",
-        "models/awd_lstm.py",
+        "models/backbone.py",
         "return found * mask[tokens]",
         "return found * F.dropout(found.new_ones(*tokens.shape, 1), p)",
         ("models/test_awd_lstm.py",),
@@ -209,7 +209,7 @@ MODELS = (
 TRAINING = (
     Mutation(
         "the temporal penalty crosses sequences",
-        "models/awd_lstm.py",
+        "models/backbone.py",
         "(out.raw[1:] - out.raw[:-1])",
         "(out.raw[:, 1:] - out.raw[:, :-1])",
         ("models/test_awd_lstm.py",),
@@ -224,15 +224,15 @@ TRAINING = (
     Mutation(
         "micro-batches count alike whatever their size",
         "training/trainer.py",
-        "fraction = part.num_targets / num_targets",
+        "fraction = part.num_targets / self.num_targets",
         "fraction = (self.micro_batch_size or batch_size) / batch_size",
         ("training/test_trainer.py",),
     ),
     Mutation(
         "validation does not use the average",
         "training/session.py",
-        "with self.trainer.averaged():\n            batch_size",
-        "with restored(self.model):\n            batch_size",
+        "with self.trainer.averaged(), gathered(self.model):",
+        "with restored(self.model), gathered(self.model):",
         ("training/test_session.py",),
     ),
     Mutation(
@@ -359,8 +359,8 @@ FILES = (
     Mutation(
         "the hash of a token file is not compared",
         "data/corpus.py",
-        "if sha256(tokens.data).hexdigest() != split.sha256:",
-        "if not sha256(tokens.data).hexdigest():",
+        "if file_sha256(file) != split.sha256:",
+        "if not file_sha256(file):",
         ("data/test_corpus.py",),
     ),
     Mutation(
