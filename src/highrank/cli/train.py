@@ -70,7 +70,7 @@ def run_train(arguments: list[str]) -> None:
         folder = _folder(options, source, corpus)
         return launch(options, folder, resume_command(options, folder))
     follow_launcher()
-    with joined(options.device) as (world, device):
+    with joined(options.device) as (world, device), telling_lost():
         world.first(lambda: check_worker(options))
         here = replace(options, device=device)
         checked, corpus, budget = world.first_then_others(lambda: check_options(here, source))
