@@ -114,7 +114,9 @@ def _print_notes(done: Prepared, corpus_option: str) -> None:
     console.print(f"{corpus.name} {where} {corpus.path}")
     if known := known_corpus(corpus.name):
         console.print(f"Licence: {known.licence}")
-    console.print(f"Next: highrank train --corpus {shlex.quote(corpus_option)}")
+    # Small presets read streams; these, sentences alone.
+    preset = "lm1b-mos " if corpus.header.recipe.independent_lines else ""
+    console.print(f"Next: highrank train {preset}--corpus {shlex.quote(corpus_option)}")
 
 
 CORPORA: dict[str, Callable[..., Any]] = {"list": list_, "prepare": prepare}
