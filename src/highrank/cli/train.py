@@ -32,7 +32,8 @@ class Options:
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
-    """Threads of the matrix multiplies, of each process. Part of bit-for-bit equality."""
+    """Threads of the matrix multiplies, of each process; --processes share all cores unless it is
+    given. Part of bit-for-bit equality."""
     processes: Annotated[int | None, unless_given("one, or what torchrun starts", "INT")] = None
     """Processes on this machine that train together, each on its sequences of every batch."""
     shard: Literal["none", "vocabulary", "full"] = "none"
