@@ -211,7 +211,7 @@ def test_backbones_have_as_many_parameters_as_plain_modules(call):
 @pytest.mark.slow
 def test_processes_send_the_bytes_that_are_computed(call):
     options = ("--processes", "2", "--vocab-size", "500", "--steps", "2", "--threads", "1")
-    rows = call("scale", *options)
+    rows = call("scale", *options)["rows"]
     assert [row["shard"] for row in rows] == ["none", "vocabulary", "full"]
     for row in rows:
         assert row["counted_bytes"] == pytest.approx(row["computed_bytes"], rel=0.03)

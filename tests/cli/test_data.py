@@ -1,11 +1,14 @@
 """`highrank data` as a user meets it."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from highrank.data.catalog import CATALOG
+from highrank.cli.data import _print_notes
+from highrank.data.catalog import CATALOG, find_corpus
+from highrank.data.prepare import Prepared
 
 
 @pytest.fixture
@@ -48,6 +51,15 @@ def test_preparing_says_what_came_out_where_it_is_and_what_is_next(data, path, t
     assert f"highrank train --corpus '{elsewhere / 'corpora' / 'mine'}'" in printed
     path.write_text(path.read_text() * 2)
     assert data("prepare", path)[0] == 2 and data("prepare", path, "--force")[0] == 0
+
+
+def test_of_sentences_alone_the_next_command_trains_on_sentences(data, path, capsys):
+    data("prepare", path, "--name", "news")
+    corpus = find_corpus("news")
+    recipe = replace(corpus.header.recipe, independent_lines=True)
+    news = replace(corpus, header=replace(corpus.header, recipe=recipe))
+    _print_notes(Prepared(news, is_new=True), "news")
+    assert "Next: highrank train lm1b-mos --corpus news" in capsys.readouterr().out
 
 
 def test_options_reach_the_corpus_and_json_has_all_of_it(data, path, tmp_path):

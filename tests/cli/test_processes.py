@@ -6,9 +6,14 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+from highrank.cli import processes
+from highrank.training import world
+from highrank.training.world import World
 
 TINY = (
     *("--corpus", "tale", "--model.embedding-size", "8", "--model.hidden-sizes", "10", "8"),
@@ -104,6 +109,22 @@ def test_a_worker_that_dies_ends_the_run_with_one_sentence(rank, start, tmp_path
         f"highrank: process {rank} of 2 was ended by SIGKILL. The last checkpoint is "
         f"{run / 'trainer.pt'}. Resume with: highrank train --resume {run} --processes 2"
     )
+
+
+def test_a_process_that_dies_before_the_run_begins_is_told_in_one_sentence(highrank, monkeypatch):
+    """As when the first one is killed while it prepares a text for torchrun's others."""
+
+    class Lost(World):
+        def first(self, work):
+            raise RuntimeError("gloo: Connection closed by peer")
+
+    monkeypatch.setattr(world, "joined", lambda device: nullcontext((Lost(1, 2), device)))
+    monkeypatch.setattr(processes, "follow_launcher", lambda: None)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of torchrun")
+    monkeypatch.setenv("RANK", "1")
+    code, _, errors = highrank("train", *TINY)
+    start = "The run has not begun: start it again."
+    assert (code, errors) == (1, f"highrank: another process has ended. {start}\n")
 
 
 @pytest.mark.slow

@@ -174,18 +174,30 @@ class Killer:
 
 
 def ended(children):
-    """Exit codes of all processes, and the seconds until the last one ended."""
-    start, codes = time.monotonic(), {}
+    """Exit codes of all processes, and the seconds until the last one ended.
+
+    Without those in which they waited for a core: on a busy machine these are nearly all.
+    """
+    start, codes, waited = time.monotonic(), {}, {}
+    before = {child: seconds_of_waiting(child) for child in children}
+    seconds = 0.0
     while len(codes) < len(children):
         for child in set(children) - set(codes):
+            waited[child] = seconds_of_waiting(child) - before[child]
             found, status = os.waitpid(child, os.WNOHANG)
             if found:
                 codes[child] = os.waitstatus_to_exitcode(status)
-        if time.monotonic() - start > 4 * PATIENCE:
+        seconds = time.monotonic() - start - sum(waited.values())
+        if seconds > 4 * PATIENCE:
             for child in set(children) - set(codes):
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-    return [codes[child] for child in children], time.monotonic() - start
+    return [codes[child] for child in children], seconds
+
+
+def seconds_of_waiting(child):
+    """How long a process, which may have ended, was ready to run and had no core."""
+    return int(Path(f"/proc/{child}/schedstat").read_text().split()[1]) / 1e9
 
 
 def same_bits(run, other):

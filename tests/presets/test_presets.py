@@ -39,6 +39,7 @@ from highrank.run.configuration import config_from_json, config_to_json
         # Not published: the rare words have a projection of their own.
         ("lm1b-adaptive-softmax", 100_000, 121_393_825),
         ("lm1b-adaptive-mos", 100_000, 113_773_765),
+        ("lm1b-adaptive-softmax+pointer+ngram", 100_000, 121_526_951),
     ],
 )
 def test_parameters_are_as_many_as_published(name, vocab_size, expected):

@@ -189,6 +189,23 @@ def test_another_number_of_processes_continues_a_run(shard, corpus, tmp_path, pr
     check_same(folder, tmp_path / "one")
 
 
+def refusal(shard, corpus, folder):
+    """Why a process does not open a run, and whether another one says it."""
+    with pytest.raises(ValueError) as error:
+        open_in(BASE, corpus, folder, shard)
+    return str(error.value), getattr(error.value, "is_told", False)
+
+
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_a_damaged_checkpoint_is_refused_by_all_and_told_by_one(shard, corpus, tmp_path, processes):
+    processes(train, BASE, corpus, str(tmp_path), shard, 2)
+    file = min(tmp_path.glob("shards-*/*"), default=tmp_path / "trainer.pt")
+    file.write_bytes(file.read_bytes()[:-9])
+    told, *others = processes(refusal, shard, corpus, str(tmp_path))
+    assert others == [(told[0], True)] * (processes.size - 1) and not told[1]
+    assert "must have the shards" in told[0] if shard == "full" else "trainer.pt" in told[0]
+
+
 def summed():
     """Gradients after a sum, of parameters that all, one or no process has used."""
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(4)]

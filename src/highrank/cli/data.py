@@ -108,13 +108,13 @@ def _print_notes(done: Prepared, corpus_option: str) -> None:
     """How the corpus was split, where it is, and what is next."""
     from highrank.data.catalog import known_corpus
 
-    corpus, console = done.corpus, plain_console()
-    console.print(f"Split: {corpus.header.recipe.split}")
+    corpus, recipe, console = done.corpus, done.corpus.header.recipe, plain_console()
     where = "is in" if done.is_new else "was prepared before, and nothing was done: it is in"
-    console.print(f"{corpus.name} {where} {corpus.path}")
+    console.print(f"Split: {recipe.split}\n{corpus.name} {where} {corpus.path}")
     if known := known_corpus(corpus.name):
         console.print(f"Licence: {known.licence}")
-    console.print(f"Next: highrank train --corpus {shlex.quote(corpus_option)}")
+    start = "train lm1b-mos" if recipe.independent_lines else "train"
+    console.print(f"Next: highrank {start} --corpus {shlex.quote(corpus_option)}")
 
 
 CORPORA: dict[str, Callable[..., Any]] = {"list": list_, "prepare": prepare}

@@ -100,8 +100,13 @@ def launch(options: "Options", folder: Path, resume: str) -> None:
 
 
 @contextmanager
-def telling_lost(folder: Path, resume: str) -> Iterator[None]:
-    """End where another worker has ended; under torchrun one of those that are left says so."""
+def telling_lost(folder: Path | None = None, resume: str = "") -> Iterator[None]:
+    """End where another worker has ended; under torchrun one of those that are left says so.
+
+    Args:
+        folder: the run's, once it is known.
+        resume: the command that continues the run.
+    """
     from highrank.run.folder import is_in_training
     from highrank.training.world import is_lost
 
@@ -112,16 +117,16 @@ def telling_lost(folder: Path, resume: str) -> Iterator[None]:
             raise
         rank, job = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RUN_ID"]
         # The first one says it; if it is that one that has ended, its lock is free.
-        if job != JOB and (rank == 0 or (rank == 1 and not is_in_training(folder))):
+        has_first = folder is not None and is_in_training(folder)
+        if job != JOB and (rank == 0 or (rank == 1 and not has_first)):
             _tell_end("another process has ended", folder, resume)
         sys.exit(1)
 
 
-def _tell_end(what: str, folder: Path, resume: str) -> None:
+def _tell_end(what: str, folder: Path | None, resume: str) -> None:
     from highrank.run.folder import CHECKPOINT_FILE
 
-    path = folder / CHECKPOINT_FILE
-    hope = f"The last checkpoint is {path}. Resume with: {resume}"
-    if not path.exists():
-        hope = "The run has not begun: start it again."
+    hope = "The run has not begun: start it again."
+    if folder is not None and (path := folder / CHECKPOINT_FILE).exists():
+        hope = f"The last checkpoint is {path}. Resume with: {resume}"
     plain_console(stderr=True).print(f"highrank: {what}. {hope}")

@@ -32,7 +32,8 @@ class Options:
     device: str = "cpu"
     """As torch names it: cpu, cuda, mps."""
     threads: Threads = None
-    """Threads of the matrix multiplies, of each process. Part of bit-for-bit equality."""
+    """Threads of the matrix multiplies, of each process; --processes share all cores unless it is
+    given. Part of bit-for-bit equality."""
     processes: Annotated[int | None, unless_given("one, or what torchrun starts", "INT")] = None
     """Processes on this machine that train together, each on its sequences of every batch."""
     shard: Literal["none", "vocabulary", "full"] = "none"
@@ -70,7 +71,7 @@ def run_train(arguments: list[str]) -> None:
         folder = _folder(options, source, corpus)
         return launch(options, folder, resume_command(options, folder))
     follow_launcher()
-    with joined(options.device) as (world, device):
+    with joined(options.device) as (world, device), telling_lost():
         world.first(lambda: check_worker(options))
         here = replace(options, device=device)
         checked, corpus, budget = world.first_then_others(lambda: check_options(here, source))

@@ -18,26 +18,19 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from highrank.heads.bases.mixture import Mixture, MixtureHead
 from highrank.heads.bases.output import LossSettings, MeasuredOutput
-from highrank.heads.distributed import check_shardable, shard_head
+from highrank.heads.distributed import shard_head
 from highrank.models.language_model import LanguageModel
 from highrank.ops.loss import Target
 from highrank.ops.sharding import shard_of
-
-
-def check_vocabulary_shards(model: LanguageModel) -> None:
-    """Raise unless the embeddings of this model can be spread."""
-    check_shardable(model.head)
-    assert isinstance(model.backbone.embedding, nn.Embedding)
 
 
 def shard_vocabulary(model: LanguageModel, mesh: DeviceMesh) -> None:
     """Give each process some rows of the output embedding, of the bias and of a tied embedding.
 
     Args:
-        model: the same in every process.
+        model: the same in every process, with a head that `check_shardable` lets pass.
         mesh: of one dimension.
     """
-    check_vocabulary_shards(model)
     head, embedding = model.head, model.backbone.embedding
     assert isinstance(head, MixtureHead) and isinstance(embedding, nn.Embedding)
     if model.is_tied:

@@ -138,9 +138,14 @@ class TrainingFolder:
         Args:
             device: of the model's shards.
         """
-        path = self.checkpoint_path
-        if not path.exists():
+        if not self.checkpoint_path.exists():
             return None
+        # A file that is refused is refused by the first process: all would say the same.
+        state = self.world.first_then_others(self._load_checkpoint)
+        return read_shards(self.path, state, self.world, device)
+
+    def _load_checkpoint(self) -> dict[str, Any]:
+        path = self.checkpoint_path
         state = load_checkpoint(path)
         try:
             config = config_from_json(state.get("config"))
@@ -153,7 +158,7 @@ class TrainingFolder:
                     "the corpus must be the one that the run began with, got another "
                     f"{name} split: prepare {self.config.corpus} as it was"
                 )
-        return read_shards(self.path, state, self.world, device)
+        return state
 
     @contextmanager
     def explaining_foreign_checkpoints(self) -> Iterator[None]:

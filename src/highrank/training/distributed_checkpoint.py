@@ -67,15 +67,20 @@ def read_shards(
     from torch.distributed.checkpoint.state_dict_loader import load
 
     folder = path / about["folder"]
-    if _hashes(folder, world) != about["sha256"]:
-        raise ValueError(f"{folder} must have the shards of the checkpoint, got others")
+    found = _hashes(folder, world)
+    world.first(lambda: _check_hashes(folder, found, about["sha256"]))
     tensors = _empty(about["tensors"], world, device)
     with warnings.catch_warnings():
         # One process alone needs no group.
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
-    found: dict[str, Any] = tree_map_only(str, lambda text: tensors.get(text, text), state)
-    return found
+    whole: dict[str, Any] = tree_map_only(str, lambda text: tensors.get(text, text), state)
+    return whole
+
+
+def _check_hashes(folder: Path, found: dict[str, str], want: dict[str, str]) -> None:
+    if found != want:
+        raise ValueError(f"{folder} must have the shards of the checkpoint, got others")
 
 
 def clear_shards(path: Path, state: dict[str, Any]) -> None:

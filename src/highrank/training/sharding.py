@@ -34,13 +34,13 @@ def check_sharding(kind: Sharding, checked: CheckedRun, size: int) -> None:
     if size == 1:
         raise ValueError(f"--shard {kind} must come with several processes, got one")
     if kind == "vocabulary":
-        from highrank.models.vocabulary_shards import check_vocabulary_shards
+        from highrank.heads.distributed import check_shardable
 
         counts = checked.corpus.token_counts
         with torch.device("meta"):
             model = build_model(checked.config, len(counts), counts)
         try:
-            check_vocabulary_shards(model)
+            check_shardable(model.head)
         except ValueError as error:
             raise ValueError(f"--shard vocabulary: {error}; --shard full takes any head") from None
 
