@@ -45,6 +45,8 @@ def test_a_text_becomes_an_exported_model(kind, tokenizer, highrank, trained, tm
     rest = ("--train.epochs", "1", "--train.steps", "3", "--threads", "1", "--out", run)
     code, printed, errors = highrank("train", text, *options, *rest)
     assert code == 0, errors
+    # Subwords spell every word: there is no <unk> to leave out.
+    assert ("without <unk>" in printed) == ("--no-unk" in printed) == (tokenizer == "characters")
     code, printed, _ = highrank("evaluate", run, "--split", "test", "--json")
     result = json.loads(printed)["results"][0]
     assert code == 0 and result["settings"]["context"] == CONTEXT[kind]

@@ -40,6 +40,13 @@ def test_without_colours_tokens_stand_apart_each_with_its_number(console):
     assert written("a /1", level="char", **console) == "a/1 ␣/2 //1 1/2\n"
 
 
+def test_subwords_show_the_space_before_a_word():
+    tokens = ["no", "Ġ__", "eou", "Ġ", "Ã", "<eos>", "Ġyes"]
+    assert written(tokens, "subword") == "no/1 ␣__/2 eou/1 ␣/2 Ã/1\n␣yes/1\n"
+    text = written(tokens, "subword", **TERMINAL, no_color=False)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == "no __eou \n yes\n"
+
+
 HOSTILE = ["no", "\x1b[2J", "\x9bH", "a\rb", "\u202e", "\u200b", "<eos>", "yes"]
 
 

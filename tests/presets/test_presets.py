@@ -31,6 +31,8 @@ from highrank.run.configuration import config_from_json, config_to_json
         ("wt2-doc", 33_278, 36_639_278),
         ("wt2-moc", 33_278, 34_909_528),
         ("wt2-softmax", 33_278, 33_556_078),
+        # Not published: blocks and embeddings are of other shapes than those of GCNN-14.
+        ("wt103-gcnn", 267_735, 124_822_874),
         ("text8-softmax", 27, 8_424_475),
         # Printed as 8.45 M.
         ("text8-mos", 27, 8_448_517),

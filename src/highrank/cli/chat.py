@@ -63,6 +63,9 @@ def chat(
         raise ValueError(f"show-components must go with a mixture of softmaxes, got {model}")
     torch.manual_seed(seed)
     said: deque[str] = deque(maxlen=context or _trained_context(Path(model)))
+    if show_components:
+        head = weights.get_output_embeddings().head
+        print_legend(console, [str(k + 1) for k in range(head.num_components)])
     with quiet_transformers("chat"):
         for line in _utterances(console):
             said.append(line)
@@ -74,9 +77,6 @@ def chat(
             else:
                 console.out(printable(answer.text), highlight=False)
             said.append(answer.text)
-    if show_components:
-        head = weights.get_output_embeddings().head
-        print_legend(console, [str(k + 1) for k in range(head.num_components)])
 
 
 def _trained_context(folder: Path) -> int:
@@ -92,11 +92,16 @@ def _trained_context(folder: Path) -> int:
 def _utterances(console: Console) -> Iterator[str]:
     """The lines that are not empty, until there are no more; on a terminal, with a prompt."""
     is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        console.out("Write a line; Ctrl-D ends the conversation.", style="dim", highlight=False)
     while True:
         if is_terminal:
             console.out("> ", style="dim", highlight=False, end="")
         line = sys.stdin.buffer.readline().decode(errors="replace")
         if not line:
+            if is_terminal:
+                # Ctrl-D leaves the cursor behind the prompt.
+                console.out("")
             break
         if line.strip():
             yield line.strip()

@@ -43,7 +43,9 @@ class Options(Settings):
     head_lr: Annotated[
         float | None, unless_given("0.64 / hidden size, or --lr from scratch", "FLOAT")
     ] = None
-    warmup: Annotated[int | None, unless_given("300, or 600 from scratch", "INT")] = None
+    warmup: Annotated[
+        int | None, unless_given("300, or 600 from scratch; a quarter of the steps at most", "INT")
+    ] = None
     dropout: Annotated[float | None, unless_given("the configuration's", "FLOAT")] = None
     beam: Annotated[int | None, unless_given("5; summary 4, dialogue 10", "INT")] = None
     best: Annotated[int | None, unless_given("1; dialogue 5", "INT")] = None

@@ -34,7 +34,7 @@ class Printer:
         new = text[len(self.text) :]
         if component is not None and token != EOS and not has_colors(self.console):
             # Signs stand apart, too: in no/1,/2 one cannot tell what the numbers are of.
-            new = f"{space}{'␣' if token.isspace() else token}/{component + 1}"
+            new = f"{space}{visible(token, self.level)}/{component + 1}"
         self.console.out(printable(new), style=_style(component), highlight=False, end="")
         # What follows the end of a line does not depend on the line.
         self.line, self.text = ([], "") if token == EOS else (self.line, text)
@@ -43,6 +43,14 @@ class Printer:
         """Begin a new line, unless one has begun."""
         if self.line:
             self.console.out("", highlight=False)
+
+
+def visible(token: str, level: str) -> str:
+    """A token with its spaces as ␣; bytes of a part of a character as the tokenizer writes them."""
+    from highrank.data.tokenizer import readable
+
+    text = readable([token], level) or token
+    return "".join("␣" if sign.isspace() else sign for sign in text)
 
 
 def print_samples(

@@ -59,6 +59,7 @@ def show_training(
 ) -> None:
     """Print the result and three samples; learning curve and page go to the run's folder."""
     from highrank.data.tokenizer import readable
+    from highrank.data.vocabulary import UNK
     from highrank.generation import can_generate
     from highrank.report.formats import printable
     from highrank.report.run_page import run_page
@@ -83,8 +84,8 @@ def show_training(
     if json:
         return
     if steps:
-        options = f"--temperature {TEMPERATURE} --no-unk"
-        console.print(f"More of it: highrank generate {folder} {options}")
+        no_unk = " --no-unk" if UNK in corpus.vocabulary else ""
+        console.print(f"More of it: highrank generate {folder} --temperature {TEMPERATURE}{no_unk}")
     console.print(
         f"Other perplexities: highrank evaluate {folder} --all --dynamic.segment 20\n"
         f"The page with curve, samples and settings: {path.absolute().as_uri()}"
@@ -93,6 +94,7 @@ def show_training(
 
 def _samples(session: "Session", corpus: "Corpus", is_quiet: bool) -> "list[Step]":
     """Draw the samples, and print them unless it is to be quiet."""
+    from highrank.data.vocabulary import UNK
     from highrank.generation import Sampling, stream
     from highrank.run.loading import load
 
@@ -103,5 +105,6 @@ def _samples(session: "Session", corpus: "Corpus", is_quiet: bool) -> "list[Step
     if is_quiet:
         return list(steps)
     console = plain_console()
-    console.print(f"Samples at temperature {TEMPERATURE}, without <unk>:")
+    without = ", without <unk>" if UNK in vocabulary else ""
+    console.print(f"Samples at temperature {TEMPERATURE}{without}:")
     return print_samples(console, corpus.level, steps, NUM_SAMPLES)

@@ -30,6 +30,7 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
     "wt2-moc": papers.wt2_moc,
     "wt2-mos": papers.wt2_mos,
     "wt2-doc": papers.wt2_doc,
+    "wt103-gcnn": backbones.wt103_gcnn,
     "text8-softmax": papers.text8_softmax,
     "text8-mos": papers.text8_mos,
     "lm1b-softmax": one_billion.lm1b_softmax,

@@ -138,3 +138,50 @@ def ptb_transformer_mos() -> RunConfig:
         model=replace(softmax.model, embedding_size=280),
         head=HeadConfig(kind="mos", num_components=15, dropout=0.29, activation="identity"),
     )
+
+
+def wt103_gcnn() -> RunConfig:
+    """A gated CNN of 125 million parameters, as deep as GCNN-14: 46 tokens of context, not 47.
+
+    GCNN-14 of Dauphin et al. (2017) has 229 million and a test perplexity of 37.2 (table 3). Its
+    sizes are in fairseq, `fconv_lm_dauphin_wikitext103`. What differs; no run was trained here:
+
+    - Network: 15 equal bottleneck blocks with kernels of 4, 97 million parameters. There 14 layers
+      of 850, 1,024 and 2,048 channels with kernels of 6, 1, 5 and 4, 99 million.
+    - Embeddings: narrower where tokens are rarer, and shared with the adaptive softmax. There the
+      input has 280 numbers for each token, and contexts are the last 2,048 channels.
+    - Optimiser: AdamW along a cosine. There Nesterov's momentum at a rate of 1, clipped at 0.1,
+      halved where valid stops falling, for at most 35 epochs.
+    """
+    return RunConfig(
+        corpus="wikitext-103",
+        model=ModelConfig(
+            kind="gated-cnn",
+            embedding_size=1024,
+            options={
+                "hidden_size": 1024,
+                "num_blocks": 15,
+                "bottleneck_size": 680,
+                "hidden_dropout": 0.2,  # --dropout 0.2
+            },
+        ),
+        head=HeadConfig(
+            kind="adaptive-softmax",
+            num_components=1,
+            dropout=0.0,
+            activation="identity",
+            # --adaptive-softmax-cutoff 10000,20000,200000
+            options={"frequent": 10_000, "cutoffs": (20_000, 200_000), "div_value": 4.0},
+        ),
+        batch=BatchConfig(batch_size=8, options={"bptt": 128}),  # --max-tokens 1024
+        train=StageConfig(
+            optimizer="adamw",
+            lr=1e-3,
+            weight_decay=5e-6,  # --weight-decay 5e-06
+            warmup_steps=2000,
+            clip=0.1,  # --clip-norm 0.1
+            epochs=35,  # --max-epoch 35
+            anneal=True,
+        ),
+        validate_every=50_000_000,
+    )

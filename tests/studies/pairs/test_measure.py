@@ -157,7 +157,14 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
     assert "after 2 steps of warm-up" in page
     default = replace(result, settings=replace(result.settings, warmup=None))
-    assert "after 600 steps of warm-up" in pairs_page(default, "highrank finetune")
+    assert "after 1 steps of warm-up" in pairs_page(default, "highrank finetune")
+
+
+def test_a_short_training_has_a_short_warm_up(place):
+    """The same for all models: a quarter of their steps at equal tokens."""
+    settings = settings_of(place, warmup=None)
+    assert [settings.warmup_steps(steps) for steps in (3, 80, 12_000)] == [0, 20, 600]
+    assert settings_of(place, warmup=50).warmup_steps(80) == 50
 
 
 def test_every_head_has_a_curve_of_its_own(result):

@@ -21,7 +21,7 @@ class Options:
     prompt: Annotated[str, unless_given("the model begins")] = ""
     """How the text begins; it starts a line."""
     num_tokens: int = 100
-    """How many tokens each sample has: words, or characters for a model of characters."""
+    """How many tokens each sample has: words, subwords or characters, as the model has them."""
     num_samples: int = 1
     """How many samples; they are generated side by side."""
     temperature: float = 1.0

@@ -14,6 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from highrank.analysis.contrasts import Contrast, analyse
+from highrank.config import StageConfig
 from highrank.environment import Environment, environment
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.pairs.encoding import TextEncoder
@@ -77,6 +78,11 @@ class PairsResult:
     equal_tokens: Comparison
     equal_time: Comparison
     environment: Environment
+
+    @property
+    def stage(self) -> StageConfig:
+        """How each model was trained."""
+        return self.settings.stage(self.equal_tokens.rows[0].step)
 
 
 def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> PairsResult:

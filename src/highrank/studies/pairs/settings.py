@@ -90,7 +90,7 @@ class Settings:
     head_lr: float | None = None
     """Learning rate of the weights that an upgrade adds."""
     warmup: int | None = None
-    """Steps over which the learning rate rises."""
+    """Steps over which the learning rate rises; None for a default that short trainings cut."""
     batch_tokens: int = 1024
     """Places on the longer side of a batch: pairs times the longest of them."""
     label_smoothing: float = 0.1
@@ -172,11 +172,15 @@ class Settings:
     def rate(self) -> float:
         return self.lr or (LR_FROM_SCRATCH if self.is_from_scratch else LR)
 
-    @property
-    def warmup_steps(self) -> int:
+    def warmup_steps(self, num_steps: int) -> int:
+        """Steps over which the learning rate rises: by default a quarter of all at most.
+
+        Args:
+            num_steps: at equal tokens, so that all models have the same warm-up.
+        """
         if self.warmup is not None:
             return self.warmup
-        return WARMUP_FROM_SCRATCH if self.is_from_scratch else WARMUP
+        return min(WARMUP_FROM_SCRATCH if self.is_from_scratch else WARMUP, num_steps // 4)
 
     def added_lr(self, hidden_size: int) -> float:
         """The learning rate of the weights that an upgrade adds."""
@@ -190,15 +194,18 @@ class Settings:
             return None
         return TRAINING_PART * parse_duration(self.budget) / (self.seeds * len(self.heads))
 
-    @property
-    def stage(self) -> StageConfig:
-        """How each model is trained: the average is of about the last quarter of the steps."""
+    def stage(self, num_steps: int) -> StageConfig:
+        """How each model is trained: the average is of about the last quarter of the steps.
+
+        Args:
+            num_steps: at equal tokens.
+        """
         return StageConfig(
             optimizer="adamw",
             lr=self.rate,
             weight_decay=0.0 if self.is_from_scratch else 0.01,
             clip=1.0,
-            warmup_steps=self.warmup_steps,
+            warmup_steps=self.warmup_steps(num_steps),
             average_power=3.0,
             betas=(0.9, 0.98),
         )

@@ -73,7 +73,7 @@ class PairsTraining(VariantTraining):
 
     Args:
         model: with the head of its variant.
-        marks: steps at which it is scored; the last ends the training.
+        marks: steps at which it is scored, the first at equal tokens; the most end the training.
     """
 
     point_type = Point
@@ -90,7 +90,7 @@ class PairsTraining(VariantTraining):
             variant,
             seed,
             batches=PairBatches(pairs, settings.batch_tokens, pad=pad, seed=seed),
-            stage=settings.stage,
+            stage=settings.stage(marks[0]),
             check=task.check,
         )
         self.scores: list[Scores] = []
