@@ -24,7 +24,7 @@ class Given(Head):
 
 
 def main() -> None:
-    steps, seed = map(int, sys.argv[1:] or (200, 0))
+    steps, seed = map(int, sys.argv[1:] or (100, 0))
     language = senses(seed=seed)
     V, often = language.vocab_size, torch.from_numpy(language.stationary).float()  # (C,)
     truth = Given(V, V), torch.from_numpy(language.log_prob).float()  # log p (C, V)
