@@ -59,13 +59,13 @@ def chat(
     found = EncoderDecoder(model)
     weights, console = found.load_weights(device), Console()
     encoder = TextEncoder.of(found.config, found.tokenizer, keeps_end=True)
-    if show_components and not has_components(weights):
-        raise ValueError(f"show-components must go with a mixture of softmaxes, got {model}")
-    torch.manual_seed(seed)
-    said: deque[str] = deque(maxlen=context or _trained_context(Path(model)))
     if show_components:
+        if not has_components(weights):
+            raise ValueError(f"show-components must go with a mixture of softmaxes, got {model}")
         head = weights.get_output_embeddings().head
         print_legend(console, [str(k + 1) for k in range(head.num_components)])
+    torch.manual_seed(seed)
+    said: deque[str] = deque(maxlen=context or _trained_context(Path(model)))
     with quiet_transformers("chat"):
         for line in _utterances(console):
             said.append(line)

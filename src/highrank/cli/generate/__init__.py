@@ -65,7 +65,6 @@ def generate(
     from highrank.data.text import check_known
     from highrank.generation import Sampling, stream
     from highrank.predictor import prompt_tokens
-    from highrank.report.formats import printable
     from highrank.run.loading import load_run
 
     sampling = Sampling(
@@ -104,13 +103,20 @@ def generate(
         found = {"run": str(loaded.folder), "prompt": prompt, "unknown": unknown}
         print(as_json(found | {"samples": samples}))
     else:
-        if unknown:
-            text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
-            Console(stderr=True).out(printable(text), highlight=False)
+        _warn_of(unknown)
         console = Console()
         print_samples(console, loaded.corpus.level, steps, options.num_samples, prompt)
         if options.show_components:
             print_legend(console, component_names(loaded.model.head))
+
+
+def _warn_of(unknown: list[str]) -> None:
+    """Say which words of the prompt the model does not know, beside what it generates."""
+    from highrank.report.formats import printable
+
+    if unknown:
+        text = f"Not in the vocabulary, read as <unk>: {', '.join(unknown)}"
+        Console(stderr=True).out(printable(text), highlight=False)
 
 
 def component_names(head: "Head") -> list[str]:

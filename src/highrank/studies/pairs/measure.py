@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from highrank.analysis.contrasts import Contrast, analyse
 from highrank.config import StageConfig
+from highrank.data.pairs.reading import PairSplits
 from highrank.environment import Environment, environment
 from highrank.integrations.huggingface.library import quiet_transformers
 from highrank.integrations.huggingface.pairs.encoding import TextEncoder
@@ -92,25 +94,9 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
     """
     on_progress(0.0, "reading the pairs")
     splits, num_seen = read_corpus(settings)
-    base = None
     with quiet_transformers("train on pairs"):
-        if settings.is_from_scratch:
-            assert settings.config is not None
-            config = read_config(settings.config)
-            on_progress(0.0, "learning a tokenizer")
-            texts = (text for pair in splits.train for text in pair)
-            tokenizer = learn_tokenizer(texts, settings.vocabulary, settings.lower)
-        else:
-            assert settings.model is not None
-            loaded = EncoderDecoder(
-                settings.model,
-                source_lang=settings.source_lang,
-                target_lang=settings.target_lang,
-                source_prefix=settings.source_prefix,
-            )
-            tokenizer, config = loaded.tokenizer, loaded.config
-            set_dropout(config, settings.dropout)
-            base = loaded.load_weights().float()
+        on_progress(0.0, "reading the model" if settings.model else "learning a tokenizer")
+        base, tokenizer, config = _beginning(settings, splits)
         encoder = TextEncoder.of(config, tokenizer, keeps_end=settings.task == "dialogue")
         corpus = encode_corpus(splits, num_seen, encoder, settings)
         hashes = {"sha256": corpus.facts.sha256}
@@ -148,6 +134,23 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
         ),
         environment=environment(),
     )
+
+
+def _beginning(settings: Settings, splits: PairSplits) -> tuple[Any, Any, Any]:
+    """The pretrained model, or None to begin at random; its tokenizer; its configuration."""
+    if settings.config is not None:
+        texts = (text for pair in splits.train for text in pair)
+        tokenizer = learn_tokenizer(texts, settings.vocabulary, settings.lower)
+        return None, tokenizer, read_config(settings.config)
+    assert settings.model is not None
+    loaded = EncoderDecoder(
+        settings.model,
+        source_lang=settings.source_lang,
+        target_lang=settings.target_lang,
+        source_prefix=settings.source_prefix,
+    )
+    set_dropout(loaded.config, settings.dropout)
+    return loaded.load_weights().float(), loaded.tokenizer, loaded.config
 
 
 def _num_steps(settings: Settings, corpus: Corpus) -> int | None:
