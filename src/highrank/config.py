@@ -123,7 +123,7 @@ class RunConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 runs the matrix multiplies under autocast."""
     valid_batch_size: int = 10
-    """Streams of text in validation; the test is read as one."""
+    """Streams of text in validation."""
     validate_every: int | None = None
     """Also validate whenever so many more tokens were read. None: after each epoch only."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank.studies.compare import plan
+from highrank.studies.compare import plan, presets
 
 SMALL = "--heads mos:2 --embedding 4 --hidden-sizes 12 8 --equal context tokens"
 
@@ -82,6 +82,15 @@ def test_a_budget_that_is_too_small_ends_before_anything_is_made(highrank, monke
     assert "5s" not in fitting and fitting.count("--budget") == 1
     code, _, errors = highrank(*fitting.split(), "--plan")
     assert code == 0 and "The plan" in errors
+
+
+@pytest.mark.usefixtures("quick")
+def test_both_default_plans_are_made_before_anything_is_trained(highrank, monkeypatch, tmp_path):
+    long, short = (presets.Comparison(corpus="tale", budget=budget) for budget in ("1h", "1s"))
+    monkeypatch.setattr(presets, "DEFAULTS", (long, short))
+    code, _, errors = highrank("compare", *SMALL.split(), "--runs", tmp_path)
+    assert code == 2 and "The plan" in errors and "the budget must be at least" in errors
+    assert not list(tmp_path.iterdir())
 
 
 def workers_of(pid):

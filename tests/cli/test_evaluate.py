@@ -76,6 +76,12 @@ def test_an_n_gram_alone_and_a_temperature_are_baselines_on_the_same_tokens(resu
     assert code == 0 and "5-gram: modified Kneser–Ney" in printed
 
 
+def test_a_fitted_temperature_is_not_called_a_search(highrank):
+    code, printed, _ = highrank("evaluate", "tiny", "--baselines", "--split", "test")
+    assert code == 0 and "temperature: " in printed
+    assert "--search" not in printed and "Settings:" not in printed
+
+
 def test_dynamic_is_the_function_with_the_given_settings(results, run, trained):
     model, _, splits = run
     settings = DynamicSettings(lr=0.01, epsilon=0.01, decay=0.002, segment=7, adapt=("head",))

@@ -57,8 +57,12 @@ def run_compare(arguments: list[str]) -> None:
     options = [_parse(given, default, name or "") for default in defaults]
     folder = options[0].resume
     if folder is None:
-        for one in options:
-            _compare(one)
+        # All plans come first: a budget that is too small is refused before anything is trained.
+        for plan, one in [(_plan(one), one) for one in options]:
+            if not one.plan:
+                folder = new_run(one.runs, f"compare-{Path(plan.corpus).name}")
+                write_plan(plan, folder)
+                _run(plan, folder, one)
     elif name:
         raise ValueError(f"--resume must come without a corpus, got {name}")
     else:
@@ -79,20 +83,15 @@ def _parse(arguments: list[str], default: presets.Comparison, name: str) -> Opti
     )
 
 
-def _compare(options: Options) -> None:
-    """Print the plan, and carry it out."""
+def _plan(options: Options) -> Plan:
+    """Make the plan, and print it."""
     try:
         with progress(f"Planning a comparison on {Path(options.corpus).name}") as show:
             plan = make_plan(options, show)
     except BudgetTooSmall as error:
         raise ValueError(error.advice(sys.argv[1:])) from None
     wide_console(stderr=True).print(plan_table(plan))
-    if options.plan:
-        return
-    plan = replace(plan, command=printable(shlex.join(["highrank", *sys.argv[1:]])))
-    folder = new_run(options.runs, f"compare-{Path(plan.corpus).name}")
-    write_plan(plan, folder)
-    _run(plan, folder, options)
+    return replace(plan, command=printable(shlex.join(["highrank", *sys.argv[1:]])))
 
 
 def _run(plan: Plan, folder: Path, options: Options) -> None:

@@ -17,7 +17,7 @@ from highrank import __version__
 COMMANDS = {
     "demo": "Fit Softmax, MoC and MoS to languages whose distribution is known exactly.",
     "data": "List and prepare corpora: known ones, or your own text.",
-    "train": "Train a language model: highrank train [PRESET] [options]",
+    "train": "Train a language model: highrank train [PRESET|TEXT] [options]",
     "presets": "List the presets of highrank train, with the numbers of the papers.",
     "evaluate": "Measure perplexity: a run's, static, dynamic, with a cache; models on a text.",
     "runs": "List runs, comparisons and finetunings with their perplexities.",

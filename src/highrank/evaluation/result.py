@@ -122,7 +122,7 @@ class Result:
     split: str
     """valid, test, or `text` and the name of a text file."""
     method: str
-    """static, dynamic, cache or dynamic+cache."""
+    """static, dynamic, cache, dynamic+cache, temperature or 5-gram."""
     settings: Mapping[str, Any]
     """Settings of the method, with the batch size."""
     check: tuple[Finding, ...] | None = None

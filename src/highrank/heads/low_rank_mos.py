@@ -5,7 +5,7 @@
 h is the hidden state itself or tanh(L hidden + c). Each component has r (D + E) numbers of its own
 instead of D · E. It is the form that lets a trained softmax become a mixture: with A = 0 all
 components are that softmax. The low rank adds to the state and must not replace it: contexts of low
-rank alone lost more than a third of a bit per byte in public trials (docs/heads.md).
+rank alone lost 0.9 bits per byte and more in public trials (docs/heads.md).
 """
 
 from typing import Unpack

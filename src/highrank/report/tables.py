@@ -105,8 +105,7 @@ def _notes(results: Sequence[Result]) -> str:
     if first.unknown.get("tokens", 1):
         note += " bits/byte: a lower bound, since what <unk> stands for is not spelled."
     note += _checked(results)
-    if any(result.search for result in results):
-        note += f" Settings: {_searched(results)}"
+    note += _searched(results)
     if "static" not in methods and first.split in ("valid", "test"):
         note += f" {first.method} has one stream: compare with static --batch-size 1."
     return "\n".join([*_settings(results), note])
@@ -133,12 +132,19 @@ def _checked(results: Sequence[Result]) -> str:
 
 
 def _searched(results: Sequence[Result]) -> str:
-    """How settings were found."""
-    search = next(iter(next(result.search for result in results if result.search).values()))
+    """How settings were found, if they were; a temperature is fitted, and has no others to try."""
+    searches = [result.search[name] for result in results for name in searched_parts(result)]
+    if not searches:
+        return ""
     return (
-        f"the best on {search['num_tokens']:,} tokens of valid, static (lr 0, weight 0) among "
-        "those that were tried."
+        f" Settings: the best on {searches[0]['num_tokens']:,} tokens of valid, static (lr 0, "
+        "weight 0) among those that were tried."
     )
+
+
+def searched_parts(result: Result) -> list[str]:
+    """The parts of a method whose settings a larger search could improve."""
+    return [name for name in result.search if name != "temperature"]
 
 
 def _settings(results: Sequence[Result]) -> list[str]:

@@ -83,10 +83,12 @@ def training_summary(result: TrainingResult, config: RunConfig) -> str:
     if result.is_busy:
         lines.append(busy_text(result))
     if result.is_unigram:
+        # A run that started there knew the frequencies from the first step.
+        has_start = config.head.start_bias == "unigram"
         lines.append(
             f"Token frequencies alone have a valid perplexity of {perplexity(result.unigram):.2f}: "
-            "this model has learned little else. It may need another learning rate (--train.lr), a "
-            "longer training, or --head.start-bias unigram."
+            "this model has learned little else. It may need another learning rate (--train.lr)"
+            f"{'' if has_start else ', --head.start-bias unigram'} or a longer training."
         )
     if result.mixture is not None:
         lines.append(_state(result.mixture, run))

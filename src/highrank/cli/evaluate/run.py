@@ -95,7 +95,12 @@ def _show_results(
 ) -> None:
     """The results beside the papers' rows, their files, and what is outside the vocabulary."""
     from highrank.presets import published
-    from highrank.report.tables import best_results, results_table, unknown_text
+    from highrank.report.tables import (
+        best_results,
+        results_table,
+        searched_parts,
+        unknown_text,
+    )
 
     rows = published(loaded.config, loaded.corpus.name)
     found = {
@@ -111,7 +116,7 @@ def _show_results(
     if options.json:
         return
     notes = [f"Result: {path}" for path in files]
-    if not options.search and any(result.search for result in results):
+    if not options.search and any(map(searched_parts, results)):
         notes.insert(0, "--search tries more settings, on all of valid.")
     notes += filter(None, (unknown_text(dataset, results[0].unit) for dataset in datasets))
     notes += [] if options.per_token is None else [f"Token by token: {options.per_token}"]

@@ -6,7 +6,7 @@
     random    as the head's constructor makes it: for a model that is trained from scratch
 
 The weights of the components are equal at first, but for "new". Noise breaks their symmetry; it is
-made so small that no log-probability of the states that are tried changes by more than 1e-5. What
+made so small that no log-probability of the states that are tried changes by more than 2e-6. What
 adds components of near-zero weight ("new", and "mos+constant") changes each distribution by at
 most that weight, in total variation: a token of nearly no probability can gain a lot.
 
