@@ -144,6 +144,33 @@ def test_a_model_that_reads_one_text_is_refused(highrank, tmp_path):
     assert code == 2 and "must be an encoder–decoder to read pairs" in error
 
 
+def test_what_is_no_model_is_named(highrank, trained_pairs, monkeypatch):
+    def answer(name):
+        raise HubError("no answer")
+
+    from highrank.integrations.huggingface import reader
+    from highrank.integrations.huggingface.reader import HubError
+
+    monkeypatch.setattr(reader, "hub_answers", answer)
+    run, file = trained_pairs / "run", trained_pairs / "my.de"
+    for name, message in (
+        (run, f"got {run}: it has {run / 'mos-2-0'}, {run / 'softmax-0'}"),
+        (file, f"got the file {file}"),
+        ("a/b/c", "must be a folder or a name on the hub, got a/b/c"),
+        ("runs/nothing", "got runs/nothing: there is no such folder here, and no answer"),
+    ):
+        for command in (["translate", name, file], ["chat", name]):
+            code, _, error = highrank(*command)
+            assert code == 2 and message in error.replace("\n", " ")
+
+
+def test_pairs_without_a_model_say_what_is_missing(highrank, trained_pairs):
+    files = [trained_pairs / "my.de", trained_pairs / "my.en"]
+    code, _, error = highrank("finetune", *files, "--task", "translation")
+    assert code == 2 and "a model, or --config transformer-tiny, must be given before" in error
+    assert f"got the file {files[0]}" in error
+
+
 def test_missing_pairs_are_named_before_any_work(highrank, tmp_path):
     options = ["--task", "translation", "--config", "transformer-tiny", "--out", tmp_path / "run"]
     code, _, error = highrank("finetune", "missing.de", "missing.en", *options)
