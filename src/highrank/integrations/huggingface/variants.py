@@ -276,6 +276,8 @@ def prepare_folder(
     Args:
         may_change: keys of the content that need not be the same.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"the folder must be new or a finetuning, got the file {folder}")
     path = folder / SETTINGS_FILE
     if path.exists():
         found, wanted = read_json(path), json.loads(json.dumps(content))
