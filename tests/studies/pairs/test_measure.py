@@ -191,7 +191,7 @@ def test_every_head_has_a_curve_of_its_own(result):
         ({"heads": ("mos:4",)}, "heads must begin with softmax"),
         ({"heads": ("softmax", "mos:x")}, "a head must be like softmax or mos:4, got mos:x"),
         ({"label_smoothing": 1.0}, "label-smoothing must be at least 0 and below 1"),
-        ({"heads": ("softmax", "mox:4")}, "mox"),
+        ({"heads": ("softmax", "mox:4")}, "heads must be linear or kinds: .*, got 'mox'"),
         (
             {"config": None, "heads": ("softmax", "moc:4")},
             "heads of a pretrained model must be softmax, linear, mos, .* got moc:4",

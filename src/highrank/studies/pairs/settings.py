@@ -146,7 +146,10 @@ class Settings:
         for name in self.heads:
             kind = Variant.parse(name).kind
             if kind != CONTROL:
-                head_class(kind)
+                try:
+                    head_class(kind)
+                except ValueError as error:
+                    raise ValueError(f"heads must be {CONTROL} or kinds: {error}") from None
             if kind not in OF_PRETRAINED and not self.is_from_scratch:
                 known = ", ".join(OF_PRETRAINED)
                 raise ValueError(
