@@ -156,8 +156,26 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     assert len(pairs_table(result).columns) == 1 + len(result.settings.heads)
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
     assert "after 2 steps of warm-up" in page
+    assert page.count("Words of the references: ") == 1
+    assert "None of the 5 test pairs stands in train." in page
     default = replace(result, settings=replace(result.settings, warmup=None))
     assert "after 1 steps of warm-up" in pairs_page(default, "highrank finetune")
+
+
+def test_one_head_beside_the_softmax_is_no_best_of_others(result):
+    two = result.equal_tokens.rows[:2]
+    text = answer(replace(result, equal_tokens=replace(result.equal_tokens, rows=two)))
+    at_tokens, at_time = text.split("At equal time")
+    assert "Softmax, linear (a control) has " in at_tokens
+    assert ", the best of the others, has " in at_time
+
+
+def test_large_perplexities_have_separators(result):
+    row = result.equal_time.rows[0]
+    cells = row.cells | {"perplexity": replace(row.cells["perplexity"], mean=1234.5, values=())}
+    rows = (replace(row, cells=cells), *result.equal_time.rows[1:])
+    changed = replace(result, equal_time=replace(result.equal_time, rows=rows))
+    assert "1,234.50" in pairs_page(changed, "highrank finetune")
 
 
 def test_a_short_training_has_a_short_warm_up(place):

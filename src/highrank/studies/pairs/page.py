@@ -66,7 +66,6 @@ def pairs_page(result: PairsResult, command: str) -> str:
         result=result,
         command=command,
         facts=_facts(result),
-        notes=last[0].notes,
         beams=beams_of(result.settings),
         table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
         samples=Table(
@@ -120,8 +119,10 @@ def _sentence(comparison: Comparison, measure: Measure) -> str:
     best, base = _best(comparison, measure), comparison.rows[0]
     cell, of_base = best.cells[measure.key], base.cells[measure.key]
     name = title_of(best.variant) + (" (a control)" if best.variant == CONTROL else "")
+    if len(comparison.rows) > 2:
+        name += ", the best of the others,"
     text = (
-        f"{name}, the best of the others, has {_number(cell.mean, measure)} {measure.label}, the "
+        f"{name} has {_number(cell.mean, measure)} {measure.label}, the "
         f"softmax {_number(of_base.mean, measure)}"
     )
     if cell.contrast is None:
@@ -141,7 +142,7 @@ def _interval(contrast: Contrast, measure: Measure) -> str:
 
 
 def _number(value: float, measure: Measure) -> str:
-    return f"{value:.{measure.digits}f}"
+    return f"{value:,.{measure.digits}f}"
 
 
 def _rows(result: PairsResult) -> list[tuple[str, ...]]:
@@ -167,7 +168,7 @@ def _cell(row: Row, measure: Measure) -> str:
     text = _number(cell.mean, measure)
     if len(cell.values) > 1:
         half = (max(cell.values) - min(cell.values)) / 2
-        text += f" ± {half:.{measure.digits}f}"
+        text += f" ± {_number(half, measure)}"
     if cell.contrast is not None and cell.contrast.verdict is not Verdict.NO_DIFFERENCE:
         text += f", {cell.contrast.verdict}"
     return text
@@ -180,7 +181,7 @@ def _facts(result: PairsResult) -> list[str]:
     total = number + (seen if facts.is_cleaned else 0)
     part = f"{seen:,} of {total:,} test pairs ({seen / total:.1%}) stand in train"
     kept = "they were left out" if facts.is_cleaned else "unseen pairs are those without them"
-    found = [f"{part}: {kept}." if seen else "No test pair stands in train."]
+    found = [f"{part}: {kept}." if seen else f"None of the {number:,} test pairs stands in train."]
     tokens, seconds = result.equal_tokens.at, result.equal_time.at
     if len(heads) == 1:
         found.append(f"After {tokens:,.0f} target tokens and {duration(seconds)} of training.")
