@@ -224,5 +224,13 @@ def test_mistakes_are_found_before_any_work(place, changes, message):
         settings_of(place, **changes)
 
 
+def test_two_files_are_no_dialogues(place):
+    """They were read as one dialogue each: of sources alone, and of targets alone."""
+    from highrank.studies.pairs.corpus import read_corpus
+
+    with pytest.raises(ValueError, match="dialogues must be one file, or a folder .*my.de .*my.en"):
+        read_corpus(settings_of(place, task="dialogue"))
+
+
 def test_a_head_has_its_number_of_components():
     assert Variant.parse("mos") == ("mos", 4) and Variant.parse("softmax") == ("softmax", 1)
