@@ -170,6 +170,16 @@ def test_one_head_beside_the_softmax_is_no_best_of_others(result):
     assert ", the best of the others, has " in at_time
 
 
+def test_one_softmax_alone_is_compared_with_nothing(result):
+    first = replace(result.equal_time, rows=result.equal_time.rows[:1])
+    settings = replace(result.settings, heads=("softmax",))
+    alone = replace(result, settings=settings, equal_time=first)
+    assert answer(alone).startswith("One softmax has ") and answer(alone).endswith("test pairs.")
+    page = pairs_page(alone, "highrank finetune")
+    assert "steps, all" in page and "Better and worse" not in page
+    assert "Better and worse" in pairs_page(result, "highrank finetune")
+
+
 def test_large_perplexities_have_separators(result):
     row = result.equal_time.rows[0]
     cells = row.cells | {"perplexity": replace(row.cells["perplexity"], mean=1234.5, values=())}

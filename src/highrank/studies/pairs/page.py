@@ -25,9 +25,10 @@ TITLES = {
 }
 # The measure that the answer is about.
 LEADING = {"translation": "bleu_lower", "summary": "bleu_lower", "dialogue": "perplexity"}
-CAPTION = (
-    "Test pairs, averaged weights, mean over seeds. Better and worse: against the softmax of the "
-    "same seed, t test, p ≤ 0.05, corrected for the number of heads; one seed decides nothing."
+CAPTION = "Test pairs, averaged weights, mean over seeds."
+OF_SEVERAL = (
+    "Better and worse: against the softmax of the same seed, t test, p ≤ 0.05, corrected for the "
+    "number of heads; one seed decides nothing."
 )
 
 
@@ -40,7 +41,7 @@ def title_of(name: str) -> str:
 
 def pairs_table(result: PairsResult) -> RichTable:
     """One column per variant."""
-    caption = " ".join((CAPTION, *_facts(result)))
+    caption = " ".join((_caption(result), *_facts(result)))
     names = map(title_of, result.settings.heads)
     table = make_table(("",), names, title=answer(result), caption=caption)
     for cells in _rows(result):
@@ -67,7 +68,7 @@ def pairs_page(result: PairsResult, command: str) -> str:
         command=command,
         facts=_facts(result),
         beams=beams_of(result.settings),
-        table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
+        table=Table(columns=columns, rows=tuple(_rows(result)), caption=_caption(result)),
         samples=Table(
             columns=tuple(Column(title, is_number=False) for title in headings),
             rows=samples,
@@ -82,7 +83,8 @@ def answer(result: PairsResult) -> str:
     measure = _leading(result)
     if len(result.settings.heads) == 1:
         cell = result.equal_time.rows[0].cells[measure.key]
-        return f"{_number(cell.mean, measure)} {measure.label} with one softmax, on the test pairs."
+        number = _number(cell.mean, measure)
+        return f"One softmax has {number} {measure.label}, on the test pairs."
     parts = []
     for name, comparison in (("tokens", result.equal_tokens), ("time", result.equal_time)):
         parts.append(f"At equal {name} {_sentence(comparison, measure)}.")
@@ -143,6 +145,10 @@ def _interval(contrast: Contrast, measure: Measure) -> str:
 
 def _number(value: float, measure: Measure) -> str:
     return f"{value:,.{measure.digits}f}"
+
+
+def _caption(result: PairsResult) -> str:
+    return CAPTION if len(result.settings.heads) == 1 else f"{CAPTION} {OF_SEVERAL}"
 
 
 def _rows(result: PairsResult) -> list[tuple[str, ...]]:
