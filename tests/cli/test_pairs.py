@@ -28,7 +28,8 @@ def trained_pairs(tmp_path_factory):
 
 
 def stdin(monkeypatch, text):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    content = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
 def arguments(place):
@@ -100,6 +101,13 @@ def test_standard_input_is_translated_and_what_is_cut_is_named(
     code, text, error = highrank("translate", trained_pairs / "run" / "mos-2-0", "--threads", 1)
     assert code == 0 and len(text.splitlines()) == 3 and text.splitlines()[1] == ""
     assert "Line 3 has more than the model's 64 tokens" in error and "Line 1" not in error
+
+
+def test_lines_that_are_not_utf_8_are_named(highrank, trained_pairs, monkeypatch):
+    stdin(monkeypatch, "eins \N{REPLACEMENT CHARACTER}\r\n".encode() + b"zwei \xff\nrot")
+    code, text, error = highrank("translate", trained_pairs / "run" / "mos-2-0", "--threads", 1)
+    assert code == 0 and len(text.splitlines()) == 3
+    assert "Line 2 is not UTF-8" in error and "Line 1 " not in error and "Line 3 " not in error
 
 
 def test_a_conversation_remembers_as_many_utterances_as_the_training(
