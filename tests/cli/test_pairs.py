@@ -172,6 +172,12 @@ def test_what_is_no_model_is_named(highrank, trained_pairs, monkeypatch):
             assert code == 2 and message in error.replace("\n", " ")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "generate", "audit", "check"])
+def test_commands_for_one_text_name_those_for_pairs(command, highrank, trained_pairs):
+    code, _, error = highrank(command, trained_pairs / "run" / "mos-2-0")
+    assert code == 2 and "highrank translate, chat and finetune --task take it" in error
+
+
 def test_pairs_without_a_model_say_what_is_missing(highrank, trained_pairs):
     files = [trained_pairs / "my.de", trained_pairs / "my.en"]
     code, _, error = highrank("finetune", *files, "--task", "translation")
