@@ -28,7 +28,8 @@ def trained_pairs(tmp_path_factory):
 
 
 def stdin(monkeypatch, text):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    content = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
 def arguments(place):
@@ -102,6 +103,13 @@ def test_standard_input_is_translated_and_what_is_cut_is_named(
     assert "Line 3 has more than the model's 64 tokens" in error and "Line 1" not in error
 
 
+def test_lines_that_are_not_utf_8_are_named(highrank, trained_pairs, monkeypatch):
+    stdin(monkeypatch, "eins \N{REPLACEMENT CHARACTER}\r\n".encode() + b"zwei \xff\nrot")
+    code, text, error = highrank("translate", trained_pairs / "run" / "mos-2-0", "--threads", 1)
+    assert code == 0 and len(text.splitlines()) == 3
+    assert "Line 2 is not UTF-8" in error and "Line 1 " not in error and "Line 3 " not in error
+
+
 def test_a_conversation_remembers_as_many_utterances_as_the_training(
     highrank, trained_pairs, monkeypatch
 ):
@@ -142,6 +150,39 @@ def test_a_model_that_reads_one_text_is_refused(highrank, tmp_path):
     GPT2Config(n_layer=1).save_pretrained(tmp_path)
     code, _, error = highrank("translate", tmp_path, tmp_path / "config.json")
     assert code == 2 and "must be an encoder–decoder to read pairs" in error
+
+
+def test_what_is_no_model_is_named(highrank, trained_pairs, monkeypatch):
+    def answer(name):
+        raise HubError("no answer")
+
+    from highrank.integrations.huggingface import reader
+    from highrank.integrations.huggingface.reader import HubError
+
+    monkeypatch.setattr(reader, "hub_answers", answer)
+    run, file = trained_pairs / "run", trained_pairs / "my.de"
+    for name, message in (
+        (run, f"got {run}: it has {run / 'mos-2-0'}, {run / 'softmax-0'}"),
+        (file, f"got the file {file}"),
+        ("a/b/c", "must be a folder or a name on the hub, got a/b/c"),
+        ("runs/nothing", "got runs/nothing: there is no such folder here, and no answer"),
+    ):
+        for command in (["translate", name, file], ["chat", name]):
+            code, _, error = highrank(*command)
+            assert code == 2 and message in error.replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate", "audit", "check"])
+def test_commands_for_one_text_name_those_for_pairs(command, highrank, trained_pairs):
+    code, _, error = highrank(command, trained_pairs / "run" / "mos-2-0")
+    assert code == 2 and "highrank translate, chat and finetune --task take it" in error
+
+
+def test_pairs_without_a_model_say_what_is_missing(highrank, trained_pairs):
+    files = [trained_pairs / "my.de", trained_pairs / "my.en"]
+    code, _, error = highrank("finetune", *files, "--task", "translation")
+    assert code == 2 and "a model, or --config transformer-tiny, must be given before" in error
+    assert f"got the file {files[0]}" in error
 
 
 def test_missing_pairs_are_named_before_any_work(highrank, tmp_path):

@@ -18,6 +18,15 @@ REPORT = {"is_complete": True, "regimes": [{"name": "time", "rows": [ROW]}]}
 SETTINGS = {"format": "highrank finetuning", "model": "m/gpt", "text": "x/a.txt"}
 SETTINGS |= {"batch_size": 2, "block_length": 3}
 FINETUNED = {"equal_tokens": {"rows": [{"variant": "residual", "nats": {"value": 2.0}, "step": 5}]}}
+PAIRS = {"format": "highrank pairs", "config": "transformer-tiny", "task": "translation"}
+PAIRS |= {"paths": ["x/my.de", "x/my.en"]}
+POINTS = [{"step": 5, "valid_nats": 2.0}, {"step": 9, "valid_nats": 1.5}]
+CELLS = {"nats": {"mean": 3.0}, "bits_per_byte": {"mean": 1.25}}
+TRAINED = {"models": [{"variant": "softmax", "points": POINTS}]}
+TRAINED |= {
+    name: {"at": at, "rows": [{"variant": "softmax", "step": step, "cells": CELLS}]}
+    for name, at, step in (("equal_tokens", 50, 5), ("equal_time", 7.5, 9))
+}
 
 
 def make(folder, **files):
@@ -64,6 +73,8 @@ def test_a_run_has_its_best_model_s_perplexities_and_those_of_evaluations(tmp_pa
         ({"plan_json": PLAN, "report_json": REPORT}, "comparison", "finished", 2.0),
         ({"settings_json": SETTINGS}, "finetuning", "unfinished", None),
         ({"settings_json": SETTINGS, "finetune_json": FINETUNED}, "finetuning", "finished", 2.0),
+        ({"settings_json": PAIRS}, "finetuning", "unfinished", None),
+        ({"settings_json": PAIRS, "finetune_json": {}}, "finetuning", "damaged", None),
         ({"config_json": [CONFIG, CONFIG]}, "run", "damaged", None),
         ({"config_json": CONFIG | {"head": 5}}, "run", "damaged", None),
         (
@@ -83,6 +94,24 @@ def test_each_kind_and_state(files, kind, state, valid, tmp_path):
     )
     valids = [one.valid for one in found.measured if one.valid is not None]
     assert valids == ([] if valid is None else [math.exp(valid)])
+
+
+def test_a_training_on_pairs_has_perplexities_at_both_marks(tmp_path):
+    make(tmp_path / "a", settings_json=PAIRS, finetune_json=TRAINED)
+    (found,) = list_runs(tmp_path)
+    assert found.corpus == "my.de my.en (translation, transformer-tiny)"
+    assert (found.kind, found.state) == ("finetuning", State.FINISHED)
+    assert (found.tokens, found.seconds) == (50, 7.5)
+    assert found.measured == tuple(
+        Measured(
+            head="softmax",
+            method=method,
+            valid=math.exp(nats),
+            test=math.exp(3),
+            bits_per_byte=1.25,
+        )
+        for method, nats in (("equal tokens", 2.0), ("equal time", 1.5))
+    )
 
 
 def test_other_folders_are_left_out_and_the_newest_comes_first(tmp_path):

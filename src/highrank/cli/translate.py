@@ -100,13 +100,20 @@ def translate(
 
 
 def _lines(file: str) -> tuple[Iterator[str], int | None]:
-    """The lines of a file and their number, or those of standard input as they come.
-
-    In UTF-8, whatever the locale.
-    """
+    """UTF-8 lines of a file and their number, or of standard input as they come."""
     if file != "-":
         from highrank.data.pairs.reading import lines
 
         found = lines(Path(file))
         return iter(found), len(found)
-    return (line.decode(errors="replace").rstrip("\r\n") for line in sys.stdin.buffer), None
+    return _standard_input(), None
+
+
+def _standard_input() -> Iterator[str]:
+    """Lines as they come. One that is not UTF-8 is named, and those after it are still read."""
+    errors = plain_console(stderr=True)
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text = line.decode(errors="replace")
+        if text.encode() != line:
+            errors.print(f"Line {number:,} is not UTF-8: a part of it cannot be read.")
+        yield text.rstrip("\r\n")

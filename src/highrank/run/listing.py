@@ -5,17 +5,19 @@ Neither weights nor checkpoints are loaded, and torch is not imported.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from highrank.files import file_sha256, read_json
 
 # As their own modules name them: those import torch.
 RUN, COMPARISON, FINETUNING = "highrank run", "highrank comparison", "highrank finetuning"
+PAIRS = "highrank pairs"
 DAMAGES = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, ArithmeticError)
 
 
@@ -31,7 +33,7 @@ class Measured:
 
     head: str
     method: str
-    """static, dynamic, cache; of comparisons: equal tokens or equal time."""
+    """static, dynamic, cache; of comparisons and of pairs: equal tokens or equal time."""
     valid: float | None
     test: float | None
     bits_per_byte: float | None = None
@@ -70,10 +72,11 @@ def list_runs(folder: Path) -> list[Entry]:
 
 def _entry(folder: Path) -> Entry | None:
     """None if nothing of ours is in the folder."""
-    for name, kind, written, read in (
-        ("config.json", RUN, "metrics.jsonl", _run),
-        ("plan.json", COMPARISON, "report.json", _comparison),
-        ("settings.json", FINETUNING, "finetune.json", _finetuning),
+    for name, form, kind, written, read in (
+        ("config.json", RUN, RUN, "metrics.jsonl", _run),
+        ("plan.json", COMPARISON, COMPARISON, "report.json", _comparison),
+        ("settings.json", FINETUNING, FINETUNING, "finetune.json", _finetuning),
+        ("settings.json", PAIRS, FINETUNING, "finetune.json", _pairs),
     ):
         file = folder / name
         if not file.is_file():
@@ -86,7 +89,7 @@ def _entry(folder: Path) -> Entry | None:
         }
         try:
             content = read_json(file)
-            if content.get("format") == kind:
+            if content.get("format") == form:
                 return Entry(**about, **read(folder, content))
         except DAMAGES as error:
             problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -183,6 +186,46 @@ def _finetuning(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "tokens": round(size * max(row["step"] for row in rows)) if rows else None,
     }
+
+
+def _pairs(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An encoder–decoder on pairs: valid is its loss in training, test that of the scores."""
+    paths, config = list(settings["paths"]), settings["config"]
+    model, *data = [Path(path).name for path in ([config, *paths] if config else paths)]
+    about: dict[str, Any] = {"corpus": f"{' '.join(data)} ({settings['task']}, {model})"}
+    file = folder / "finetune.json"
+    if not file.is_file():
+        return about | {"state": State.UNFINISHED}
+    result = read_json(file)
+    return about | {
+        "state": State.FINISHED,
+        "measured": tuple(
+            replace(
+                _measured(
+                    row["variant"],
+                    method,
+                    _valid_nats(result["models"], row["variant"], row["step"]),
+                    row["cells"]["nats"]["mean"],
+                ),
+                bits_per_byte=row["cells"]["bits_per_byte"]["mean"],
+            )
+            for method in ("equal tokens", "equal time")
+            for row in result[method.replace(" ", "_")]["rows"]
+        ),
+        "tokens": round(result["equal_tokens"]["at"]),
+        "seconds": result["equal_time"]["at"],
+    }
+
+
+def _valid_nats(models: Sequence[Mapping[str, Any]], variant: str, step: int) -> float:
+    """Mean over the seeds of a variant."""
+    return fmean(
+        point["valid_nats"]
+        for model in models
+        if model["variant"] == variant
+        for point in model["points"]
+        if point["step"] == step
+    )
 
 
 def _measured(head: str, method: str, valid: float | None, test: float | None) -> Measured:

@@ -77,3 +77,5 @@ def test_what_is_held_out_was_never_read():
     assert not {pair.source for pair in train} & {pair.source for pair in held_out}
     with pytest.raises(ValueError, match="20 at least"):
         hold_out(pairs[:5])
+    with pytest.raises(ValueError, match="two sources at least .*, got 100 of one source"):
+        hold_out([Pair("source", "target")] * 100)

@@ -210,7 +210,7 @@ DAMAGES = {
         lambda f: change_config(f, n_layer=10**5),
         "cannot be loaded: n_layer must be at most 4,096, got 100000",
     ),
-    "two texts": (as_t5, "whose type t5 is an encoder and a decoder"),
+    "two texts": (as_t5, "whose type t5 is an encoder and a decoder.*highrank translate"),
 }
 
 

@@ -224,6 +224,9 @@ def test_mistakes_are_found_before_training(change, message, settings, splits, t
         run_finetune(replace(settings, **change), tmp_path / "old", quiet)
     with pytest.raises(ValueError, match="must be new or a finetuning, got .* with other files"):
         prepare_folder(tmp_path, content)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="must be new or a finetuning, got the file .*file"):
+        prepare_folder(tmp_path / "file", content)
 
 
 @pytest.mark.parametrize(

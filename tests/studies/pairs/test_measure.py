@@ -156,8 +156,36 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     assert len(pairs_table(result).columns) == 1 + len(result.settings.heads)
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
     assert "after 2 steps of warm-up" in page
+    assert page.count("Words of the references: ") == 1
+    assert "None of the 5 test pairs stands in train." in page
     default = replace(result, settings=replace(result.settings, warmup=None))
     assert "after 1 steps of warm-up" in pairs_page(default, "highrank finetune")
+
+
+def test_one_head_beside_the_softmax_is_no_best_of_others(result):
+    two = result.equal_tokens.rows[:2]
+    text = answer(replace(result, equal_tokens=replace(result.equal_tokens, rows=two)))
+    at_tokens, at_time = text.split("At equal time")
+    assert "Softmax, linear (a control) has " in at_tokens
+    assert ", the best of the others, has " in at_time
+
+
+def test_one_softmax_alone_is_compared_with_nothing(result):
+    first = replace(result.equal_time, rows=result.equal_time.rows[:1])
+    settings = replace(result.settings, heads=("softmax",))
+    alone = replace(result, settings=settings, equal_time=first)
+    assert answer(alone).startswith("One softmax has ") and answer(alone).endswith("test pairs.")
+    page = pairs_page(alone, "highrank finetune")
+    assert "steps, all" in page and "Better and worse" not in page
+    assert "Better and worse" in pairs_page(result, "highrank finetune")
+
+
+def test_large_perplexities_have_separators(result):
+    row = result.equal_time.rows[0]
+    cells = row.cells | {"perplexity": replace(row.cells["perplexity"], mean=1234.5, values=())}
+    rows = (replace(row, cells=cells), *result.equal_time.rows[1:])
+    changed = replace(result, equal_time=replace(result.equal_time, rows=rows))
+    assert "1,234.50" in pairs_page(changed, "highrank finetune")
 
 
 def test_a_short_training_has_a_short_warm_up(place):
@@ -191,7 +219,7 @@ def test_every_head_has_a_curve_of_its_own(result):
         ({"heads": ("mos:4",)}, "heads must begin with softmax"),
         ({"heads": ("softmax", "mos:x")}, "a head must be like softmax or mos:4, got mos:x"),
         ({"label_smoothing": 1.0}, "label-smoothing must be at least 0 and below 1"),
-        ({"heads": ("softmax", "mox:4")}, "mox"),
+        ({"heads": ("softmax", "mox:4")}, "heads must be linear or kinds: .*, got 'mox'"),
         (
             {"config": None, "heads": ("softmax", "moc:4")},
             "heads of a pretrained model must be softmax, linear, mos, .* got moc:4",
@@ -204,6 +232,14 @@ def test_every_head_has_a_curve_of_its_own(result):
 def test_mistakes_are_found_before_any_work(place, changes, message):
     with pytest.raises(ValueError, match=message):
         settings_of(place, **changes)
+
+
+def test_two_files_are_no_dialogues(place):
+    """They were read as one dialogue each: of sources alone, and of targets alone."""
+    from highrank.studies.pairs.corpus import read_corpus
+
+    with pytest.raises(ValueError, match="dialogues must be one file, or a folder .*my.de .*my.en"):
+        read_corpus(settings_of(place, task="dialogue"))
 
 
 def test_a_head_has_its_number_of_components():

@@ -31,6 +31,11 @@ def evaluate_models(names: Sequence[str], options: Options) -> None:
     """Print a row for each model; nothing is written into their folders."""
     from highrank.report.tables import models_table
 
+    if options.text is None and is_foreign(names[0], options):
+        from highrank.integrations.huggingface.reader import HuggingFaceModel
+
+        # What cannot be evaluated on a text is refused before one is asked for.
+        HuggingFaceModel(names[0])
     check_static(options, names[0])
     results: list[Result] = []
     try:

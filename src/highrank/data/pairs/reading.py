@@ -134,8 +134,13 @@ def hold_out(pairs: Sequence[Pair], seed: int = 0) -> tuple[list[Pair], list[Pai
     for pair in pairs:
         by_source.setdefault(pair.source, []).append(pair)
     wanted = min(MOST_HELD_OUT, round(HELD_OUT * len(pairs)))
-    if wanted < 1 or len(by_source) < 2:
+    if wanted < 1:
         raise ValueError(f"pairs must be 20 at least to hold out some of them, got {len(pairs)}")
+    if len(by_source) < 2:
+        raise ValueError(
+            f"pairs must have two sources at least to hold out some of them, got {len(pairs):,} of "
+            "one source"
+        )
     sources = list(by_source)
     held_out: list[Pair] = []
     for index in np.random.default_rng(seed).permutation(len(sources)):

@@ -107,7 +107,8 @@ class HuggingFaceModel:
         if self.config.is_encoder_decoder:
             raise ValueError(
                 f"a model must predict the next token of one text, got {self.name}, whose type "
-                f"{self.config.model_type} is an encoder and a decoder: it needs a source text"
+                f"{self.config.model_type} is an encoder and a decoder: it needs a source text; "
+                "highrank translate, chat and finetune --task take it"
             )
 
     @property

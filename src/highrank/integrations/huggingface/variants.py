@@ -111,7 +111,9 @@ class VariantTraining(ABC):
     def text(self) -> str:
         """Where the training is, for a progress bar."""
         text = f"{self.variant}, seed {self.seed}, step {self.num_steps}"
-        return f"{text}: held-out {self.points[-1].valid_nats:.4f} nats" if self.points else text
+        if not self.points:
+            return text
+        return f"{text}: held-out {self.points[-1].valid_nats:.4f} nats/token"
 
     def run(self, path: Path, on_progress: OnProgress) -> None:
         """Train to the end; where `check` stops it, save first.
@@ -276,6 +278,8 @@ def prepare_folder(
     Args:
         may_change: keys of the content that need not be the same.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"the folder must be new or a finetuning, got the file {folder}")
     path = folder / SETTINGS_FILE
     if path.exists():
         found, wanted = read_json(path), json.loads(json.dumps(content))

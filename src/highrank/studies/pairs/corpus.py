@@ -101,8 +101,10 @@ def _endings(folder: Path, settings: Settings) -> tuple[str, ...]:
 def _read(paths: Sequence[Path], settings: Settings) -> list[Pair]:
     if settings.task != "dialogue":
         return read_pairs(paths, settings.columns)
-    dialogues = (one for path in paths for one in read_dialogues(path))
-    return dialogue_pairs(dialogues, settings.context)
+    if len(paths) > 1:
+        names = " ".join(map(str, paths))
+        raise ValueError(f"dialogues must be one file, or a folder of splits, got {names}")
+    return dialogue_pairs(read_dialogues(paths[0]), settings.context)
 
 
 def encode_corpus(

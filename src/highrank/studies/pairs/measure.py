@@ -92,6 +92,11 @@ def run_pairs(settings: Settings, folder: Path, on_progress: OnProgress) -> Pair
 
     A signal raises `Stopped`; what was done until then is saved, and the same call resumes.
     """
+    if settings.model is not None and Path(settings.model).is_file():
+        raise ValueError(
+            "a model, or --config transformer-tiny, must be given before the pairs, got the file "
+            f"{settings.model}"
+        )
     on_progress(0.0, "reading the pairs")
     splits, num_seen = read_corpus(settings)
     with quiet_transformers("train on pairs"):

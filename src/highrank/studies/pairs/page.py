@@ -25,9 +25,10 @@ TITLES = {
 }
 # The measure that the answer is about.
 LEADING = {"translation": "bleu_lower", "summary": "bleu_lower", "dialogue": "perplexity"}
-CAPTION = (
-    "Test pairs, averaged weights, mean over seeds. Better and worse: against the softmax of the "
-    "same seed, t test, p ≤ 0.05, corrected for the number of heads; one seed decides nothing."
+CAPTION = "Test pairs, averaged weights, mean over seeds."
+OF_SEVERAL = (
+    "Better and worse: against the softmax of the same seed, t test, p ≤ 0.05, corrected for the "
+    "number of heads; one seed decides nothing."
 )
 
 
@@ -40,7 +41,7 @@ def title_of(name: str) -> str:
 
 def pairs_table(result: PairsResult) -> RichTable:
     """One column per variant."""
-    caption = " ".join((CAPTION, *_facts(result)))
+    caption = " ".join((_caption(result), *_facts(result)))
     names = map(title_of, result.settings.heads)
     table = make_table(("",), names, title=answer(result), caption=caption)
     for cells in _rows(result):
@@ -66,9 +67,8 @@ def pairs_page(result: PairsResult, command: str) -> str:
         result=result,
         command=command,
         facts=_facts(result),
-        notes=last[0].notes,
         beams=beams_of(result.settings),
-        table=Table(columns=columns, rows=tuple(_rows(result)), caption=CAPTION),
+        table=Table(columns=columns, rows=tuple(_rows(result)), caption=_caption(result)),
         samples=Table(
             columns=tuple(Column(title, is_number=False) for title in headings),
             rows=samples,
@@ -83,7 +83,8 @@ def answer(result: PairsResult) -> str:
     measure = _leading(result)
     if len(result.settings.heads) == 1:
         cell = result.equal_time.rows[0].cells[measure.key]
-        return f"{_number(cell.mean, measure)} {measure.label} with one softmax, on the test pairs."
+        number = _number(cell.mean, measure)
+        return f"One softmax has {number} {measure.label}, on the test pairs."
     parts = []
     for name, comparison in (("tokens", result.equal_tokens), ("time", result.equal_time)):
         parts.append(f"At equal {name} {_sentence(comparison, measure)}.")
@@ -120,8 +121,10 @@ def _sentence(comparison: Comparison, measure: Measure) -> str:
     best, base = _best(comparison, measure), comparison.rows[0]
     cell, of_base = best.cells[measure.key], base.cells[measure.key]
     name = title_of(best.variant) + (" (a control)" if best.variant == CONTROL else "")
+    if len(comparison.rows) > 2:
+        name += ", the best of the others,"
     text = (
-        f"{name}, the best of the others, has {_number(cell.mean, measure)} {measure.label}, the "
+        f"{name} has {_number(cell.mean, measure)} {measure.label}, the "
         f"softmax {_number(of_base.mean, measure)}"
     )
     if cell.contrast is None:
@@ -141,7 +144,11 @@ def _interval(contrast: Contrast, measure: Measure) -> str:
 
 
 def _number(value: float, measure: Measure) -> str:
-    return f"{value:.{measure.digits}f}"
+    return f"{value:,.{measure.digits}f}"
+
+
+def _caption(result: PairsResult) -> str:
+    return CAPTION if len(result.settings.heads) == 1 else f"{CAPTION} {OF_SEVERAL}"
 
 
 def _rows(result: PairsResult) -> list[tuple[str, ...]]:
@@ -167,7 +174,7 @@ def _cell(row: Row, measure: Measure) -> str:
     text = _number(cell.mean, measure)
     if len(cell.values) > 1:
         half = (max(cell.values) - min(cell.values)) / 2
-        text += f" ± {half:.{measure.digits}f}"
+        text += f" ± {_number(half, measure)}"
     if cell.contrast is not None and cell.contrast.verdict is not Verdict.NO_DIFFERENCE:
         text += f", {cell.contrast.verdict}"
     return text
@@ -180,7 +187,7 @@ def _facts(result: PairsResult) -> list[str]:
     total = number + (seen if facts.is_cleaned else 0)
     part = f"{seen:,} of {total:,} test pairs ({seen / total:.1%}) stand in train"
     kept = "they were left out" if facts.is_cleaned else "unseen pairs are those without them"
-    found = [f"{part}: {kept}." if seen else "No test pair stands in train."]
+    found = [f"{part}: {kept}." if seen else f"None of the {number:,} test pairs stands in train."]
     tokens, seconds = result.equal_tokens.at, result.equal_time.at
     if len(heads) == 1:
         found.append(f"After {tokens:,.0f} target tokens and {duration(seconds)} of training.")

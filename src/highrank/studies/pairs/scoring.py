@@ -182,7 +182,7 @@ def _score_translations(
         "BLEU, case ignored": lower.signature,
         "BLEU": cased.signature,
         "chrF": cased.chrf_signature,
-        "words of the references": f"{cased.reference_length:,}",
+        "Words of the references": f"{cased.reference_length:,}",
     }
     return values, notes
 
@@ -196,8 +196,8 @@ def _score_responses(
     values |= {f"distinct_{n}": found.distinct[n - 1] for n in (1, 2)}
     of_references = " and ".join(f"{value:.4f}" for value in found.reference_distinct)
     return values, {
-        "smoothing of sentence BLEU": found.smoothing,
-        "distinct-1 and -2 of the references": of_references,
+        "Smoothing of sentence BLEU": found.smoothing,
+        "Distinct-1 and -2 of the references": of_references,
     }
 
 

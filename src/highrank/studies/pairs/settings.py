@@ -71,9 +71,10 @@ class Settings:
     vocabulary: int = 4_000
     """From scratch: tokens of the joint byte-pair encoding, at most."""
     heads: tuple[str, ...] = ()
-    """Output layers, softmax first, mixtures with their number of components. linear is a control:
-    one softmax over a linear map of the hidden state. A pretrained model has softmax, linear and
-    mos; from scratch there are moc, adaptive-softmax, adaptive-mos, low-rank-mos and others."""
+    """Output layers, softmax first, mixtures with their number of components, 4 unless given.
+    linear is a control: one softmax over a linear map of the hidden state.
+    A pretrained model has softmax, linear and mos; from scratch there are moc, adaptive-softmax,
+    adaptive-mos, low-rank-mos and others."""
     equal_parameters: bool = False
     """From scratch: give each model as many parameters as the softmax has, by a narrower
     decoder."""
@@ -90,7 +91,7 @@ class Settings:
     head_lr: float | None = None
     """Learning rate of the weights that an upgrade adds."""
     warmup: int | None = None
-    """Steps over which the learning rate rises; None for a default that short trainings cut."""
+    """Steps over which the learning rate rises."""
     batch_tokens: int = 1024
     """Places on the longer side of a batch: pairs times the longest of them."""
     label_smoothing: float = 0.1
@@ -146,7 +147,10 @@ class Settings:
         for name in self.heads:
             kind = Variant.parse(name).kind
             if kind != CONTROL:
-                head_class(kind)
+                try:
+                    head_class(kind)
+                except ValueError as error:
+                    raise ValueError(f"heads must be {CONTROL} or kinds: {error}") from None
             if kind not in OF_PRETRAINED and not self.is_from_scratch:
                 known = ", ".join(OF_PRETRAINED)
                 raise ValueError(

@@ -53,6 +53,11 @@ def test_case_can_be_left_out_by_the_tokenizer():
     assert lower("Ein Haus") == lower("ein haus")
 
 
+def test_a_vocabulary_has_a_token_for_each_byte():
+    with pytest.raises(ValueError, match="vocabulary must be at least 262, got 10"):
+        learn_tokenizer(["Ein Haus"], 10)
+
+
 def test_a_new_model_is_saved_and_loaded_with_its_tokenizer(model, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     model.save_pretrained(tmp_path)

@@ -1,9 +1,11 @@
 """Encoder–decoders by their folder or their name on the hub, with their tokenizers."""
 
 import re
+from pathlib import Path
 from typing import Any
 
-from highrank.integrations.huggingface.reader import HuggingFaceModel
+from highrank.integrations.huggingface.reader import HubError, HuggingFaceModel, is_hub_name
+from highrank.integrations.huggingface.variants import VARIANT_FILE
 
 # Languages of NLLB, as deu_Latn.
 LANGUAGE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
@@ -32,7 +34,14 @@ class EncoderDecoder(HuggingFaceModel):
         target_lang: str | None = None,
         source_prefix: str | None = None,
     ) -> None:
-        super().__init__(name)
+        _check_place(name)
+        try:
+            super().__init__(name)
+        except HubError as error:
+            raise ValueError(
+                f"a model must be a folder or a name on the hub, got {name}: there is no such "
+                f"folder here, and {error}"
+            ) from None
         if source_prefix is not None:
             self.config.prefix = source_prefix
         self.languages = _languages(self.tokenizer)
@@ -73,6 +82,18 @@ class EncoderDecoder(HuggingFaceModel):
                 model.config.decoder_start_token_id = language
                 model.generation_config.decoder_start_token_id = language
         return model
+
+
+def _check_place(name: str) -> None:
+    """Refuse files, folders of several models, and paths to nothing: the hub is not asked."""
+    path = Path(name)
+    if not path.is_dir() and (path.is_file() or not is_hub_name(name)):
+        kind = "the file " if path.is_file() else ""
+        raise ValueError(f"a model must be a folder or a name on the hub, got {kind}{name}")
+    if models := sorted(str(file.parent) for file in path.glob(f"*/{VARIANT_FILE}")):
+        raise ValueError(
+            f"a model must be one of those in the folder, got {name}: it has {', '.join(models)}"
+        )
 
 
 def _languages(tokenizer: Any) -> dict[str, int]:

@@ -51,6 +51,9 @@ def learn_tokenizer(lines: Iterable[str], size: int, lower: bool = False) -> Any
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
+    least = subwords.LEAST_SIZE + 2
+    if size < least:
+        raise ValueError(f"vocabulary must be at least {least}, got {size}")
     steps = [*([normalizers.Lowercase()] if lower else []), normalizers.Prepend(" ")]
     normalizer = normalizers.Sequence(steps)
     texts = (normalizer.normalize_str(line) for line in lines)
