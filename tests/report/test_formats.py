@@ -15,6 +15,7 @@ from highrank.report.formats import (
     listed,
     make_table,
     mib,
+    narrow,
     nats,
     power,
     printable,
@@ -134,3 +135,9 @@ def test_where_space_is_short_text_is_folded_and_numbers_stay():
     text = printed(table, 20)
     assert "1,234,567" in text and "…" not in text
     assert "".join(line[:9].strip() for line in text.splitlines()[3:]) == "a-name-without-spaces"
+
+
+def test_cells_beside_many_others_are_narrow():
+    few = ["1.25 ± 0.10", "1.50\u00a0±\u00a00.10, better", "1,250"]
+    assert narrow(few) == ["1.25 ± 0.10", "1.50\u00a0±\u00a00.10\nbetter", "1,250"]
+    assert narrow([*few, "–"]) == ["1.25\n± 0.10", "1.50\n± 0.10\nbetter", "1,250", "–"]

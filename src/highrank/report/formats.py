@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -197,3 +197,14 @@ def make_table(
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def narrow(cells: Sequence[str]) -> list[str]:
+    """Cells of a row with verdicts below their numbers, errors too beside more than two others.
+
+    In a terminal of 80 columns the titles of rows then have room.
+    """
+    found = [cell.replace(", ", "\n") for cell in cells]
+    if len(cells) > 3:
+        found = [cell.replace("\u00a0", " ").replace(" ± ", "\n± ") for cell in found]
+    return found

@@ -23,6 +23,7 @@ from highrank.report.figure import (
     save_png,
 )
 from highrank.report.formats import millions, model_size, perplexity
+from highrank.report.token_axis import against_tokens
 from highrank.signatures import arguments_of
 from highrank.training.result import TrainingResult
 
@@ -141,22 +142,16 @@ def learning_chart(metrics: Sequence[Mapping[str, Any]]) -> Lines:
     steps = [line for line in metrics if line["event"] == "step"]
     train = _smoothed([(line["tokens"], line["train_loss"]) for line in steps])
     valid = [(line["tokens"], line["valid_loss"]) for line in epochs]
-    return Lines(
-        series=tuple(
-            Series(
-                label=label,
-                x=[tokens / 1e6 for tokens, _ in points],
-                y=[perplexity(loss) for _, loss in points],
-                style=style,
-            )
-            for label, style, points in (
-                ("train, with dropout", TRAIN, train),
-                ("valid", VALID, valid),
-            )
-        ),
-        x=Axis(label="million tokens read"),
-        y=Axis(label="perplexity", is_log=True),
-    )
+    series = [
+        Series(
+            label=label,
+            x=[tokens for tokens, _ in points],
+            y=[perplexity(loss) for _, loss in points],
+            style=style,
+        )
+        for label, style, points in (("train, with dropout", TRAIN, train), ("valid", VALID, valid))
+    ]
+    return against_tokens(series, Axis(label="perplexity", is_log=True), what="tokens read")
 
 
 def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

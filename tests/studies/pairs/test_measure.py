@@ -153,6 +153,7 @@ def test_the_table_and_the_page_open_with_the_answer(result):
     page = pairs_page(result, "highrank finetune")
     assert answer(result).startswith("At equal tokens ")
     assert verdict(result) in page and "nrefs:1|case:lc" in page
+    assert "BLEU" in verdict(result) and len(verdict(result).split()) <= 12
     assert len(pairs_table(result).columns) == 1 + len(result.settings.heads)
     assert title_of("adaptive-mos:4") == "Adaptive MoS, K=4"
     assert "after 2 steps of warm-up" in page
@@ -219,6 +220,9 @@ def test_every_head_has_a_curve_of_its_own(result):
         ({"heads": ("mos:4",)}, "heads must begin with softmax"),
         ({"heads": ("softmax", "mos:x")}, "a head must be like softmax or mos:4, got mos:x"),
         ({"label_smoothing": 1.0}, "label-smoothing must be at least 0 and below 1"),
+        ({"heads": ("softmax", "mos", "mos:4")}, "heads must begin with softmax, and have each"),
+        ({"heads": ("softmax", "doc:3")}, "heads must need the decoder's last hidden state only"),
+        ({"heads": ("softmax", "mos+pointer:2")}, "last hidden state only, got mos.pointer"),
         ({"heads": ("softmax", "mox:4")}, "heads must be linear or kinds: .*, got 'mox'"),
         (
             {"config": None, "heads": ("softmax", "moc:4")},

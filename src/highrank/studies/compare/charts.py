@@ -8,6 +8,7 @@ from statistics import fmean
 
 from highrank.report.figure import DASHED, Axis, Lines, Mark, Series, Style, line_style
 from highrank.report.formats import perplexity
+from highrank.report.token_axis import against_tokens
 from highrank.studies.compare.plan import Regime
 from highrank.studies.compare.record import RunRecord, break_even, curves_of, loss_at, mean_loss_at
 from highrank.studies.compare.result import CompareResult, RegimeResult, Row, VariantResult
@@ -91,8 +92,9 @@ def _perplexity_axis(values: Sequence[float]) -> Axis:
 
 
 def learning_charts(result: CompareResult) -> list[Lines]:
-    """The best loss on valid against million tokens and CPU seconds: means and range of seeds."""
-    series: list[tuple[Series, Series]] = []
+    """The best loss on valid against tokens and CPU seconds: means and range of seeds."""
+    by_tokens: list[Series] = []
+    by_time: list[Series] = []
     for variant in result.variants:
         own = [run for run in result.runs if run.variant == variant.name and run.curve]
         # A run that has just begun would cut the others short.
@@ -112,19 +114,16 @@ def learning_charts(result: CompareResult) -> list[Lines]:
             style=styles(result)[variant.name],
             band=[(min(values), max(values)) for values in each] if len(curves) > 1 else (),
         )
-        tokens, seconds = (
-            replace(line, x=[tokens * price for tokens in grid])
-            for price in (1e-6, variant.cpu_per_token or 0.0)
-        )
-        series.append((tokens, seconds))
-    titles = ("million tokens read", "CPU seconds of training")
+        by_tokens.append(line)
+        seconds = variant.cpu_per_token or 0.0
+        by_time.append(replace(line, x=[tokens * seconds for tokens in grid]))
+    if not by_tokens:
+        return []
+    axis = _perplexity_axis([y for line in by_time for y in (*line.y, *sum(line.band, ()))])
+    x = Axis(label="CPU seconds of training", is_log=True)
     return [
-        Lines(
-            series=lines,
-            x=Axis(label=title, is_log=True),
-            y=_perplexity_axis([y for line in lines for y in (*line.y, *sum(line.band, ()))]),
-        )
-        for title, lines in zip(titles, zip(*series, strict=True), strict=False)
+        against_tokens(by_tokens, axis, what="tokens read", is_log=True),
+        Lines(series=tuple(by_time), x=x, y=axis),
     ]
 
 

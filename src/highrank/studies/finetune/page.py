@@ -10,8 +10,16 @@ from highrank.analysis.components import COLLAPSED, MixtureState
 from highrank.analysis.contrasts import Verdict
 from highrank.integrations.huggingface.recipe import BASELINE, CONTROL, HEAD_RATE
 from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
-from highrank.report.formats import duration, environment_text, listed, make_table, with_error
+from highrank.report.formats import (
+    duration,
+    environment_text,
+    listed,
+    make_table,
+    narrow,
+    with_error,
+)
 from highrank.report.page import Column, Figure, Table, render
+from highrank.report.token_axis import against_tokens
 from highrank.studies.finetune.measure import Finding, FinetuneResult, Mean, select_variant
 from highrank.studies.finetune.settings import Settings
 from highrank.studies.finetune.training import Point, TrainedVariant
@@ -39,8 +47,8 @@ def finetune_table(result: FinetuneResult) -> RichTable:
     names = map(_name, result.settings.variants)
     caption = f"{CAPTION} {_where(result)}"
     table = make_table(("",), names, title=answer(result), caption=caption)
-    for cells in _rows(result):
-        table.add_row(*cells)
+    for title, *cells in _rows(result):
+        table.add_row(title, *narrow(cells))
     return table
 
 
@@ -80,7 +88,7 @@ def answer(result: FinetuneResult) -> str:
 
 
 def verdict(result: FinetuneResult) -> str:
-    """The finding at equal tokens in at most twelve words."""
+    """The finding at equal tokens, or that equal time does not confirm it, in twelve words."""
     found = result.equal_tokens.finding
     name, control = _name(found.variant), _named_control(found.control)
     if found.variant != CONTROL and _has_collapsed(result, found.variant):
@@ -89,6 +97,11 @@ def verdict(result: FinetuneResult) -> str:
         return f"One seed decides nothing: {name} against {control}."
     if found.contrast.verdict is Verdict.NO_DIFFERENCE:
         return f"No difference is seen between {name} and {control}."
+    at_time = result.equal_time.finding.contrast
+    if found.contrast.verdict is Verdict.BETTER and not (
+        at_time is not None and at_time.verdict is Verdict.BETTER
+    ):
+        return f"{name} is better than {control} per token, not per second."
     return f"{name} is {found.contrast.verdict} than {control} at equal tokens."
 
 
@@ -192,7 +205,7 @@ def _components(models: Sequence[TrainedVariant], num_components: int) -> tuple[
 def _figures(result: FinetuneResult) -> Iterator[Figure]:
     """Curves of the loss, and of components if there is a mixture."""
     names, settings = result.settings.variants, result.settings
-    tokens = dict.fromkeys(names, settings.batch_size * settings.block_length / 1e6)
+    tokens = dict.fromkeys(names, float(settings.batch_size * settings.block_length))
     minutes = {name: (each or 0.0) / 60 for name, each in result.step_seconds.items()}
     steps = dict.fromkeys(names, 1)
     nats = Axis(label="held-out nats per token")
@@ -200,7 +213,7 @@ def _figures(result: FinetuneResult) -> Iterator[Figure]:
     K = settings.num_components
     components = Axis(label="components", ticks=tuple(range(0, K + 1, -(-K // 5))))
     for title, field, y, unit, of_step in (
-        ("Equal tokens", "valid_nats", nats, "million tokens", tokens),
+        ("Equal tokens", "valid_nats", nats, "tokens", tokens),
         ("Equal time", "valid_nats", nats, "minutes", minutes),
         ("Do components differ?", "divergence", divergence, "steps", steps),
         ("Collapsed components", "num_collapsed", components, "steps", steps),
@@ -208,6 +221,8 @@ def _figures(result: FinetuneResult) -> Iterator[Figure]:
         if series := tuple(_series(result, field, of_step)):
             levels = (COLLAPSED,) if field == "divergence" else ()
             chart = Lines(series=series, x=Axis(label=unit), y=y, levels=levels)
+            if unit == "tokens":
+                chart = against_tokens(series, y)
             svg, text = to_svg(draw(chart)), describe(chart)
             yield Figure(svg=svg, description=text, title=title, caption=CAPTIONS[title])
 

@@ -8,8 +8,9 @@ from rich.table import Table as RichTable
 from highrank.analysis.contrasts import Contrast, Verdict
 from highrank.integrations.huggingface.recipe import CONTROL
 from highrank.report.figure import Axis, Lines, Series, describe, draw, series_style, to_svg
-from highrank.report.formats import duration, environment_text, make_table
+from highrank.report.formats import duration, environment_text, make_table, narrow
 from highrank.report.page import Column, Figure, Table, render
+from highrank.report.token_axis import against_tokens
 from highrank.studies.pairs.measure import Comparison, PairsResult, Row, select
 from highrank.studies.pairs.scoring import MEASURES, Measure, beams_of, measures_of
 from highrank.studies.pairs.settings import Variant
@@ -44,8 +45,8 @@ def pairs_table(result: PairsResult) -> RichTable:
     caption = " ".join((_caption(result), *_facts(result)))
     names = map(title_of, result.settings.heads)
     table = make_table(("",), names, title=answer(result), caption=caption)
-    for cells in _rows(result):
-        table.add_row(*cells)
+    for title, *cells in _rows(result):
+        table.add_row(title, *narrow(cells))
     return table
 
 
@@ -98,12 +99,12 @@ def verdict(result: PairsResult) -> str:
         cell = result.equal_time.rows[0].cells[measure.key]
         return f"One softmax: {_number(cell.mean, measure)} {measure.label}."
     best = _best(result.equal_time, measure)
-    contrast = best.cells[measure.key].contrast
+    contrast, name = best.cells[measure.key].contrast, measure.label.split()[0].strip(",")
     if contrast is None:
         return "One seed decides nothing."
     if contrast.verdict is Verdict.NO_DIFFERENCE:
-        return f"No difference is seen between {title_of(best.variant)} and the softmax."
-    return f"{title_of(best.variant)} is {contrast.verdict} than the softmax at equal time."
+        return f"No difference in {name} is seen: {title_of(best.variant)} and the softmax."
+    return f"{title_of(best.variant)} has {contrast.verdict} {name} than the softmax at equal time."
 
 
 def _leading(result: PairsResult) -> Measure:
@@ -212,9 +213,10 @@ def _figures(result: PairsResult) -> Iterator[Figure]:
         "Equal tokens": "Loss on the valid pairs, averaged weights, mean over seeds; shaded: all.",
         "Equal time": "The same against minutes of training, as steps × the time of a step.",
     }
-    for title, unit in (("Equal tokens", "million target tokens"), ("Equal time", "minutes")):
-        series = tuple(_series(result, by_time=title == "Equal time"))
-        chart = Lines(series=series, x=Axis(label=unit), y=Axis(label="valid nats per token"))
+    nats = Axis(label="valid nats per token")
+    by_time = Lines(series=tuple(_series(result, by_time=True)), x=Axis(label="minutes"), y=nats)
+    by_tokens = against_tokens(tuple(_series(result, by_time=False)), nats, what="target tokens")
+    for title, chart in (("Equal tokens", by_tokens), ("Equal time", by_time)):
         yield Figure(
             svg=to_svg(draw(chart)),
             description=describe(chart),
@@ -232,7 +234,7 @@ def _series(result: PairsResult, *, by_time: bool) -> Iterator[Series]:
         xs = (
             [of[0].step * of_step for of in points]
             if by_time
-            else [of[0].num_targets / 1e6 for of in points]
+            else [of[0].num_targets for of in points]
         )
         losses = [[one.valid_nats for one in of] for of in points]
         yield Series(

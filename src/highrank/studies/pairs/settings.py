@@ -139,18 +139,13 @@ class Settings:
             parse_duration(self.budget)
 
     def _check_heads(self) -> None:
-        from highrank.heads import head_class
-
-        if self.heads[:1] != (BASELINE,) or len(set(self.heads)) < len(self.heads):
+        variants = [Variant.parse(name) for name in self.heads]
+        if self.heads[:1] != (BASELINE,) or len(set(variants)) < len(variants):
             found = " ".join(self.heads)
             raise ValueError(f"heads must begin with softmax, and have each once, got {found}")
-        for name in self.heads:
-            kind = Variant.parse(name).kind
+        for name, (kind, _) in zip(self.heads, variants, strict=True):
             if kind != CONTROL:
-                try:
-                    head_class(kind)
-                except ValueError as error:
-                    raise ValueError(f"heads must be {CONTROL} or kinds: {error}") from None
+                _check_kind(kind)
             if kind not in OF_PRETRAINED and not self.is_from_scratch:
                 known = ", ".join(OF_PRETRAINED)
                 raise ValueError(
@@ -213,3 +208,16 @@ class Settings:
             average_power=3.0,
             betas=(0.9, 0.98),
         )
+
+
+def _check_kind(kind: str) -> None:
+    """Refuse what is no head, and heads that see more than the decoder's last hidden state."""
+    from highrank.heads import head_class
+
+    try:
+        found = head_class(kind)
+    except ValueError as error:
+        raise ValueError(f"heads must be {CONTROL} or kinds: {error}") from None
+    parts = getattr(found, "options_of", ())
+    if found.layers != (-1,) or any(part.is_stateful is True for part in parts):
+        raise ValueError(f"heads must need the decoder's last hidden state only, got {kind}")
