@@ -53,6 +53,7 @@ def pairs_table(result: PairsResult) -> RichTable:
 def pairs_page(result: PairsResult, command: str) -> str:
     """The page as HTML."""
     columns = (Column("", is_number=False), *map(Column, map(title_of, result.settings.heads)))
+    rows = tuple((title, *narrow(cells)) for title, *cells in _rows(result))
     last = [select(result.models, name)[0].scores[-1] for name in result.settings.heads]
     samples = tuple(
         (of[0].source, of[0].reference, *(one.hypothesis for one in of))
@@ -69,7 +70,7 @@ def pairs_page(result: PairsResult, command: str) -> str:
         command=command,
         facts=_facts(result),
         beams=beams_of(result.settings),
-        table=Table(columns=columns, rows=tuple(_rows(result)), caption=_caption(result)),
+        table=Table(columns=columns, rows=rows, caption=_caption(result)),
         samples=Table(
             columns=tuple(Column(title, is_number=False) for title in headings),
             rows=samples,
