@@ -7,6 +7,7 @@ the command line, in a configuration and in JSON follow from its constructor alo
 import dataclasses
 import inspect
 import math
+import os
 import re
 import reprlib
 import sys
@@ -53,9 +54,20 @@ def import_kind(kind: str) -> None:
     module, colon, _ = kind.partition(":")
     if colon:
         try:
-            import_module(module)
+            import_outside(module)
         except ImportError as error:
             raise ValueError(f"{kind} must have an importable module, got {error}") from None
+
+
+def import_outside(module: str) -> None:
+    """Import a module that the user has named, which may be a file in the current folder.
+
+    The folder comes last: no file in it can stand before an installed package. Processes that are
+    spawned later have it, too.
+    """
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.append(folder)
+    import_module(module)
 
 
 def _outside_class(path: str, name: str) -> type[Any]:

@@ -212,6 +212,21 @@ def test_unknown_tokens_are_shown_once(text, shown, highrank, tmp_path):
     assert f"{label}: {shown}" in printed if shown else label not in printed
 
 
+def test_the_text_of_the_training_is_recognised_by_its_content(highrank, trained, tmp_path):
+    text, other = (trained / "tale.txt").read_text(), tmp_path / "tale.txt"
+    note = "is the text that tiny was trained on: most of it was read in training"
+    (tmp_path / "copy.txt").write_text(text)
+    given = ("--text", tmp_path / "copy.txt")
+    _, printed, _ = highrank("evaluate", "tiny", *given)
+    assert f"copy.txt {note}" in printed and "highrank evaluate tiny --split test" in printed
+    for runs in (["tiny"], ["tiny", "tiny"]):
+        _, printed, errors = highrank("evaluate", *runs, *given, "--json")
+        assert json.loads(printed) and errors.count(f"copy.txt {note}") == len(runs)
+    other.write_text(text + "\nthe cat slept\n")
+    code, printed, errors = highrank("evaluate", "tiny", "--text", other)
+    assert code == 0 and "trained on" not in printed + errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,6 +1,9 @@
 """Heads with options of their own through further commands; tests/invariants has every head."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +53,28 @@ def test_a_head_trains_resumes_learns_and_has_a_cache(highrank, tmp_path, kind):
 def test_a_head_has_as_many_components_as_the_preset_or_a_few(preset, kind, expected):
     config = with_own_options(presets.get(preset), ["--head.kind", kind])
     assert (config.head.kind, config.head.num_components) == (kind, expected)
+
+
+# As the installed command, which does not look for modules in the current folder.
+COMMAND = (sys.executable, "-P", "-c", "from highrank.__main__ import main; main()")
+MODULE = "from highrank.heads import MixtureOfSoftmaxes\nclass MyHead(MixtureOfSoftmaxes): ...\n"
+TRAIN = f"train {TINY} --head.kind mymodule:MyHead --head.num-components 2 --no-test --out run"
+
+
+def test_a_head_in_this_folder_is_found_by_the_installed_command(trained, tmp_path):
+    (tmp_path / "mymodule.py").write_text(MODULE)
+    # A package goes before a file of its name.
+    (tmp_path / "safetensors.py").write_text("raise ImportError")
+    environment = os.environ | {"HIGHRANK_CACHE": str(trained / "cache")}
+    evaluate = "evaluate run --import mymodule --split test --json"
+    for arguments in (TRAIN, evaluate):
+        done = subprocess.run(
+            [*COMMAND, *arguments.split()],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"][0]["nats"] > 0

@@ -50,6 +50,9 @@ def test_a_run_ends_with_perplexities_files_and_samples(train, trained):
     assert f"Perplexity {numbers['test']['perplexity']:.2f} per word on test." in page
     assert page.count('class="sample"') == 3 and "train.epochs" in page and "<svg" in page
     assert page.count("Copy</button>") == 2
+    more = "highrank generate runs/small-mos-1 --temperature 0.8 --no-unk"
+    assert f"More of it: {more}\n" in printed
+    assert "</span> ".join(f'<span class="whole">{word}' for word in more.split()) in page
     assert f"valid perplexity {numbers['valid']['perplexity']:.2f}" in printed
     assert f"I(component; token) = {numbers['specialisation']:.3f} nats" in printed
 

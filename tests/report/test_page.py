@@ -117,7 +117,14 @@ def test_a_page_can_be_read_by_everybody_and_forbids_the_network():
 
 def test_formulas_stay_on_one_line():
     html = page_of(text="at d = 16, 1 % less, d ≥ V − 1")
+    assert "d\u00a0+\u00a02 at most" in page_of(text="d + 2 at most")
     assert "at d\u00a0=\u00a016, 1\u00a0% less, d\u00a0≥\u00a0V\u00a0−\u00a01" in html
+
+
+def test_names_of_heads_are_broken_at_the_plus():
+    name = "Adaptive softmax + pointer + ngram"
+    table = Table(title="T", columns=(Column("head"),), rows=((name,),))
+    assert "Adaptive\u00a0softmax + pointer + ngram</th>" in page_of(tables=[table])
 
 
 def test_light_and_dark_define_the_same_colours():

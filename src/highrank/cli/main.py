@@ -148,9 +148,11 @@ def _imported(arguments: list[str]) -> list[str]:
     """The arguments without --import MODULE, for runs with a head of the user's own."""
     if "--import" not in arguments[:-1]:
         return arguments
+    from highrank.signatures import import_outside
+
     place = arguments.index("--import")
     try:
-        import_module(arguments[place + 1])
+        import_outside(arguments[place + 1])
     except ImportError as error:
         raise ValueError(f"--import must be followed by a module, got {error}") from None
     return _imported(arguments[:place] + arguments[place + 2 :])

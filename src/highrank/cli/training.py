@@ -59,10 +59,9 @@ def show_training(
 ) -> None:
     """Print the result and three samples; learning curve and page go to the run's folder."""
     from highrank.data.tokenizer import readable
-    from highrank.data.vocabulary import UNK
     from highrank.generation import can_generate
     from highrank.report.formats import printable
-    from highrank.report.run_page import run_page
+    from highrank.report.run_page import run_page, samples_command
     from highrank.report.training import learning_curve, training_summary
 
     metrics = session.log.read()
@@ -84,8 +83,7 @@ def show_training(
     if json:
         return
     if steps:
-        no_unk = " --no-unk" if UNK in corpus.vocabulary else ""
-        console.print(f"More of it: highrank generate {folder} --temperature {TEMPERATURE}{no_unk}")
+        console.print(f"More of it: {samples_command(result.run, TEMPERATURE, corpus)}")
     console.print(
         f"Other perplexities: highrank evaluate {folder} --all --dynamic.segment 20\n"
         f"The page with curve, samples and settings: {path.absolute().as_uri()}"

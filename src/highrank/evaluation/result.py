@@ -50,6 +50,8 @@ class Dataset:
     """How often each token outside the vocabulary stands in a file."""
     num_unknown: int = 0
     """Tokens that are read as `<unk>`."""
+    is_trained_on: bool = False
+    """Whether it is the one file that the run's corpus was split from."""
 
     def bits_per(self, size: int, bits: float) -> float:
         """Bits of all tokens over `size`, from the mean bits of a token.
@@ -88,15 +90,18 @@ def file_dataset(loaded: LoadedRun, path: Path) -> Dataset:
     tokens = list(chain.from_iterable(lines))
     names = set(check_known(tokens, loaded.vocabulary, f"the text {path}"))
     unknown = Counter(token for token in tokens if token in names)
+    digest = file_sha256(path)
     return Dataset(
         name=f"text {path.name}",
         tokens=loaded.vocabulary.encode([EOS, *tokens]),
-        sha256=file_sha256(path),
+        sha256=digest,
         lines=lines,
         unknown=unknown,
         num_unknown=unknown.total(),
         num_bytes=len(text.encode()),
         num_chars=len(text),
+        # One file is always cut: what is prepared as three has a source for each.
+        is_trained_on=[one.sha256 for one in loaded.corpus.header.sources] == [digest],
     )
 
 

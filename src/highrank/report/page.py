@@ -91,6 +91,14 @@ def _whole_options(text: str) -> str:
 
 
 def _glued(text: str) -> str:
-    """Keep "d = 16", "1 %" and "I(a; b)" on one line, by no-break spaces."""
-    spaces = r"(?<=\S)\s(?=[=+−≤≥%])|(?<=[=+−≤≥])\s(?=\S)|(?<=;)\s(?=\w+\))"
+    """Keep "d = 16", "d + 1", "1 %" and "I(a; b)" on one line, by no-break spaces.
+
+    Names such as "Adaptive softmax + pointer" are broken at the plus only.
+    """
+    spaces = (
+        r"(?<=\S)\s(?=[=−≤≥%]|\+\d)|(?<=[=−≤≥])\s(?=\S)|(?<=;)\s(?=\w+\))"
+        # Sums of a letter or digit; two words of a name before a plus.
+        r"|(?<=\b\w)\s(?=\+\s)|(?<=\b\w\s\+)\s(?=\S)"
+        r"|(?<=\w)\s(?=\w{2,}\s\+\s)"
+    )
     return re.sub(spaces, "\u00a0", text)

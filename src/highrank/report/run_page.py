@@ -8,6 +8,7 @@ from typing import Any
 from highrank.config import RunConfig
 from highrank.data.corpus import Corpus
 from highrank.data.tokenizer import unit_of
+from highrank.data.vocabulary import UNK
 from highrank.environment import environment
 from highrank.evaluation.check import check_word
 from highrank.report.figure import draw, to_svg
@@ -15,6 +16,12 @@ from highrank.report.formats import duration, environment_text, model_size, prin
 from highrank.report.page import Column, Figure, Table, render
 from highrank.report.training import busy_text, learning_chart
 from highrank.training.result import TrainingResult
+
+
+def samples_command(run: str, temperature: float, corpus: Corpus) -> str:
+    """The command that draws more samples, as those after a training are drawn."""
+    no_unk = " --no-unk" if UNK in corpus.vocabulary else ""
+    return printable(f"highrank generate {shlex.quote(run)} --temperature {temperature}{no_unk}")
 
 
 def run_page(
@@ -53,7 +60,8 @@ def run_page(
         ),
         samples=[printable(text) for text in samples],
         temperature=temperature,
-        commands=(command, f"highrank generate {shlex.quote(result.run)}"),
+        has_unk=UNK in corpus.vocabulary,
+        commands=(command, samples_command(result.run, temperature, corpus)),
         settings=Table(
             title="Settings",
             columns=(Column("option", is_number=False), Column("value", is_number=False)),

@@ -1,5 +1,6 @@
 """Tables for the terminal: corpora, evaluations, those of papers, what a search tried."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -267,6 +268,17 @@ def unknown_text(dataset: Dataset, unit: str) -> str:
         f"Not in the vocabulary, read as <unk>: {dataset.unknown.total():,} of "
         f"{len(dataset.tokens) - 1:,} tokens; {distinct:,} distinct {kind}"
         f"{'' if distinct == 1 else 's'}: {shown}{', …' if distinct > MOST_UNKNOWN else ''}"
+    )
+
+
+def trained_on_text(dataset: Dataset, run: Path) -> str:
+    """That most of a file was read in training; nothing if the run has another text."""
+    if not dataset.is_trained_on:
+        return ""
+    return printable(
+        f"{dataset.name.removeprefix('text ')} is the text that {run} was trained on: most of it "
+        "was read in training, which makes its perplexity too low. The split test was not: "
+        f"highrank evaluate {shlex.quote(str(run))} --split test"
     )
 
 

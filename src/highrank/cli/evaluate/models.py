@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank.cli.console import progress, show
+from highrank.cli.console import plain_console, progress, show
 from highrank.cli.evaluate.options import Options, check_static
 
 if TYPE_CHECKING:
@@ -38,17 +38,23 @@ def evaluate_models(names: Sequence[str], options: Options) -> None:
         HuggingFaceModel(names[0])
     check_static(options, names[0])
     results: list[Result] = []
+    notes: list[str] = []
     try:
         for name in names:
-            results.append(_evaluate(name, options))
+            result, note = _evaluate(name, options)
+            results.append(result)
+            notes += [note] if note else []
     finally:
         # What there is, whatever happened to the next.
         if results:
             found = {"results": [asdict(result) for result in results]}
             show(found, lambda _: models_table(results), json=options.json)
+        for note in notes:
+            plain_console(stderr=options.json).print(note)
 
 
-def _evaluate(name: str, options: Options) -> "Result":
+def _evaluate(name: str, options: Options) -> "tuple[Result, str]":
+    """The result, and a note on the text; it may be empty."""
     assert options.text is not None
     if is_foreign(name, options):
         from highrank.environment import check_device
@@ -61,7 +67,7 @@ def _evaluate(name: str, options: Options) -> "Result":
             model = HuggingFaceModel(name)
         except HubError as error:
             raise ValueError(f"{error}{nearest_run(Path(name))}") from None
-        return evaluate_text(
+        result = evaluate_text(
             model,
             options.text,
             context=options.context,
@@ -69,10 +75,13 @@ def _evaluate(name: str, options: Options) -> "Result":
             device=options.device,
             progress=progress,
         )
+        return result, ""
     from highrank.evaluation.result import evaluate_dataset, file_dataset
     from highrank.evaluation.search import Method
+    from highrank.report.tables import trained_on_text
     from highrank.run.loading import load_run
 
     loaded = load_run(Path(name), options.device)
     dataset = file_dataset(loaded, options.text)
-    return evaluate_dataset(loaded, dataset, Method(), progress=progress)
+    result = evaluate_dataset(loaded, dataset, Method(), progress=progress)
+    return result, trained_on_text(dataset, loaded.folder)

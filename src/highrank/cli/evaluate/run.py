@@ -99,6 +99,7 @@ def _show_results(
         best_results,
         results_table,
         searched_parts,
+        trained_on_text,
         unknown_text,
     )
 
@@ -113,6 +114,8 @@ def _show_results(
         "published": [row._asdict() for row in rows],
     }
     show(found, lambda _: results_table(results, rows), json=options.json)
+    for note in filter(None, (trained_on_text(dataset, loaded.folder) for dataset in datasets)):
+        plain_console(stderr=options.json).print(note)
     if options.json:
         return
     notes = [f"Result: {path}" for path in files]
