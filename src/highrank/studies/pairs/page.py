@@ -139,7 +139,7 @@ def _verdict(contrast: Contrast) -> str:
 
 
 def _interval(contrast: Contrast, measure: Measure) -> str:
-    """Of the difference in the measure's own direction."""
+    """The ends of the difference, in the measure's own direction."""
     ends = (contrast.low, contrast.high)
     low, high = ends if measure.is_loss else (-ends[1], -ends[0])
     return f"{low:+.{measure.digits}f} to {high:+.{measure.digits}f}".replace("-", "−")
