@@ -99,8 +99,8 @@ def _printed(table: Table, title: str) -> PrintedTable:
     numbers = [fill(column.title, TITLE_WIDTH) for column in table.columns if column.is_number]
     printed = make_table(words, numbers, title=title)
     for index, row in enumerate(table.rows):
-        # Parameters, and below them a table of counts.
-        folded = (cell.replace(" + ", "\n+ ") for cell in row[len(words) :])
+        # Parameters, and below them a table of counts: names of heads need the room.
+        folded = (cell.replace(" + ", "\n+ ").replace(", ", ",\n") for cell in row[len(words) :])
         style = "bold" if index in table.highlighted else None
         printed.add_row(*row[: len(words)], *folded, style=style)
     return printed
