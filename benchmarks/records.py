@@ -92,15 +92,12 @@ def _write(out: Path, found: list[dict[str, Any]]) -> None:
 def _table(found: list[dict[str, Any]]) -> Table:
     """A row for each budget; perplexities are of test, as one stream."""
     methods = list(dict.fromkeys(one["method"] for row in found for one in row["results"]))
-    table = make_table(("minutes", "threads", "layers"), ("tokens", "valid", *methods))
+    table = make_table(("min",), ("tokens", "valid", *methods))
     for row in found:
         values = {one["method"]: f"{one['value']:.2f}" for one in row["results"]}
-        layers = "-".join(map(str, row["config"]["model"]["options"]["hidden_sizes"]))
         trained = row["trained"]
         table.add_row(
             f"{row['minutes']:g}",
-            str(row["threads"]),
-            layers,
             f"{trained['num_tokens']:,}",
             f"{trained['valid']['perplexity']:.2f}",
             *(values.get(method, "–") for method in methods),
