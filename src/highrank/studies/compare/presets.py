@@ -215,7 +215,7 @@ LANGUAGE = Comparison(
 # A softmax with d = 31 represents the language of rank 32.
 FACTORISED = replace(LANGUAGE, corpus="factorised", embedding=(8, 31), budget="5m")
 DEFAULT_TEXT = Comparison(
-    corpus="sotu", hidden_sizes=(96, 64), embedding=(32,), max_tokens=200_000, budget="2.5m"
+    corpus="sotu", hidden_sizes=(96, 64), embedding=(32,), max_tokens=200_000, budget="6m"
 )
 # What is compared by default.
 DEFAULTS = (LANGUAGE, DEFAULT_TEXT)
