@@ -9,12 +9,14 @@ import pytest
 
 pytest.importorskip("transformers")
 pytest.importorskip("sacrebleu")
+from highrank.cli.main import main
+
 WORDS = {"eins": "one", "zwei": "two", "rot": "red", "Haus": "house"}
 
 
 @pytest.fixture(scope="module")
 def trained_pairs(tmp_path_factory):
-    """A folder with two files, a configuration, and where models of a training go, `run`."""
+    """A folder with two files, a configuration, and the models of a training, `run`."""
     from transformers import PegasusConfig
 
     place = tmp_path_factory.mktemp("pairs")
@@ -24,6 +26,10 @@ def trained_pairs(tmp_path_factory):
     sizes = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1}
     sizes |= {"decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     PegasusConfig(**sizes, max_position_embeddings=64).save_pretrained(place / "tiny")
+    # Here rather than in the first test: another process may run the others.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["highrank", *map(str, arguments(place))])
+        main()
     return place
 
 
