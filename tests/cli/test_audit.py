@@ -192,7 +192,9 @@ def test_paths_that_are_no_folders_are_refused_and_the_hub_is_not_asked(
 
 
 @pytest.mark.parametrize("reason", ["the hub has no such model", "the hub could not be reached"])
-def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypatch, reason):
+def test_a_name_that_is_nowhere_says_where_it_was_looked_for(
+    highrank, monkeypatch, reason, tmp_path
+):
     asked = []
 
     def answer(name):
@@ -200,6 +202,9 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(highrank, monkeypat
         raise HubError(reason)
 
     monkeypatch.setattr(reader, "hub_answers", answer)
+    # Where no run of another test has a like name.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tale.txt").write_text("a cat")
     code, _, errors = highrank("audit", "small-1", "--text", "tale.txt")
     assert code == 2 and len(errors.splitlines()) == 1 and asked == ["small-1"]
     assert (

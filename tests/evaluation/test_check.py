@@ -110,7 +110,7 @@ def test_a_score_that_is_not_the_distributions_is_caught():
         assert found["sum"] and found["target"] is passed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
     torch.manual_seed(0)
     backbone = AWDLSTM(V, 6, hidden_sizes=(8, 7))

@@ -104,7 +104,8 @@ def test_a_damaged_number_is_named_with_its_file(file, content, loaded, tmp_path
 SETTINGS = {"theta": 0.5, "compat": None}
 
 
-def test_a_card_has_the_newest_number_of_a_split_and_a_method(loaded):
+def test_a_card_has_the_newest_number_of_a_split_and_a_method(loaded, tmp_path):
+    loaded = loaded._replace(folder=shutil.copytree(loaded.folder, tmp_path / "run"))
     results = loaded.folder / "results"
     results.mkdir()
     content = {"split": "test", "method": "cache", "settings": {"cache": SETTINGS}}
