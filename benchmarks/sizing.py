@@ -1,10 +1,13 @@
 """Is the width that `--budget` chooses the best one? Several widths, texts and budgets.
 
-    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 1 5 --threads 1
+    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 1 --threads 1
+    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 5 \\
+        --widths 128 256 512 --threads 1
 
 Each width is trained for minutes of CPU time, with the dropout, rate and warm-up that go with it.
-Then the rule's two numbers are fitted on all texts that are not held out. Regret is what the width
-that a rule takes loses against the best one. A run that was stopped continues.
+Then the rule's two numbers are fitted on all texts that are not held out, with all runs that are
+finished in the folder. Regret is what the width that a rule takes loses against the best one. A run
+that was stopped continues.
 """
 
 import json
@@ -34,6 +37,10 @@ from highrank.training.session import Session
 from highrank.training.speed import tokens_per_second
 
 Row = dict[str, Any]
+# In a run's folder, what it has come to.
+DONE = "sizing.json"
+# Runs of which one width is taken.
+GROUP = ("text", "seconds", "seed", "held_out")
 # Tokens to read for each weight, and weights for each token of the text: now, and what is tried.
 RULE = (rules.TOKENS_PER_WEIGHT, rules.WEIGHTS_PER_TOKEN)
 GRID = tuple(product((0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)))
@@ -44,8 +51,8 @@ def sizing(
     /,
     *,
     held_out: tuple[str, ...] = (),
-    minutes: tuple[float, ...] = (1.0, 5.0),
-    widths: tuple[int, ...] = (64, 128, 256, 512),
+    minutes: tuple[float, ...] = (1.0,),
+    widths: tuple[int, ...] = (64, 128, 256),
     seed: int = 0,
     runs: Path = Path("runs/sizing"),
     out: Path = Path("sizing.json"),
@@ -66,40 +73,44 @@ def sizing(
         json: Print the numbers as JSON instead of a table.
     """
     set_threads(threads)
-    rows: list[Row] = []
+    names = {}
     for text in (*texts, *held_out):
         corpus = resolve_corpus(text, progress)
+        names[corpus.name] = text in held_out
         for number, width in product(minutes, widths):
             folder = runs / f"{corpus.name}-{number:g}m-{width}-{seed}"
-            row = _trained(folder, corpus, 60 * number, width, seed)
-            rows.append({"text": corpus.name, "held_out": text in held_out} | row)
-            _write(out, {"rows": rows})
-    best = min(GRID, key=lambda rule: _loss([row for row in rows if not row["held_out"]], rule))
+            _train(folder, corpus, 60 * number, width, seed)
+    found: list[Row] = [dict(read_json(path)) for path in runs.glob(f"*/{DONE}")]
+    rows = [one | {"held_out": names[one["text"]]} for one in found if one["text"] in names]
+    rows.sort(key=lambda row: (row["text"], row["seconds"], row["width"], row["seed"]))
+    seen = [row for row in rows if not row["held_out"]]
+    best = min(GRID, key=lambda rule: _loss(seen, rule)) if seen else RULE
     result = {"rows": rows, "rule": _judged(rows, RULE), "fitted": _judged(rows, best)}
     _write(out, result)
     show(result, _table, json=json)
 
 
-def _trained(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> Row:
-    """The numbers of a run, which is trained unless it is finished."""
-    done = folder / "sizing.json"
-    if not done.exists():
-        run = _checked(folder, corpus, seconds, width, seed)
-        with closing(Session(run, folder)) as session:
-            session.go(pause_when=lambda: session.clock.cpu_seconds >= seconds)
-            if session.stop_signal is not None:
-                raise KeyboardInterrupt
-            session.validate()
-            number = {
-                "width": width,
-                "seconds": seconds,
-                "num_train": len(corpus.split("train")),
-                "num_tokens": session.num_tokens,
-                "weights": rules.weights_of(run.config),
-                "perplexity": math.exp(session.best),
-            }
-        _write(done, number)
-    return dict(read_json(done))
+def _train(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> None:
+    """Train a run and write its numbers, unless it is finished."""
+    if (folder / DONE).exists():
+        return
+    run = _checked(folder, corpus, seconds, width, seed)
+    with closing(Session(run, folder)) as session:
+        session.go(pause_when=lambda: session.clock.cpu_seconds >= seconds)
+        if session.stop_signal is not None:
+            raise KeyboardInterrupt
+        session.validate()
+        number = {
+            "text": corpus.name,
+            "width": width,
+            "seconds": seconds,
+            "seed": seed,
+            "num_train": len(corpus.split("train")),
+            "num_tokens": session.num_tokens,
+            "weights": rules.weights_of(run.config),
+            "perplexity": math.exp(session.best),
+        }
+    _write(folder / DONE, number)
 
 
 def _checked(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> CheckedRun:
@@ -108,7 +119,7 @@ def _checked(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int
     num_train = len(corpus.split("train"))
     small = replace(presets.get("small"), seed=seed, corpus=corpus_option(corpus))
     config = rules.of_width(fitted(small, num_train, has_budget=True), width)
-    speed = tokens_per_second(check_run(config, corpus), seconds) * rules.work_of(config)
+    speed = rules.Speed(1 / tokens_per_second(check_run(config, corpus), seconds), 0.0)
     sized = rules.sized(config, seconds, speed, num_train, {"model.hidden-sizes"})
     return check_run(sized.config, corpus)
 
@@ -124,13 +135,14 @@ def _judged(rows: list[Row], rule: tuple[float, float]) -> Row:
     """For each text and budget the width that a rule takes, and what it loses in per cent."""
     groups: dict[Any, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["width"]):
-        groups.setdefault((row["text"], row["seconds"], row["held_out"]), []).append(row)
+        group = tuple(row[name] for name in GROUP)
+        groups.setdefault(group, []).append(row)
     choices = []
-    for (text, seconds, held_out), some in groups.items():
+    for group, some in groups.items():
         sizes = [(row["weights"], row["num_tokens"], row["num_train"]) for row in some]
         suiting = [row for row, size in zip(some, sizes, strict=True) if rules.suits(*size, rule)]
         taken, best = (suiting or some[:1])[-1], min(some, key=lambda row: row["perplexity"])
-        choice = {"text": text, "seconds": seconds, "held_out": held_out, "width": taken["width"]}
+        choice = dict(zip(GROUP, group, strict=True)) | {"width": taken["width"]}
         regret = 100 * (taken["perplexity"] / best["perplexity"] - 1)
         choices.append(choice | {"best": best["width"], "regret": regret})
     return {"tokens_per_weight": rule[0], "weights_per_token": rule[1], "choices": choices}
@@ -145,7 +157,7 @@ def _table(found: Row) -> Table:
     """A row for each run; of the widths that a rule takes, what they lose against the best."""
     table = make_table(("text", "minutes"), ("width", "tokens", "valid", "rule", "fitted"))
     for row in found["rows"]:
-        same = {key: row[key] for key in ("text", "seconds", "width")}
+        same = {key: row[key] for key in (*GROUP, "width")}
         regrets = [
             next((f"{c['regret']:+.1f} %" for c in found[n]["choices"] if c | same == c), "")
             for n in ("rule", "fitted")

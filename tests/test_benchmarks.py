@@ -270,7 +270,7 @@ def test_regret_is_what_a_rule_loses_against_the_best_width(script):
     sizing = script("sizing")
 
     def row(width, perplexity, weights, held_out=False):
-        run = {"seconds": 60, "num_tokens": 1000, "num_train": 1000, "weights": weights}
+        run = {"seconds": 60, "num_tokens": 1000, "num_train": 1000, "weights": weights, "seed": 0}
         run |= {"width": width, "perplexity": perplexity, "held_out": held_out}
         return run | {"text": "b" if held_out else "a"}
 

@@ -2,10 +2,19 @@
 
 import pytest
 
-from highrank.presets.sizing import WEIGHTS_PER_TOKEN, WIDTHS, of_width, sized, weights_of, work_of
+from highrank.presets.sizing import (
+    TIMED_WIDTHS,
+    WEIGHTS_PER_TOKEN,
+    WIDTHS,
+    Speed,
+    of_width,
+    sized,
+    timed,
+    weights_of,
+)
 from highrank.presets.small import fitted, small
 
-SPEED = 1e10
+SPEED = Speed(4e-5, 1e-10)
 MINUTE = 60.0
 
 
@@ -22,7 +31,8 @@ def test_more_time_never_makes_a_narrower_network_and_speed_is_time():
     found = [choose(seconds) for seconds in (1, 10, 60, 300, 3600, 36_000)]
     widths = [sizes(one)[0] for one in found]
     assert widths == sorted(widths) and len(set(widths)) >= 4
-    assert sizes(choose(300, speed=2 * SPEED)) == sizes(choose(600))
+    twice = Speed(SPEED.overhead / 2, SPEED.per_weight / 2)
+    assert sizes(choose(300, speed=twice)) == sizes(choose(600))
     depths = [len(sizes(one)) for one in found]
     assert depths[0] == 2 and depths[-1] == 3
     rates = [one.config.train.lr for one in found]
@@ -44,8 +54,25 @@ def test_without_time_it_is_the_narrowest():
 
 def test_tokens_are_those_that_the_speed_allows():
     found = choose(5 * MINUTE)
-    assert found.num_tokens == pytest.approx(SPEED * 300 / work_of(found.config))
-    assert "5 min" in found.reason and f"{found.num_tokens / 1e6:.3g} M tokens" in found.reason
+    seconds = 4e-5 + 1e-10 * weights_of(found.config)
+    assert found.num_tokens == pytest.approx(300 / seconds)
+    assert "5 min" in found.reason and f"about {found.num_tokens / 1e6:.3g} M," in found.reason
+    assert f"{1 / seconds:,.0f} tokens a second" in found.reason
+
+
+def test_a_speed_is_the_line_through_two_measured_networks():
+    speed = Speed.through({300: 5.0, 100: 3.0})
+    assert speed == pytest.approx((2.0, 0.01)) and speed.num_tokens(300, 10) == pytest.approx(2)
+    assert Speed.through({100: 3.0}) == (3.0, 0.0)
+    # A clock of a busy machine: no overhead below 0, and more weights take no less time.
+    assert Speed.through({100: 1.0, 300: 6.0}) == pytest.approx((0.0, 0.02))
+    assert Speed.through({100: 3.0, 300: 3.0}) == pytest.approx((0.0, 0.01))
+
+
+def test_two_widths_are_measured_or_the_one_that_the_user_has_chosen():
+    widths = [one.model.options["hidden_sizes"][0] for one in timed(small())]
+    assert widths == list(TIMED_WIDTHS)
+    assert timed(small(), {"model.hidden-sizes"}) == [small()]
 
 
 def test_what_the_user_has_chosen_stays():

@@ -308,7 +308,14 @@ def _sized(
     """The run with sizes that suit its budget, if there is a rule for them; else, why not."""
     from highrank.build import check_run
     from highrank.cli.processes import finds_prepared
-    from highrank.presets.sizing import SIZED_KIND, TRAINING_FRACTION, sized, work_of
+    from highrank.presets.sizing import (
+        SIZED_KIND,
+        TRAINING_FRACTION,
+        Speed,
+        sized,
+        timed,
+        weights_of,
+    )
     from highrank.training.speed import tokens_per_second
 
     kind, reason = run.config.model.kind, ""
@@ -322,9 +329,13 @@ def _sized(
             text = f"The budget does not choose sizes: {reason}. They stay as they are."
             plain_console(stderr=True).print(text)
         return run
-    speed = tokens_per_second(run, budget) * work_of(run.config)
     num_train = corpus.header.splits["train"].num_tokens
     given = given_options(source.options)
+    seconds = {
+        weights_of(one): 1 / tokens_per_second(check_run(one, corpus, run.device), budget)
+        for one in timed(run.config, given)
+    }
+    speed = Speed.through(seconds)
     found = sized(run.config, TRAINING_FRACTION * budget, speed, num_train, given)
     plain_console(stderr=True).print(found.reason)
     return check_run(found.config, corpus, run.device)

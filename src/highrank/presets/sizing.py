@@ -1,19 +1,20 @@
 """Sizes for a budget: how wide, how deep, how much dropout, by what the time allows to read.
 
-A step takes about as long as its multiplications: a model of P weights per token reads
+A token takes time for each of the P weights that it is multiplied with, and time for all else:
 
-    tokens(P) = speed · seconds / (P + overhead)
+    tokens(P) = seconds / (overhead + P · seconds per weight)
 
-Wider models learn more from each token, narrower ones read more of them. The rule takes the widest
-LSTM that still reads `TOKENS_PER_WEIGHT` tokens for each weight, and that has at most
-`WEIGHTS_PER_TOKEN` weights for each token of the text. Whoever reads a text often needs dropout; it
-grows with the logarithm of the epochs. docs/training.md says which runs these numbers come from.
+Both are measured on this machine, by two widths (`Speed`). Wider models learn more from each token,
+narrower ones read more of them. The rule takes the widest LSTM that still reads `TOKENS_PER_WEIGHT`
+tokens for each weight, and that has at most `WEIGHTS_PER_TOKEN` weights for each token of the text.
+Whoever reads a text often needs dropout; it grows with the logarithm of the epochs.
+docs/training.md says which runs these numbers come from.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from highrank.config import RunConfig, with_options
 from highrank.presets.small import with_warmup
@@ -23,9 +24,10 @@ WIDTHS = (64, 96, 128, 160, 192, 256, 320, 400, 512, 640, 800, 1024)
 TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN = 2.0, 20.0
 # From this width on there is a third layer.
 DEEP = 640
-# Rows of the output embedding that a token is compared with in an adaptive head, about, and all
-# other work for a token, such as gates, pointer and optimiser, as multiplications.
-ROWS, OVERHEAD = 2_000, 400_000
+# Rows of the output embedding that a token is compared with in an adaptive head, about.
+ROWS = 2_000
+# Widths by which a machine's speed is measured.
+TIMED_WIDTHS = (128, 512)
 # Dropout of a text that is read once, and most of it; each doubling of 1 + epochs adds as much.
 DROPOUT, MOST_DROPOUT = 0.1, 0.5
 # The rate of `WIDTH_OF_RATE`; it falls with the root of the width.
@@ -33,6 +35,32 @@ WIDTH_OF_RATE = 320
 # The network that the rule is for, and the part of a budget that is training.
 SIZED_KIND, TRAINING_FRACTION = "awd-lstm", 0.85
 OPTIONS = ("model.embedding-size", "model.hidden-sizes")
+
+
+class Speed(NamedTuple):
+    """Seconds of training for a token: an overhead, and so many for each of `weights_of`."""
+
+    overhead: float
+    per_weight: float
+
+    @classmethod
+    def through(cls, timed: Mapping[int, float]) -> Self:
+        """The line through the seconds for a token, which two numbers of weights have taken.
+
+        With one number of weights, its seconds are those of every network.
+        """
+        (few, first), (many, last) = min(timed.items()), max(timed.items())
+        if few == many:
+            return cls(first, 0.0)
+        # Nonsense of the clock: the wider network decides, and all of its time is its weights'.
+        if not first < last <= first * many / few:
+            return cls(0.0, last / many)
+        per_weight = (last - first) / (many - few)
+        return cls(last - per_weight * many, per_weight)
+
+    def num_tokens(self, num_weights: int, seconds: float) -> float:
+        """Tokens that a network of so many weights reads."""
+        return seconds / (self.overhead + self.per_weight * num_weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +78,6 @@ def weights_of(config: RunConfig) -> int:
     inputs = (E, *sizes[:-1])
     layers = sum(4 * h * (i + h) for i, h in zip(inputs, sizes, strict=True))
     return int(layers + sizes[-1] * E + ROWS * E)
-
-
-def work_of(config: RunConfig) -> int:
-    """The same and everything else, in multiplications."""
-    return weights_of(config) + OVERHEAD
 
 
 def of_width(config: RunConfig, width: int) -> RunConfig:
@@ -86,10 +109,17 @@ def suits(
     return is_read and num_weights <= weights_per_token * num_train
 
 
+def timed(config: RunConfig, given: Collection[str] = frozenset()) -> list[RunConfig]:
+    """Configurations whose speeds say that of all that `sized` chooses from."""
+    if _has_sizes(given):
+        return [config]
+    return [of_width(config, width) for width in TIMED_WIDTHS]
+
+
 def sized(
     config: RunConfig,
     seconds: float,
-    speed: float,
+    speed: Speed,
     num_train: int,
     given: Collection[str] = frozenset(),
 ) -> Sizing:
@@ -97,20 +127,22 @@ def sized(
 
     Args:
         seconds: of training.
-        speed: `work_of` that this machine does in a second, forward and backward.
+        speed: of this machine, forward and backward, by what `timed` returns.
         num_train: tokens of the training split.
         given: options that the user has chosen, such as model.hidden-sizes; they stay.
     """
     candidates = [of_width(config, width) for width in WIDTHS]
-    if any(option in given for option in OPTIONS):
+    if _has_sizes(given):
         candidates = [config]
+    weights = [weights_of(one) for one in candidates]
     fitting = [
         one
-        for one in candidates
-        if suits(weights_of(one), speed * seconds / work_of(one), num_train)
+        for one, P in zip(candidates, weights, strict=True)
+        if suits(P, speed.num_tokens(P, seconds), num_train)
     ]
     chosen = fitting[-1] if fitting else candidates[0]
-    num_tokens = min(speed * seconds / work_of(chosen), config.train.epochs * num_train)
+    num_tokens = speed.num_tokens(weights_of(chosen), seconds)
+    num_tokens = min(num_tokens, config.train.epochs * num_train)
     epochs = num_tokens / num_train
     dropout = round(min(MOST_DROPOUT, DROPOUT * math.log2(1 + epochs)), 2)
     rate = config.train.lr if "train.lr" in given else chosen.train.lr
@@ -121,17 +153,22 @@ def sized(
         model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),
         train=replace(chosen.train, lr=rate),
     )
-    sizes, time = "-".join(map(str, found.model.options["hidden_sizes"])), _duration(seconds)
+    layers, time = "-".join(map(str, found.model.options["hidden_sizes"])), _duration(seconds)
+    rate_of_tokens = speed.num_tokens(weights_of(found), 1)
     return Sizing(
         config=found,
         num_tokens=num_tokens,
         reason=(
-            f"Sizes for {time} of training: LSTM {sizes}, E = {found.model.embedding_size}, "
-            f"dropout {dropout:g}, rate {found.train.lr:g}. At {speed / 1e9:.2g} billion weights a "
-            f"second it reads about {num_tokens / 1e6:.3g} M tokens, {epochs:.2g} epochs. Any "
-            "option of the command overrides it."
+            f"Sizes for {time} of training: LSTM {layers}, E = {found.model.embedding_size}, "
+            f"dropout {dropout:g}, rate {found.train.lr:g}. At {rate_of_tokens:,.0f} tokens a "
+            f"second it reads about {num_tokens / 1e6:.3g} M, {epochs:.2g} epochs. Any option of "
+            "the command overrides it."
         ),
     )
+
+
+def _has_sizes(given: Collection[str]) -> bool:
+    return any(option in given for option in OPTIONS)
 
 
 def _dropouts(config: RunConfig, dropout: float, given: Collection[str]) -> dict[str, Any]:
