@@ -194,7 +194,7 @@ MODELS = (
         "embedding dropout drops positions, not tokens",
         "models/backbone.py",
         "return found * mask[tokens]",
-        "return found * F.dropout(found.new_ones(*tokens.shape, 1), p)",
+        "return found * dropout_mask((*tokens.shape, 1), p, found)",
         ("models/test_awd_lstm.py",),
     ),
     Mutation(

@@ -9,6 +9,7 @@ from highrank.heads import MixtureOfSoftmaxes, Softmax
 from highrank.models import AWDLSTM, LanguageModel
 from highrank.models.backbone import BackboneOutput
 from highrank.models.weights import without_dropout
+from highrank.ops.dropout import dropout_mask
 
 T, B, V = 6, 3, 11
 DROPOUTS = ("embedding", "input", "hidden", "output", "weight")
@@ -86,13 +87,12 @@ def test_a_dropped_word_is_dropped_wherever_it_occurs():
 def test_weight_drop_masks_the_recurrent_matrix_once_per_window(monkeypatch):
     layer = backbone(weight=0.5).layers[0]
     masks = []
-    dropout = F.dropout
 
-    def recorded(x, p):
-        masks.append(dropout(torch.ones_like(x), p))
-        return x * masks[-1]
+    def recorded(*arguments):
+        masks.append(dropout_mask(*arguments))
+        return masks[-1]
 
-    monkeypatch.setattr("highrank.models.awd_lstm.F.dropout", recorded)
+    monkeypatch.setattr("highrank.models.awd_lstm.dropout_mask", recorded)
     x, zeros = torch.randn(T, B, 4), torch.zeros(1, B, 7)
     found, _ = layer.run(x, (zeros, zeros))
     assert len(masks) == 1 and masks[0].shape == (28, 7)

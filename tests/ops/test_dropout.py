@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank.ops.dropout import locked_dropout
+from highrank.ops.dropout import dropout_mask, locked_dropout
 
 
 @pytest.mark.parametrize("shared_dim", [0, 1, 2, -1, None])
@@ -33,3 +33,13 @@ def test_no_dropout_is_the_tensor_itself_and_the_dtype_stays():
     x = torch.ones(4, 4, dtype=torch.bfloat16)
     assert locked_dropout(x, 0.0, 0) is x
     assert locked_dropout(x, 0.5, 0).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_mask_has_two_values_as_that_of_torch(dtype):
+    like = torch.ones(2, dtype=dtype)
+    mask = dropout_mask((300, 40), 0.3, like)
+    want = torch.nn.functional.dropout(torch.ones(300, 40, dtype=dtype), 0.3)
+    assert mask.dtype == dtype and mask.unique().tolist() == want.unique().tolist()
+    # Five standard errors of the fraction that is left out.
+    assert abs((mask == 0).float().mean() - 0.3) < 5 * (0.3 * 0.7 / 12_000) ** 0.5

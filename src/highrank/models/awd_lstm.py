@@ -8,7 +8,6 @@ size, V vocabulary.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
@@ -18,7 +17,7 @@ from highrank.models.backbone import (
     ParameterGroup,
     like_parameters,
 )
-from highrank.ops.dropout import locked_dropout
+from highrank.ops.dropout import dropout_mask, locked_dropout
 
 MOST_LAYERS = 100
 # (h, c) of each layer, each (1, B, H).
@@ -49,8 +48,9 @@ class WeightDropLSTM(nn.LSTM):
         """As `forward`, with the dropout: outputs (T, B, H) and the new state, each (1, B, H)."""
         if not self.training or self.weight_dropout == 0:
             return self(x, state)  # type: ignore[no-any-return]
-        recurrent = F.dropout(self.get_parameter("weight_hh_l0"), self.weight_dropout)
-        dropped = {"weight_hh_l0": recurrent}
+        recurrent = self.get_parameter("weight_hh_l0")
+        mask = dropout_mask(recurrent.shape, self.weight_dropout, recurrent)
+        dropped = {"weight_hh_l0": recurrent * mask}
         return torch.func.functional_call(self, dropped, (x, state))  # type: ignore[no-any-return]
 
 

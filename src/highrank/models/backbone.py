@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Required, TypedDict
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from highrank.models.adaptive_embedding import AdaptiveEmbedding
-from highrank.ops.dropout import locked_dropout
+from highrank.ops.dropout import dropout_mask, locked_dropout
 from highrank.ops.precision import at_least_float32
 
 State = Any
@@ -149,7 +148,7 @@ def embed_with_dropout(
     found: Tensor = embedding(tokens)
     if p == 0:
         return found
-    mask = F.dropout(found.new_ones(embedding.num_embeddings, 1), p)  # (V, 1)
+    mask = dropout_mask((embedding.num_embeddings, 1), p, found)
     return found * mask[tokens]
 
 

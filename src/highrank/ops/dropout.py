@@ -1,7 +1,18 @@
 """Dropout whose mask is shared along a dimension ("locked" or "variational" dropout)."""
 
-import torch.nn.functional as F
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
+
+
+def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+    """Independent numbers, 0 with probability p < 1, else 1 / (1 - p), as `like` in all else.
+
+    As F.dropout of ones, whose mask takes nearly three times as long to draw on a CPU.
+    """
+    random = torch.rand(shape, device=like.device)
+    return random.lt_(1 - p).to(like.dtype).div_(1 - p)
 
 
 def locked_dropout(x: Tensor, p: float, shared_dim: int | None) -> Tensor:
@@ -11,7 +22,7 @@ def locked_dropout(x: Tensor, p: float, shared_dim: int | None) -> Tensor:
     shape = list(x.shape)
     if shared_dim is not None:
         shape[shared_dim] = 1
-    return x * F.dropout(x.new_ones(shape), p)
+    return x * dropout_mask(shape, p, x)
 
 
 def sequence_dropout(x: Tensor, p: float, num_leading: int, batch_first: bool) -> Tensor:
