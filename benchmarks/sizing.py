@@ -1,13 +1,10 @@
 """Is the width that `--budget` chooses the best one? Several widths, texts and budgets.
 
-    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 1 --threads 1
-    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 5 \\
-        --widths 128 256 512 --threads 1
+    python benchmarks/sizing.py penn-treebank sotu --held-out dailydialog --minutes 1 5 --threads 1
 
 Each width is trained for minutes of CPU time, with the dropout, rate and warm-up that go with it.
-Then the rule's two numbers are fitted on all texts that are not held out, with all runs that are
-finished in the folder. Regret is what the width that a rule takes loses against the best one. A run
-that was stopped continues.
+Then the rule's two numbers are fitted on all texts that are not held out. Regret is what the width
+that a rule takes loses against the best one. A run that was stopped continues.
 """
 
 import json
@@ -16,6 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import tyro
@@ -30,6 +28,7 @@ from highrank.data.prepare import resolve_corpus
 from highrank.environment import set_threads
 from highrank.files import read_json, write_atomically
 from highrank.presets import sizing as rules
+from highrank.presets.dropout import weights_of
 from highrank.presets.small import fitted
 from highrank.report.formats import make_table
 from highrank.run.configuration import is_run, read_config
@@ -37,11 +36,10 @@ from highrank.training.session import Session
 from highrank.training.speed import tokens_per_second
 
 Row = dict[str, Any]
-# In a run's folder, what it has come to.
 DONE = "sizing.json"
 # Runs of which one width is taken.
 GROUP = ("text", "seconds", "seed", "held_out")
-# Tokens to read for each weight, and weights for each token of the text: now, and what is tried.
+# The rule's numbers now, and what is tried.
 RULE = (rules.TOKENS_PER_WEIGHT, rules.WEIGHTS_PER_TOKEN)
 GRID = tuple(product((0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)))
 
@@ -59,10 +57,10 @@ def sizing(
     threads: Threads = 1,
     json: bool = False,
 ) -> None:
-    """Train each text at each width for each budget, and fit the rule for sizes.
+    """Train texts at widths for budgets, and fit the rule for sizes.
 
     Args:
-        texts: Prepared corpora, or paths of texts.
+        texts: Names or paths.
         held_out: Others, on which the fitted rule is judged.
         minutes: CPU minutes of training; the validation comes on top.
         widths: Of the LSTM's first layer.
@@ -82,7 +80,7 @@ def sizing(
             _train(folder, corpus, 60 * number, width, seed)
     found: list[Row] = [dict(read_json(path)) for path in runs.glob(f"*/{DONE}")]
     rows = [one | {"held_out": names[one["text"]]} for one in found if one["text"] in names]
-    rows.sort(key=lambda row: (row["text"], row["seconds"], row["width"], row["seed"]))
+    rows.sort(key=lambda row: [row[name] for name in (*GROUP, "width")])
     seen = [row for row in rows if not row["held_out"]]
     best = min(GRID, key=lambda rule: _loss(seen, rule)) if seen else RULE
     result = {"rows": rows, "rule": _judged(rows, RULE), "fitted": _judged(rows, best)}
@@ -100,17 +98,10 @@ def _train(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) 
         if session.stop_signal is not None:
             raise KeyboardInterrupt
         session.validate()
-        number = {
-            "text": corpus.name,
-            "width": width,
-            "seconds": seconds,
-            "seed": seed,
-            "num_train": len(corpus.split("train")),
-            "num_tokens": session.num_tokens,
-            "weights": rules.weights_of(run.config),
-            "perplexity": math.exp(session.best),
-        }
-    _write(folder / DONE, number)
+        sizes = {"num_train": len(corpus.split("train")), "num_tokens": session.num_tokens}
+        row = {"text": corpus.name, "width": width, "seconds": seconds, "seed": seed, **sizes}
+        row |= {"weights": weights_of(run.config), "perplexity": math.exp(session.best)}
+    _write(folder / DONE, row)
 
 
 def _checked(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int) -> CheckedRun:
@@ -127,16 +118,14 @@ def _checked(folder: Path, corpus: Corpus, seconds: float, width: int, seed: int
 def _loss(rows: list[Row], rule: tuple[float, float]) -> tuple[float, float]:
     """The mean regret; of equal ones, how much it changes the rule."""
     regrets = [one["regret"] for one in _judged(rows, rule)["choices"]]
-    change = sum(abs(math.log(new / old)) for new, old in zip(rule, RULE, strict=True))
-    return sum(regrets) / len(regrets), change
+    return fmean(regrets), sum(abs(math.log(a / b)) for a, b in zip(rule, RULE, strict=True))
 
 
 def _judged(rows: list[Row], rule: tuple[float, float]) -> Row:
     """For each text and budget the width that a rule takes, and what it loses in per cent."""
     groups: dict[Any, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["width"]):
-        group = tuple(row[name] for name in GROUP)
-        groups.setdefault(group, []).append(row)
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
     choices = []
     for group, some in groups.items():
         sizes = [(row["weights"], row["num_tokens"], row["num_train"]) for row in some]
@@ -144,13 +133,12 @@ def _judged(rows: list[Row], rule: tuple[float, float]) -> Row:
         taken, best = (suiting or some[:1])[-1], min(some, key=lambda row: row["perplexity"])
         choice = dict(zip(GROUP, group, strict=True)) | {"width": taken["width"]}
         regret = 100 * (taken["perplexity"] / best["perplexity"] - 1)
-        choices.append(choice | {"best": best["width"], "regret": regret})
+        choices.append({**choice, "best": best["width"], "regret": regret})
     return {"tokens_per_weight": rule[0], "weights_per_token": rule[1], "choices": choices}
 
 
 def _write(path: Path, content: Any) -> None:
-    text = json.dumps(content, indent=2) + "\n"
-    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda new: new.write_text(json.dumps(content, indent=2), "utf-8"))
 
 
 def _table(found: Row) -> Table:
@@ -162,7 +150,7 @@ def _table(found: Row) -> Table:
             next((f"{c['regret']:+.1f} %" for c in found[n]["choices"] if c | same == c), "")
             for n in ("rule", "fitted")
         ]
-        name = row["text"] + (" (held out)" if row["held_out"] else "")
+        name = row["text"] + " (held out)" * row["held_out"]
         values = (f"{row['seconds'] / 60:g}", str(row["width"]), f"{row['num_tokens']:,}")
         table.add_row(name, *values, f"{row['perplexity']:.2f}", *regrets)
     return table

@@ -14,6 +14,7 @@ from highrank.config import with_options
 from highrank.heads import COMPOSED, HEADS, Pointer, head_class
 from highrank.presets import PUBLISHED, published
 from highrank.presets.backbones import SMALL_SIZES, with_network
+from highrank.presets.dropout import OPTIONS
 from highrank.presets.small import fitted
 from highrank.run.configuration import config_from_json, config_to_json
 
@@ -150,12 +151,19 @@ def test_a_changed_preset_has_no_published_number():
 def test_a_small_run_sees_as_many_tokens_of_any_text(num_train, epochs, batch_size):
     config = fitted(presets.get("small"), num_train)
     assert config.train.epochs == epochs
-    assert config.batch.batch_size == batch_size and config.head == presets.get("small").head
+    small = presets.get("small")
+    assert config.batch.batch_size == batch_size
+    assert replace(config.head, dropout=small.head.dropout) == small.head
 
 
 @pytest.mark.parametrize("num_train", [1_000, 2_122_080])
-def test_a_run_with_a_budget_is_ended_by_the_clock_or_by_twenty_epochs(num_train):
-    assert fitted(presets.get("small"), num_train, has_budget=True).train.epochs == 20
+def test_a_run_with_a_budget_is_ended_by_the_clock_or_when_it_learns_nothing_more(num_train):
+    small = presets.get("small")
+    found = fitted(small, num_train, has_budget=True).train
+    assert (found.epochs, found.stop_after) == (1000, 10)
+    given = fitted(small, num_train, {"train.epochs"}, has_budget=True).train
+    assert (given.epochs, given.stop_after) == (2, None)
+    assert fitted(small, num_train, {"train.stop-after"}, has_budget=True).train.stop_after is None
 
 
 def test_a_short_run_has_a_short_warm_up():
@@ -166,6 +174,7 @@ def test_a_short_run_has_a_short_warm_up():
 
 def test_what_the_user_has_chosen_stays():
     given = {"train.epochs", "batch.batch-size", "valid-batch-size", "train.warmup-steps"}
+    given |= set(OPTIONS)
     assert fitted(presets.get("small"), 1_000, given) == presets.get("small")
 
 

@@ -36,7 +36,18 @@ def test_a_stage_that_averages_from_the_start_can_stop_by_its_rule(stage, config
         assert not schedule.must_average(loss)
         schedule.end_epoch(loss, was_averaging=True)
         assert schedule.is_stage_over == is_over
-    assert schedule.is_run_over == (stage == "finetune")
+    assert schedule.is_run_over == schedule.has_stopped_early == (stage == "finetune")
+
+
+def test_a_stage_that_has_all_its_epochs_or_steps_has_not_stopped_early(config):
+    stage = StageConfig(optimizer="adamw", stop_after=1, epochs=2, steps=9)
+    schedule = Schedule(replace(config, train=stage, finetune=None))
+    for loss in (3.0, 2.9):
+        schedule.end_epoch(loss, was_averaging=True)
+    assert schedule.is_run_over and not schedule.has_stopped_early
+    schedule.start_stage()
+    schedule.steps, schedule.is_stage_over = 9, True
+    assert schedule.is_run_over and not schedule.has_stopped_early
 
 
 def test_progress_is_of_epochs_steps_or_tokens_whichever_is_first(config):

@@ -275,6 +275,16 @@ def test_a_budget_ends_the_run_with_everything_saved(endless, corpus, tmp_path):
         assert (len(metrics(tmp_path)) > len(before)) == (budget == 2.0)
 
 
+def test_a_run_whose_valid_grows_worse_ends_before_its_time(endless, corpus, tmp_path):
+    stage = replace(endless.train, stop_after=1)
+    run = open_session(replace(endless, train=stage), corpus, tmp_path, budget=1000.0)
+    run.go(pause_when=lambda: run.schedule.epoch == 2)
+    run.schedule.history = [0.1, 0.2]
+    assert run.go().reason is Reason.NO_BETTER and run.schedule.epoch == 3
+    run.close()
+    assert open_session(run.config, corpus, tmp_path).go().reason is Reason.NO_BETTER
+
+
 def test_saving_takes_of_the_budget(endless, corpus, tmp_path, monkeypatch):
     # Ten seconds pass between two looks at this clock, whatever training takes.
     monkeypatch.setattr(session.time, "perf_counter", itertools.count(0, 10).__next__)

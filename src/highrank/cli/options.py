@@ -293,7 +293,7 @@ def _find_corpus(options: "Options", source: Source) -> "tuple[Corpus, RunConfig
         raise ValueError(f"--corpus must come without a text, got {source.text}")
     corpus = resolve_corpus(source.text or config.corpus, bar, options.tokenizer)
     has_budget = options.budget is not None
-    if source.preset.startswith("small") and (source.text or is_other or has_budget):
+    if source.preset.startswith("small"):
         num_train = corpus.header.splits["train"].num_tokens
         given = given_options(source.options)
         config = fitted(config, num_train, given, has_budget=has_budget)
@@ -308,19 +308,13 @@ def _sized(
     """The run with sizes that suit its budget, if there is a rule for them; else, why not."""
     from highrank.build import check_run
     from highrank.cli.processes import finds_prepared
-    from highrank.presets.sizing import (
-        SIZED_KIND,
-        TRAINING_FRACTION,
-        Speed,
-        sized,
-        timed,
-        weights_of,
-    )
+    from highrank.presets.dropout import KIND, weights_of
+    from highrank.presets.sizing import TRAINING_FRACTION, Speed, sized, timed
     from highrank.training.speed import tokens_per_second
 
     kind, reason = run.config.model.kind, ""
-    if kind != SIZED_KIND:
-        reason = f"the rule is for {SIZED_KIND}, not for {kind}"
+    if kind != KIND:
+        reason = f"the rule is for {KIND}, not for {kind}"
     elif num_processes > 1:
         # Each would measure a speed of its own.
         reason = f"the rule measures the speed of one process, not of {num_processes}"

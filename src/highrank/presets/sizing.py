@@ -1,4 +1,4 @@
-"""Sizes for a budget: how wide, how deep, how much dropout, by what the time allows to read.
+"""Sizes for a budget: how wide, how much dropout, by what the time allows to read.
 
 A token takes time for each of the P weights that it is multiplied with, and time for all else:
 
@@ -7,33 +7,27 @@ A token takes time for each of the P weights that it is multiplied with, and tim
 Both are measured on this machine, by two widths (`Speed`). Wider models learn more from each token,
 narrower ones read more of them. The rule takes the widest LSTM that still reads `TOKENS_PER_WEIGHT`
 tokens for each weight, and that has at most `WEIGHTS_PER_TOKEN` weights for each token of the text.
-Whoever reads a text often needs dropout; it grows with the logarithm of the epochs.
-docs/training.md says which runs these numbers come from.
+Dropout follows `presets/dropout.py`. docs/training.md says which runs these numbers come from.
 """
 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from highrank.config import RunConfig, with_options
+from highrank.presets.dropout import weights_of, with_dropout
 from highrank.presets.small import with_warmup
 
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 400, 512, 640, 800, 1024)
 # Tokens to read for each weight, and weights for each token that there is.
 TOKENS_PER_WEIGHT, WEIGHTS_PER_TOKEN = 2.0, 20.0
-# From this width on there is a third layer.
-DEEP = 640
-# Rows of the output embedding that a token is compared with in an adaptive head, about.
-ROWS = 2_000
 # Widths by which a machine's speed is measured.
 TIMED_WIDTHS = (128, 512)
-# Dropout of a text that is read once, and most of it; each doubling of 1 + epochs adds as much.
-DROPOUT, MOST_DROPOUT = 0.1, 0.5
 # The rate of `WIDTH_OF_RATE`; it falls with the root of the width.
 WIDTH_OF_RATE = 320
-# The network that the rule is for, and the part of a budget that is training.
-SIZED_KIND, TRAINING_FRACTION = "awd-lstm", 0.85
+# The part of a budget that is training.
+TRAINING_FRACTION = 0.85
 OPTIONS = ("model.embedding-size", "model.hidden-sizes")
 
 
@@ -72,18 +66,9 @@ class Sizing:
     """The choice in a sentence."""
 
 
-def weights_of(config: RunConfig) -> int:
-    """Weights of the LSTM's and the output layer's matrices that a token is multiplied with."""
-    sizes, E = config.model.options["hidden_sizes"], config.model.embedding_size
-    inputs = (E, *sizes[:-1])
-    layers = sum(4 * h * (i + h) for i, h in zip(inputs, sizes, strict=True))
-    return int(layers + sizes[-1] * E + ROWS * E)
-
-
 def of_width(config: RunConfig, width: int) -> RunConfig:
-    """The configuration with layers of this width; the last, and E, are narrower."""
-    last = 16 * round(0.75 * width / 16)
-    sizes = (width, last) if width < DEEP else (width, width, last)
+    """The configuration with two layers of this width; the last, and E, are narrower."""
+    sizes = (width, 16 * round(0.75 * width / 16))
     model = replace(config.model, embedding_size=16 * max(2, round(width / 64)))
     model = with_options(model, hidden_sizes=sizes)
     rate = config.train.lr * min(1.0, math.sqrt(WIDTH_OF_RATE / width))
@@ -143,16 +128,12 @@ def sized(
     chosen = fitting[-1] if fitting else candidates[0]
     num_tokens = speed.num_tokens(weights_of(chosen), seconds)
     num_tokens = min(num_tokens, config.train.epochs * num_train)
-    epochs = num_tokens / num_train
-    dropout = round(min(MOST_DROPOUT, DROPOUT * math.log2(1 + epochs)), 2)
     rate = config.train.lr if "train.lr" in given else chosen.train.lr
     if "train.warmup-steps" not in given:
         chosen = with_warmup(chosen, num_tokens)
-    found = replace(
-        chosen,
-        model=with_options(chosen.model, **_dropouts(chosen, dropout, given)),
-        train=replace(chosen.train, lr=rate),
-    )
+    found = with_dropout(chosen, num_tokens, num_train, given)
+    found = replace(found, train=replace(found.train, lr=rate))
+    dropout = found.model.options["output_dropout"]
     layers, time = "-".join(map(str, found.model.options["hidden_sizes"])), _duration(seconds)
     rate_of_tokens = speed.num_tokens(weights_of(found), 1)
     return Sizing(
@@ -161,22 +142,14 @@ def sized(
         reason=(
             f"Sizes for {time} of training: LSTM {layers}, E = {found.model.embedding_size}, "
             f"dropout {dropout:g}, rate {found.train.lr:g}. At {rate_of_tokens:,.0f} tokens a "
-            f"second it reads about {num_tokens / 1e6:.3g} M, {epochs:.2g} epochs. Any option of "
-            "the command overrides it."
+            f"second it reads about {num_tokens / 1e6:.3g} M, {num_tokens / num_train:.2g} epochs. "
+            "Any option of the command overrides it."
         ),
     )
 
 
 def _has_sizes(given: Collection[str]) -> bool:
     return any(option in given for option in OPTIONS)
-
-
-def _dropouts(config: RunConfig, dropout: float, given: Collection[str]) -> dict[str, Any]:
-    """Of everything but embeddings, which lose whole tokens, the same."""
-    names = ("input_dropout", "hidden_dropout", "output_dropout", "weight_dropout")
-    found = dict.fromkeys(names, dropout) | {"embedding_dropout": round(dropout / 4, 3)}
-    chosen = {name for name in found if f"model.{name.replace('_', '-')}" in given}
-    return {name: value for name, value in found.items() if name not in chosen}
 
 
 def _duration(seconds: float) -> str:

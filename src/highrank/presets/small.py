@@ -13,6 +13,7 @@ from highrank.config import (
     with_options,
 )
 from highrank.heads import head_class
+from highrank.presets.dropout import with_dropout
 
 # It had the lowest perplexity of the heads that were compared at equal CPU time (`highrank
 # compare`, three seeds) on Penn Treebank and on the State of the Union addresses. On DailyDialog an
@@ -56,6 +57,8 @@ def small() -> RunConfig:
 # Two epochs of the State of the Union addresses.
 NUM_TOKENS = 4_200_000
 MOST_EPOCHS = 20
+# With a budget the clock ends the run, or so many epochs after which valid was no better.
+STOP_AFTER = 10
 # With fewer tokens, steps are smaller, and more.
 FEW_TOKENS = 100_000
 
@@ -72,20 +75,25 @@ def fitted(
     Args:
         num_train: tokens of the training split.
         given: options that the user has chosen, such as train.epochs; they stay.
-        has_budget: whether the clock ends the run, so that no number of tokens has to.
+        has_budget: whether the clock ends the run, so that no number of tokens has to. It ends
+            before where it learns nothing more.
     """
+    train = config.train
     if "train.epochs" not in given:
-        num_tokens = math.inf if has_budget else NUM_TOKENS
-        epochs = round(min(MOST_EPOCHS, max(1, num_tokens / num_train)))
-        config = replace(config, train=replace(config.train, epochs=epochs))
+        epochs = round(min(MOST_EPOCHS, max(1, NUM_TOKENS / num_train)))
+        train = replace(train, epochs=ADAMW.epochs if has_budget else epochs)
+        if has_budget and "train.stop-after" not in given:
+            train = replace(train, stop_after=STOP_AFTER)
+    config = replace(config, train=train)
     if num_train < FEW_TOKENS:
         if "batch.batch-size" not in given:
             config = replace(config, batch=replace(config.batch, batch_size=8))
         if "valid-batch-size" not in given:
             config = replace(config, valid_batch_size=1)
-    if "train.warmup-steps" in given:
-        return config
-    return with_warmup(config, config.train.epochs * num_train)
+    num_tokens = config.train.epochs * num_train
+    if not has_budget:
+        config = with_dropout(config, num_tokens, num_train, given)
+    return config if "train.warmup-steps" in given else with_warmup(config, num_tokens)
 
 
 def with_warmup(config: RunConfig, num_tokens: float) -> RunConfig:

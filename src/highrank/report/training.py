@@ -29,6 +29,8 @@ from highrank.training.result import TrainingResult
 
 TRAIN = line_style("series-1", marker="o", linestyle=DASHED)
 VALID = line_style("series-3", marker="D")
+# So many are no limit beside a budget.
+MANY_EPOCHS = 1000
 # Of the learning curve of the training split.
 NUM_PARTS = 40
 
@@ -45,7 +47,8 @@ def run_text(run: CheckedRun, corpus: Corpus, budget: str | None) -> str:
     if budget is None:
         length += ". --budget 10m ends in time, --help lists all options."
     else:
-        length += f" at most, in {budget}. --help lists all options."
+        most = f"{length} at most, " if epochs < MANY_EPOCHS else ""
+        length = f"{most}in {budget}. --help lists all options."
     return (
         f"Corpus {corpus.name}: {corpus.header.splits['train'].num_tokens:,} tokens "
         f"({corpus.header.recipe.tokenizer}) to train on, {len(corpus.vocabulary):,} distinct, in "

@@ -8,6 +8,7 @@ class Reason(StrEnum):
     """Why a session ended."""
 
     FINISHED = "finished"
+    NO_BETTER = "no longer better on valid"
     OUT_OF_TIME = "out of time"
     INTERRUPTED = "interrupted"
     PAUSED = "paused"

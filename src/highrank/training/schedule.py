@@ -64,6 +64,12 @@ class Schedule:
         limits = ((self.steps, self.stage.steps), (self.tokens, self.stage.tokens))
         return any(most is not None and done >= most for done, most in limits)
 
+    @property
+    def has_stopped_early(self) -> bool:
+        """Whether the last stage is over because validation was no better for a while."""
+        has_all_epochs = self.epoch > self.stage.epochs
+        return self.is_run_over and not has_all_epochs and not self.is_limit_reached
+
     def progress(self, epoch_progress: float) -> float:
         """The fraction of the stage that is done: of its epochs, steps or tokens.
 

@@ -204,7 +204,7 @@ class Session:
 
         while True:
             if self.schedule.is_run_over:
-                return Reason.FINISHED
+                return Reason.NO_BETTER if self.schedule.has_stopped_early else Reason.FINISHED
             if self.schedule.is_stage_over:
                 self._start_finetuning()
             # The first process decides: clocks differ.

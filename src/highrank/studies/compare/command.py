@@ -11,6 +11,7 @@ from highrank.config import RunConfig
 from highrank.heads import head_class
 from highrank.models import backbone_class
 from highrank.presets import get
+from highrank.presets.dropout import OPTIONS
 from highrank.presets.small import fitted
 from highrank.signatures import arguments_of
 
@@ -28,8 +29,10 @@ def train_command(config: RunConfig, num_train: int) -> str:
         num_train: tokens of the corpus' training split, to which `train` fits the preset.
     """
     words = ["highrank", "train", "small"]
+    # `train` chooses dropouts by the sizes, which may be others than the preset's.
+    chosen = {name.replace("-", "_") for name in OPTIONS}
     for name, value, default in _options(config, fitted(get("small"), num_train)):
-        words += [] if value == default else _words(name, value)
+        words += [] if value == default and name not in chosen else _words(name, value)
     return shlex.join(words)
 
 

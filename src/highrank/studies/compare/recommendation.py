@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from highrank.analysis.contrasts import Verdict
+from highrank.presets.dropout import OPTIONS
 from highrank.presets.small import fitted
 from highrank.studies.compare.command import train_command
 from highrank.studies.compare.plan import Plan
@@ -21,7 +22,7 @@ from highrank.studies.compare.sentences import (
 from highrank.studies.compare.variant import Variant
 
 # What `fitted` would change: all but the length is the recipe.
-RECIPE = ("batch.batch-size", "valid-batch-size", "train.warmup-steps")
+RECIPE = ("batch.batch-size", "valid-batch-size", "train.warmup-steps", *OPTIONS)
 
 
 def choose(regime: RegimeResult, costs: Sequence[Cost]) -> Row:
