@@ -266,6 +266,23 @@ def test_widths_are_trained_once_and_the_rule_is_fitted_on_texts_not_held_out(
     assert sizing._table(found).row_count == 4
 
 
+def test_one_run_has_the_numbers_of_several_times_and_is_trained_once(
+    call, script, tmp_path, monkeypatch
+):
+    words = np.random.default_rng(0).choice(list("abcdefgh"), (200, 9))
+    (tmp_path / "one.txt").write_text("\n".join(map(" ".join, words)))
+    options = ("--seconds", "0.1", "0.2", "--widths", "32", "--dropouts", "0", "0.4")
+    found = call("dropout", "one.txt", *options)["rows"]
+    assert [(row["seconds"], row["dropout"]) for row in found] == [
+        (seconds, p) for seconds in (0.1, 0.2) for p in (0.0, 0.4)
+    ]
+    assert found[0]["num_tokens"] < found[2]["num_tokens"]
+    assert all(1 < row["perplexity"] < 30 and 0 <= row["rule"] <= 0.5 for row in found)
+    monkeypatch.delattr(script("dropout"), "Session")
+    assert call("dropout", "one.txt", *options)["rows"] == found
+    assert script("dropout")._table({"rows": found}).row_count == 4
+
+
 def test_regret_is_what_a_rule_loses_against_the_best_width(script):
     sizing = script("sizing")
 
