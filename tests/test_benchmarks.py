@@ -324,6 +324,7 @@ def test_two_versions_take_turns_and_what_is_finished_is_not_trained_again(
     assert len(commands) == 8 and len({cache for _, cache, _ in commands}) == 2
     assert [(tree == "old") for tree, _, _ in commands] == [True, True, False, False] * 2
     assert script("before_after")._table(found).row_count == 4
+    assert call("before_after", "my.txt", "old", "1s", "2s", "--versions", "after") == found[1::2]
 
 
 def test_records_are_trained_once_resumed_and_evaluated_by_every_method(call, script, monkeypatch):
