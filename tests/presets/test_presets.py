@@ -172,6 +172,16 @@ def test_a_short_run_has_a_short_warm_up():
     assert warmups == [15, 100]
 
 
+@pytest.mark.parametrize("limit", [{"tokens": 50_000}, {"steps": 70}])
+def test_a_run_that_is_cut_short_has_the_dropout_and_warm_up_of_what_it_reads(limit):
+    small = presets.get("small")
+    whole = fitted(small, 200_000)
+    cut = fitted(replace(small, train=replace(small.train, **limit)), 200_000)
+    # A quarter of an epoch in 72 or 70 steps, instead of 20 epochs.
+    assert cut.model.options["output_dropout"] == 0 < whole.model.options["output_dropout"]
+    assert cut.train.warmup_steps < 20 < whole.train.warmup_steps
+
+
 def test_what_the_user_has_chosen_stays():
     given = {"train.epochs", "batch.batch-size", "valid-batch-size", "train.warmup-steps"}
     given |= set(OPTIONS)

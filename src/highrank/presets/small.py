@@ -90,15 +90,27 @@ def fitted(
             config = replace(config, batch=replace(config.batch, batch_size=8))
         if "valid-batch-size" not in given:
             config = replace(config, valid_batch_size=1)
-    num_tokens = config.train.epochs * num_train
+    num_tokens = _num_tokens(config, num_train)
     if not has_budget:
         config = with_dropout(config, num_tokens, num_train, given)
     return config if "train.warmup-steps" in given else with_warmup(config, num_tokens)
 
 
+def _num_tokens(config: RunConfig, num_train: int) -> float:
+    """Tokens that a run without a budget reads: of its epochs, tokens and steps the least."""
+    train = config.train
+    steps = math.inf if train.steps is None else train.steps * _tokens_per_step(config)
+    tokens = math.inf if train.tokens is None else train.tokens
+    return min(train.epochs * num_train, tokens, steps)
+
+
+def _tokens_per_step(config: RunConfig) -> int:
+    return int(config.batch.batch_size * config.batch.options.get("bptt", 70))
+
+
 def with_warmup(config: RunConfig, num_tokens: float) -> RunConfig:
     """The configuration with a warm-up of at most a fifth of the steps that it reads tokens in."""
-    steps = num_tokens / (config.batch.batch_size * config.batch.options.get("bptt", 70))
+    steps = num_tokens / _tokens_per_step(config)
     warmup = min(config.train.warmup_steps, math.ceil(steps / 5))
     return replace(config, train=replace(config.train, warmup_steps=warmup))
 
