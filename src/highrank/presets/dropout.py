@@ -59,7 +59,13 @@ def with_dropout(
     """
     if config.model.kind != KIND:
         return config
-    dropout = dropout_of(config, num_tokens, num_train)
+    return set_dropout(config, dropout_of(config, num_tokens, num_train), given)
+
+
+def set_dropout(
+    config: RunConfig, dropout: float, given: Collection[str] = frozenset()
+) -> RunConfig:
+    """An LSTM's configuration with this dropout, but for options that the user has chosen."""
     options = {
         name: round(part * dropout, 3)
         for name, part in PARTS.items()

@@ -11,6 +11,7 @@ import torch
 
 from highrank.data.corpus import MemoryCorpus
 from highrank.data.prepare import prepare_text
+from highrank.presets.dropout import dropout_of
 from highrank.studies.compare import plan as plans
 from highrank.studies.compare import presets
 from highrank.studies.compare.plan import (
@@ -18,6 +19,7 @@ from highrank.studies.compare.plan import (
     BudgetTooSmall,
     Regime,
     Speed,
+    choose_dropout,
     divide_budget,
     read_plan,
     write_plan,
@@ -26,10 +28,12 @@ from highrank.studies.compare.presets import (
     COMPARISONS,
     Comparison,
     find_comparison,
+    is_of_text,
     open_source,
     prepare_source,
 )
 from highrank.studies.compare.sentences import plan_note
+from highrank.studies.compare.variant import OUTPUT_DROPOUT, Role
 from highrank.training.budget import parse_duration
 
 
@@ -99,6 +103,36 @@ def test_a_budget_that_is_too_small_says_what_is_needed(make_plan, equal):
     enough = parse_duration(caught.value.enough)
     assert divide_budget(plan, enough / SPARE, 5_000).num_tokens >= 5_000
     assert enough < 1.3 * 60 * float(re.search(message, str(caught.value))[1])
+
+
+def test_all_lstms_have_one_dropout_by_what_a_control_reads(make_plan, folder):
+    networks = ("awd-lstm", "transformer")
+    plan = make_plan("mos", "untied-softmax", models=networks, num_tokens=40_000)
+    found, (control, *_) = choose_dropout(plan, 1_000), plan.variants
+    assert found.dropout == dropout_of(control.config, 40_000, 1_000) > 0
+    for before, after in zip(plan.variants, found.variants, strict=True):
+        if before.config.model.kind == "transformer":
+            assert after == before
+        else:
+            own = OUTPUT_DROPOUT if after.role is Role.OTHER_SIZE else found.dropout
+            assert after.config.model.options["hidden_dropout"] == found.dropout
+            assert after.config.head.dropout == own
+    timed = choose_dropout(replace(plan, cpu_seconds=8.0), 1_000)
+    assert timed.dropout == dropout_of(control.config, 8.0 / 1e-4, 1_000) > found.dropout
+    assert f"Dropout {found.dropout}, " in plan_note(found, str)
+    write_plan(found, folder)
+    assert read_plan(folder) == found
+
+
+def test_a_plan_without_an_lstm_keeps_its_dropouts(make_plan):
+    plan = make_plan(models=("transformer",))
+    assert choose_dropout(plan, 1_000) == plan and plan.dropout is None
+
+
+def test_dropout_is_chosen_for_texts_by_the_small_recipe():
+    assert is_of_text(Comparison(corpus="my.txt"))
+    assert not is_of_text(find_comparison("senses"))
+    assert not is_of_text(find_comparison("paper-ablation-ptb"))
 
 
 def test_the_speed_is_measured_also_on_a_short_corpus(variants, tiny, monkeypatch):

@@ -8,15 +8,16 @@ import pytest
 from highrank.build import canonical
 from highrank.cli.options import given_options, read_source
 from highrank.cli.train import Options, _parse
+from highrank.presets.dropout import dropout_of
 from highrank.presets.small import fitted
 from highrank.studies.compare.command import train_command
 from highrank.studies.compare.measure import summarise_costs, summarise_regime
-from highrank.studies.compare.plan import Regime
+from highrank.studies.compare.plan import Regime, choose_dropout
 from highrank.studies.compare.presets import Comparison, base_config
 from highrank.studies.compare.recommendation import recommend
 from highrank.studies.compare.result import Payoff
 from highrank.studies.compare.sentences import answer, verdict
-from highrank.studies.compare.variant import make_variants
+from highrank.studies.compare.variant import OUTPUT_DROPOUT, make_variants
 
 # Heads, sizes d, and levels of the losses: of the control and the heads of each d.
 CASES = {
@@ -86,6 +87,22 @@ def test_one_seed_names_no_winner_and_an_exact_language_no_command(say, make_pla
         answer(make_plan(), [], [], False, "a text") == "Nothing has been measured on a text yet."
     )
     assert say(("mos",), (4,), (5.0, 4.8))[1].command == ""
+
+
+def test_a_command_drops_as_much_as_its_own_length_wants(make_plan, make_records):
+    """The comparison reads 10,000 tokens once, the command twenty times."""
+    heads = ("mos", "untied-softmax")
+    plan = make_plan(*heads, seeds=(0, 1, 2, 3), corpus="a-text", num_tokens=10_000)
+    plan, regimes = choose_dropout(plan, 10_000), {}
+    for best in (1, 2):
+        runs = make_records(plan, *(4.5 if i == best else 5.0 for i in range(3)))
+        regimes[best] = summarise_regime(plan, runs, Regime.TOKENS)
+    mixture, untied = (recommend(plan, [regimes[best]], [], 10_000).command for best in (1, 2))
+    wanted = dropout_of(plan.variants[1].config, 20 * 10_000, 10_000)
+    assert plan.dropout == 0 < wanted
+    assert f"--head.dropout {wanted} " in mixture
+    assert f"--model.hidden-dropout {wanted} " in mixture
+    assert f"--head.dropout {OUTPUT_DROPOUT} " in untied and "--model.no-tied" in untied
 
 
 def test_a_head_that_does_not_pay_is_not_recommended(make_plan, make_records):

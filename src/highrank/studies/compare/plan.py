@@ -18,16 +18,20 @@ from highrank.data.corpus import CorpusLike
 from highrank.environment import check_device, set_threads
 from highrank.files import from_json, read_json, write_atomically
 from highrank.heads.bases.component import components_of
+from highrank.presets.dropout import dropout_of, set_dropout
 from highrank.progress import OnProgress
 from highrank.run.configuration import config_to_json
+from highrank.studies.compare.networks import LSTM
 from highrank.studies.compare.presets import (
     Comparison,
     base_config,
+    is_of_text,
     open_source,
     prepare_source,
 )
 from highrank.studies.compare.variant import (
     UNTIED,
+    Role,
     Variant,
     make_variants,
     parse_spec,
@@ -107,6 +111,8 @@ class Plan:
     threads: int
     """Threads of each job."""
     device: str = "cpu"
+    dropout: float | None = None
+    """Of all LSTMs, chosen for the tokens that a control reads; None if the recipe has its own."""
     command: str = ""
     """The command that was typed, for the report."""
 
@@ -229,7 +235,8 @@ def make_plan(
         device=comparison.device,
     )
     batches = build_batches(base, train, sentence_end=corpus.vocabulary.eos)
-    return divide_budget(plan, budget, FEWEST_STEPS * batches.mean_targets)
+    plan = divide_budget(plan, budget, FEWEST_STEPS * batches.mean_targets)
+    return choose_dropout(plan, len(train)) if is_of_text(comparison) else plan
 
 
 def _num_jobs(comparison: Comparison) -> int:
@@ -307,6 +314,30 @@ def _fill(plan: Plan, budget: float) -> Plan:
     cpu = left / sum(speed.alone / speed.cpu for speed in plan.speeds)
     slowest = max(speed.cpu for speed in plan.speeds)
     return replace(plan, num_tokens=int(MARGIN * cpu / slowest), cpu_seconds=cpu)
+
+
+def choose_dropout(plan: Plan, num_train: int) -> Plan:
+    """One dropout for all LSTMs, by the rule of `highrank train`, and for what the first one reads.
+
+    An untied softmax keeps that of its contexts, which is what it is there for.
+
+    Args:
+        num_train: tokens of the training split.
+    """
+    kinds = [variant.config.model.kind for variant in plan.variants]
+    if LSTM not in kinds:
+        return plan
+    first = kinds.index(LSTM)
+    num_tokens = plan.cpu_of(first) / plan.speeds[first].cpu
+    dropout = dropout_of(plan.variants[first].config, num_tokens, num_train)
+
+    def dropping(variant: Variant) -> Variant:
+        if variant.config.model.kind != LSTM:
+            return variant
+        given = ["head.dropout"] if variant.role is Role.OTHER_SIZE else []
+        return replace(variant, config=set_dropout(variant.config, dropout, given))
+
+    return replace(plan, variants=tuple(map(dropping, plan.variants)), dropout=dropout)
 
 
 def write_plan(plan: Plan, folder: Path) -> None:

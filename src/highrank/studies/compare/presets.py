@@ -134,8 +134,13 @@ class Comparison:
             parse_spec(text)
 
 
+def is_of_text(comparison: Comparison) -> bool:
+    """Whether it has the small recipe, whose dropout goes by the length of the runs."""
+    return not comparison.is_paper_size and comparison.corpus not in LANGUAGES
+
+
 def small_config(comparison: Comparison, num_train: int) -> RunConfig:
-    """Small and quick: AdamW, little dropout."""
+    """Small and quick: AdamW. Speeds are measured with this dropout, until the plan chooses one."""
     return RunConfig(
         corpus=comparison.corpus,
         model=ModelConfig(
@@ -185,12 +190,12 @@ def paper_config(comparison: Comparison) -> RunConfig:
 
 def base_config(comparison: Comparison, num_train: int) -> RunConfig:
     """The configuration of every variant before its head and its sizes are replaced."""
-    if comparison.is_paper_size:
-        config = paper_config(comparison)
-    elif comparison.corpus in LANGUAGES:
-        config = language_config(comparison, num_train)
-    else:
+    if is_of_text(comparison):
         config = small_config(comparison, num_train)
+    elif comparison.is_paper_size:
+        config = paper_config(comparison)
+    else:
+        config = language_config(comparison, num_train)
     if comparison.lr is None:
         return config
     return replace(config, train=replace(config.train, lr=comparison.lr))

@@ -19,10 +19,10 @@ from highrank.studies.compare.sentences import (
     percent,
     winner,
 )
-from highrank.studies.compare.variant import Variant
+from highrank.studies.compare.variant import Role, Variant
 
 # What `fitted` would change: all but the length is the recipe.
-RECIPE = ("batch.batch-size", "valid-batch-size", "train.warmup-steps", *OPTIONS)
+RECIPE = ("batch.batch-size", "valid-batch-size", "train.warmup-steps")
 
 
 def choose(regime: RegimeResult, costs: Sequence[Cost]) -> Row:
@@ -114,9 +114,13 @@ def _command(plan: Plan, variant: Variant, row: str, num_train: int) -> str:
     """
     if plan.corpus in LANGUAGES:
         return ""
-    # The recipe has no end of its own; batches are those of the comparison.
+    # The recipe has no end of its own; batches are those of the comparison, and dropouts, too,
+    # unless they were chosen by its length.
     config = replace(variant.config, corpus=plan.corpus)
-    length = fitted(config, num_train, given=RECIPE)
+    kept = OPTIONS if plan.dropout is None else ()
+    if variant.role is Role.OTHER_SIZE:
+        kept = ("head.dropout", *kept)
+    length = fitted(config, num_train, given=(*RECIPE, *kept))
     text = train_command(length, num_train)
     options = {"cache": "--cache --search", "temperature": "--baselines"}
     method = row.removeprefix(variant.name).removeprefix("+")

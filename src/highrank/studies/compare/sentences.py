@@ -279,6 +279,8 @@ def plan_note(plan: Plan, duration: Callable[[float], str]) -> str:
         f"{plan.num_tokens:,} tokens{time} of training each; {plan.jobs} at a time, with a "
         f"reserve: about {duration(plan.seconds)}. CPU s and minutes are those of one run."
     )
+    if plan.dropout is not None:
+        note += f" Dropout {plan.dropout:g}, by how often they read the text."
     beginning = READINGS * plan.num_tokens
     num_train = len(open_source(plan.corpus, plan.max_tokens).split("train"))
     if plan.evaluating > MUCH_EVALUATING and beginning < num_train:
