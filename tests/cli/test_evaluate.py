@@ -21,6 +21,7 @@ from highrank.evaluation.dynamic import (
     gradient_statistics,
     score_dynamically,
 )
+from highrank.evaluation.search import MOST_WIDENINGS
 from highrank.evaluation.static import evaluate, summed
 from highrank.run.loading import load
 
@@ -154,8 +155,12 @@ def test_without_settings_none_is_worse_than_static_on_valid(highrank, results):
     """The best of a few is taken, on so many tokens as the split has here."""
     static, dynamic, cache = results("--all", "--split", "valid", "--threads", 1)
     assert max(dynamic["nats"], cache["nats"]) <= static["nats"] + 1e-6
-    trials = [trial["lr"] for trial in dynamic["search"]["dynamic"]["trials"]]
-    assert trials == [0, 1e-5, 2e-5, 5e-5] and len(cache["search"]["cache"]["trials"]) == 127
+    nats = {trial["lr"]: trial["nats"] for trial in dynamic["search"]["dynamic"]["trials"]}
+    assert list(nats)[:4] == [0, 1e-5, 2e-5, 5e-5]
+    # Further ones are tried as long as the best is at the edge, as it is here.
+    best = min(nats, key=nats.get)
+    assert best > 5e-5 and (best < max(nats) or len(nats) == 4 + MOST_WIDENINGS)
+    assert len(cache["search"]["cache"]["trials"]) >= 127
     printed = " ".join(highrank("evaluate", "tiny", "--cache", "--split", "test")[1].split())
     assert "static (lr 0, weight 0) among those that were tried" in printed
     assert "--search tries more settings" in printed

@@ -67,7 +67,8 @@ def _methods(loaded: "LoadedRun", options: Options) -> "Iterator[Method]":
             ways,
             caches,
             convention=options.dynamic_options.convention,
-            widen=options.search and not options.is_given,
+            # Without a search, several settings are always default ones.
+            widen=not (options.search and options.is_given),
             search_tokens=options.search_tokens if options.search else QUICK_TOKENS,
             progress=progress,
         )
