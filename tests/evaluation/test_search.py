@@ -116,7 +116,7 @@ def test_a_grid_is_widened_where_the_best_is_at_its_edge():
     low = CacheSettings(window=100, theta=0.1, weight=0.1)
     changed = ({"window": 50}, {"theta": 0.05}, {"weight": 0.05})
     assert widened(low, grid) == [replace(low, **values) for values in changed]
-    assert widened(grid[0], [grid[0]]) == []
+    assert widened(grid[0], grid) == [] == widened(dynamic_grid()[0], dynamic_grid())
 
 
 def test_every_trial_starts_from_the_trained_weights(model, text, statistics):

@@ -119,8 +119,13 @@ def _values(
 
 
 def widened(best: Settings, tried: Sequence[Settings]) -> list[Settings]:
-    """The best settings with a value beyond all that were tried, for each value at an edge."""
+    """The best settings with a value beyond all that were tried, for each value at an edge.
+
+    None for static evaluation, with which the others mean nothing.
+    """
     found: list[Settings] = []
+    if 0 in (getattr(best, "lr", None), getattr(best, "weight", None)):
+        return found
     for name in WIDENED:
         values = sorted({getattr(one, name) for one in tried if getattr(one, name, 0) > 0})
         if len(values) < 2 or getattr(best, name) not in (values[0], values[-1]):
